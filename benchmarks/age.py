@@ -37,7 +37,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.harness.log_events import events
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, node_name
-from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoSettings
 
 STEP, GROUP = 2.0, 3.0
 """Seconds of a step and of a group."""
@@ -97,7 +97,7 @@ class AgeFigures(NamedTuple):
 def settings_of(shape: Shape) -> DemoSettings:
     """Return the settings of a shape's runs."""
     run = {
-        **TINY.run, "group_size": 2, "batch_groups": shape.batch, "staleness": shape.staleness, "heldout": 32,
+        **TINY_DEMO.run, "group_size": 2, "batch_groups": shape.batch, "staleness": shape.staleness, "heldout": 32,
         "evaluate_every": 1000,
     }  # fmt: skip
     return dataclasses.replace(paced_run.TIMED, run=run)

@@ -34,7 +34,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
-from echo2.coordinator.demo.demo_settings import TINY
+from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import first_model, operator_commands, setup
@@ -83,14 +83,14 @@ class BreakingRun:
 
     def make(self, rate: float, warm: int, steps: int, skill: int) -> None:
         """Make the run folder. `skill`: steps of the first model's warm-up."""
-        section = {**TINY.run, "heldout": 256, "evaluate_every": 4, "steps": steps}
+        section = {**TINY_DEMO.run, "heldout": 256, "evaluate_every": 4, "steps": steps}
         flags = {
             "run": {**section, "name": "breaking rate", "engines": ["transformers/float32/cpu"]},
             "learner": {"learning_rate": rate, "warmup_steps": warm},
             "network": {"listen": [f"/ip4/127.0.0.1/tcp/{free_port()}"], "mdns": False},
             "https": {"listen": []},
         }
-        warm_up = msgspec.structs.replace(first_model.default_warm_up(), **{**TINY.warm_up, "steps": skill})
+        warm_up = msgspec.structs.replace(first_model.default_warm_up(), **{**TINY_DEMO.warm_up, "steps": skill})
         config = setup.settings_for("tiny", flags, env={})
         setup.init(self.home, "tiny", config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
@@ -245,7 +245,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.03, help="the learning rate at the end of its warm-up")
     parser.add_argument("--warm", type=int, default=80, help="steps over which it rises")
     parser.add_argument("--steps", type=int, help="of the run: 160, with --auto-rollback 240, with --stays 1,000")
-    parser.add_argument("--skill", type=int, default=TINY.warm_up["steps"], help="steps of the first model's warm-up")
+    parser.add_argument(
+        "--skill", type=int, default=TINY_DEMO.warm_up["steps"], help="steps of the first model's warm-up"
+    )
     parser.add_argument("--factor", type=float, default=0.01, help="of the rate, with the operator's rollback; 0: none")
     parser.add_argument("--auto-rollback", action="store_true", help="learn, then start again at a rate that breaks")
     parser.add_argument("--stays", action="store_true", help="the same at a rate whose halves break too")
@@ -254,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     restart = BREAKS if asked.stays else HALVED if asked.auto_rollback else None
     orders = Orders(restart, asked.stays, asked.factor, asked.seconds)
-    tiny = TINY.learner["learning_rate"], TINY.learner["warmup_steps"]
+    tiny = TINY_DEMO.learner["learning_rate"], TINY_DEMO.learner["warmup_steps"]
     rate, warm = (asked.rate, asked.warm) if restart is None else tiny
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="echo2-breaking-"))
     folder.mkdir(parents=True, exist_ok=True)

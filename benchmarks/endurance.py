@@ -39,7 +39,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.harness.crew import Crew
 from benchmarks.load.station import free_port
 from echo2.coordinator.demo.demo import environment
-from echo2.coordinator.demo.demo_settings import TINY
+from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
@@ -226,16 +226,16 @@ class EnduranceRun:
 def make_run(home: Path, steps: int | None) -> None:
     """Make a run like the demo's, with another number of steps."""
     flags: dict[str, dict[str, Any]] = {
-        "run": {"name": "endurance", **TINY.run},
-        "learner": dict(TINY.learner),
+        "run": {"name": "endurance", **TINY_DEMO.run},
+        "learner": dict(TINY_DEMO.learner),
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"], "mdns": False},
         "https": {"listen": []},
     }
     if steps is not None:
         flags["run"]["steps"] = steps
-    config = setup.settings_for(TINY.model, flags, env={})
+    config = setup.settings_for(TINY_DEMO.model, flags, env={})
     warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=WARM_UP)
-    setup.init(home, TINY.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    setup.init(home, TINY_DEMO.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
 
 def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:

@@ -41,7 +41,7 @@ from echo2.engines import registry  # noqa: E402
 from echo2.engines.engine import Dtype, Job  # noqa: E402
 from echo2.engines.llamacpp import architectures, backends, builds  # noqa: E402
 from echo2.engines.llamacpp.resident_model import ResidentModel  # noqa: E402
-from echo2.engines.process.messages import packed  # noqa: E402
+from echo2.engines.process.messages import pack_samples  # noqa: E402
 from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.registry import EngineRow  # noqa: E402
 from echo2.weights.diff import encode  # noqa: E402
@@ -183,7 +183,7 @@ async def _generated(process: EngineProcess, jobs: Sequence[Job]) -> Measured:
 
 async def _drift(running: dict[str, EngineProcess], name: str, job: Job) -> tuple[float, float]:
     samples = await running[name].generate(job)
-    scores = await running[TRANSFORMERS].score(job, packed(samples))
+    scores = await running[TRANSFORMERS].score(job, pack_samples(samples))
     off = np.concatenate(
         [np.abs(np.asarray(one.logprobs) - score.logprobs) for one, score in zip(samples, scores, strict=True)]
     )

@@ -29,7 +29,7 @@ from benchmarks.harness.crew import Crew
 from benchmarks.paced.paced_run import TIMED
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
-from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
+from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY_DEMO, DemoSettings
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.engines.engine import DTYPES
@@ -81,7 +81,7 @@ class Options(NamedTuple):
 def settings_of(options: Options) -> DemoSettings:
     """Return the demo's settings for the model, in a run without end, of the nodes' number format. The learning rate is
     low, so that the policy goes on to choose among several tokens."""
-    preset = {"tiny": TIMED if options.quick else TINY, "smollm2": SMOLLM2}[options.model]
+    preset = {"tiny": TIMED if options.quick else TINY_DEMO, "smollm2": SMOLLM2}[options.model]
     run = {"heldout": 1, "evaluate_every": NEVER, "compute_dtype": options.dtype, "engines": [options.engine_class]}
     learner: dict[str, Any] = {"learning_rate": 1e-5}
     if options.model == "smollm2":

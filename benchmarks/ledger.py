@@ -31,7 +31,7 @@ from echo2.coordinator.ledger_files.ledger_export import LEVEL
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.export_files import PER_FILE
 from echo2.ledger.ledger_audit import LedgerWalk
-from echo2.ledger.ledger_entries import ESCROW, accrued, canonical, transfer
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, canonical, transfer
 from echo2.ledger.ledger_facts import VERDICT_RULES
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.identity import peer_id
@@ -71,7 +71,7 @@ def grow(ledger: Ledger, database: Database, first: int, count: int) -> None:
             ledger.issue_points(start, WEIGHT * PER_COMMIT)
             for number in range(start, min(start + PER_COMMIT, first + count)):
                 end = outcome(number)
-                postings = transfer(ESCROW, accrued(end.node), end.weight)
+                postings = transfer(ESCROW, accrued_account(end.node), end.weight)
                 ledger.append(number * 900, "lease.accepted", f"lease:{end.lease.hex()}", end, postings)
 
 
@@ -162,7 +162,7 @@ def verification(folder: Path, files: list[bytes], replays: bool = False) -> flo
         walk.take_file(path)
     walk.end()
     if replay:
-        replay.state().encoded()
+        replay.state().as_bytes()
     return walk.seq
 
 

@@ -66,7 +66,7 @@ def handed_in(world: World, count: int) -> list[Judged]:
     for number in range(count):
         node = hashlib.sha256(b"node %d" % (number % 50)).digest()
         world.submit(group(world.lease(node)), node)
-    waiting = world.group_service.undecided(count)
+    waiting = world.group_service.list_undecided(count)
     return [(one, judge(one.submission.rollouts, honest_scores(one.submission))) for one in waiting]
 
 

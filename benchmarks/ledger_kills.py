@@ -29,7 +29,7 @@ from benchmarks.ledger import outcome
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
-from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, peer_id
 
@@ -67,7 +67,7 @@ async def _append(database: Database, ledger: Ledger, heads: LedgerHeads, number
         with database.transaction():
             ledger.issue_points(number, 1_000)
             end = outcome(number)
-            postings = transfer(ESCROW, accrued(peer_id((number % 50).to_bytes(32))), end.weight)
+            postings = transfer(ESCROW, accrued_account(peer_id((number % 50).to_bytes(32))), end.weight)
             entry = ledger.append(number, "lease.accepted", f"lease:{number:032x}", end, postings)
         acknowledged = f"entry {number} {entry.seq} {entry.hash.hex()}\n"
         if number % 64 == 0 and (head := heads.sign(number)) is not None:

@@ -45,7 +45,7 @@ from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace, PacedFigures
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
-from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoSettings
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.p2p import multiaddr
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="10 steps instead of 25")
     quick = parser.parse_args(arguments).quick
     steps = 10 if quick else 25
-    settings = dataclasses.replace(paced_run.TIMED if quick else TINY, steps=steps, seconds=600)
+    settings = dataclasses.replace(paced_run.TIMED if quick else TINY_DEMO, steps=steps, seconds=600)
     bench.header(
         f"loop: from the end of a step to the first token under it, {settings.nodes} nodes, {steps} steps",
         ["torch", "transformers"],

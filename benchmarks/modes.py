@@ -24,7 +24,7 @@ from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
-from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoSettings
 from echo2.coordinator.metrics.views import Evaluation, RunState
 
 MODES: Final[Mapping[str, tuple[Mapping[str, Any], bool]]] = {
@@ -43,8 +43,8 @@ FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
 
 def settings_of(mode: str, *, quick: bool = False) -> DemoSettings:
     """Return the settings of a mode's runs. `quick`: after a short warm-up."""
-    changed = {**TINY.run, "evaluate_every": 4, **MODES[mode][0]}
-    return dataclasses.replace(paced_run.TIMED if quick else TINY, run=changed)
+    changed = {**TINY_DEMO.run, "evaluate_every": 4, **MODES[mode][0]}
+    return dataclasses.replace(paced_run.TIMED if quick else TINY_DEMO, run=changed)
 
 
 def accuracy(evaluations: Sequence[Evaluation], by: float) -> float:
@@ -86,7 +86,7 @@ def run(place: Path, *, quick: bool) -> None:
                 continue
             with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
                 origin = paced_run.made(Path(folder) / "made", settings_of(mode, quick=quick), seed)
-                batch = int(TINY.run["batch_groups"])
+                batch = int(TINY_DEMO.run["batch_groups"])
                 pace = Pace(12 if quick else STEPS, SUPPLY, 1.0, step_seconds=1.0, windowed=windowed, batch=batch)
                 first, last = paced_run.looks(pace, origin, Path(folder) / "copy")
             known[name] = {

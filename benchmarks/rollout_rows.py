@@ -38,7 +38,7 @@ class FixedRows(RowLimit):
         super().__init__()
         self.rows = rows
 
-    def measured(self, rows: int, seconds: float) -> None:
+    def on_step_duration(self, rows: int, seconds: float) -> None:
         pass
 
 

@@ -75,7 +75,7 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
         return 1.0
 
     def among() -> float:
-        loaded = stepping._loaded().loaded()
+        loaded = stepping._live_model().describe_loaded()
         stepping.step_to((loaded.ahead or loaded.behind)[0])
         return 1.0
 
@@ -105,7 +105,7 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
 
 
 def _tip(engine: Any) -> bytes:
-    loaded = engine._loaded().loaded()
+    loaded = engine._live_model().describe_loaded()
     tip: bytes = loaded.ahead[-1] if loaded.ahead else loaded.root
     return tip
 

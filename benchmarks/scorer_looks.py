@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.harness import bench
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, UnreadRollout
-from echo2.coordinator.verification.verification import EXACT, find_fault, judge
+from echo2.coordinator.verification.verification import EXACT_THRESHOLDS, find_fault, judge
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job, Sample, SampleScore
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.protocol.leases import Segment
 
 TURNS: Final = 5
@@ -77,7 +77,7 @@ def claims(engine: Any, eos: int) -> list[bench.Claim]:
         bench.Claim(f"a made-up group of {one.shape.name}", one.made_up, "an honest one", one.shape.bar, at_most=True)
         for one in measured
     ]
-    change = apart / EXACT.drift_most
+    change = apart / EXACT_THRESHOLDS.drift_most
     return [*costs, bench.Claim("what two passes change", change, "the drift allowed", 0.1, at_most=True)]
 
 
@@ -158,7 +158,7 @@ def _claimed(samples: Sequence[Sample]) -> list[ClaimedRollout]:
     segments = [Segment(version=0, root=bytes(32), first=0)]
     return [
         ClaimedRollout(UnreadRollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
-        for one in packed(samples)
+        for one in pack_samples(samples)
     ]
 
 

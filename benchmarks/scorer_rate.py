@@ -39,7 +39,7 @@ def claims(engine: Any, eos: int) -> list[bench.Claim]:
 
     from echo2.engines.transformers import packed_linear
 
-    live = engine._loaded()
+    live = engine._live_model()
     groups = _groups(live.model.config.vocab_size, eos)
     tokens = float(sum(group.tokens for group in groups))
     own = _parts(groups, live.scorer.pass_tokens)
@@ -173,7 +173,7 @@ def _bare(live: Any, groups: Sequence[GroupToScore]) -> list[float]:
         for position in range(len(sample.tokens))
     ]
     tokens = [token for group in groups for sample in group.samples for token in sample.tokens]
-    return _logprobs(live.model, live.scorer._packed.hidden(layout), places, tokens)
+    return _logprobs(live.model, live.scorer._packed.hidden_states(layout), places, tokens)
 
 
 def _check(live: Any, groups: Sequence[GroupToScore]) -> None:

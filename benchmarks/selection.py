@@ -43,7 +43,7 @@ from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective.advantages import signal_of
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.warmup import build
-from echo2.coordinator.prompts.prompt_choice import candidates, chosen
+from echo2.coordinator.prompts.prompt_choice import candidates, choose_prompt
 from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of
 from echo2.coordinator.prompts.prompts import PromptOrder
 from echo2.coordinator.verdicts.replay_buffer import ReplayBuffer
@@ -170,7 +170,7 @@ class Prompts:
         if not self._by_variance:
             return self._order.index(position)
         summary = self._records.summary(TASK.name, TASK.version, candidates(self._order, position))
-        return chosen(self._order, position, summary)
+        return choose_prompt(self._order, position, summary)
 
     def group_id(self) -> bytes:
         """Return an id of its own for a group."""

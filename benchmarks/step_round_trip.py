@@ -36,7 +36,7 @@ from echo2.protocol.methods import HELLO, LEASE, STEP
 from echo2.protocol.refusals import STEP_PENDING
 from echo2.protocol.requests import Hello, Refusal, Request
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.tasks.tokenizer import EOS
 from echo2.weights.store import Store
 
@@ -45,7 +45,14 @@ AT_ONCE: Final = 8
 TURN: Final = (2, 3, EOS)
 """A turn's tokens: a guess of two digits."""
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
-    "run": {"task": "guess", "kind": SERVED, "group_size": GROUP, "limit": 64, "batch_groups": 200, "staleness": 8},
+    "run": {
+        "task": "guess",
+        "kind": SERVED_KIND,
+        "group_size": GROUP,
+        "limit": 64,
+        "batch_groups": 200,
+        "staleness": 8,
+    },
     "leases": {"minimum_seconds": 600.0, "per_node": 256},
     "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "plan": False, "mdns": False},
 }
@@ -141,7 +148,7 @@ async def _measured(
     store = TurnStore(folder / "turns.sqlite")
     asker = _Asker(node, node_peer, peer, store)
     hello = decode(decode(_body(node.hello()), Request).body, Hello)
-    await asker.ask(HELLO.name, encode(msgspec.structs.replace(hello, kinds=[SERVED])))
+    await asker.ask(HELLO.name, encode(msgspec.structs.replace(hello, kinds=[SERVED_KIND])))
     coordinator.group_service.accounts.remark(public_bytes(node.key), "node.vouched", "", time.time_ns() // 1_000_000)
     leases = [await asker.lease() for _ in range(-(-episodes // GROUP))]
     todo = [(lease, sample) for lease in leases for sample in range(GROUP)]

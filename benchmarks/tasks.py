@@ -35,7 +35,7 @@ from benchmarks.step_round_trip import round_trips
 from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
-from echo2.protocol.task_kinds import SERVED, SINGLE
+from echo2.protocol.task_kinds import SERVED_KIND, SINGLE_KIND
 from echo2.tasks import plugins
 from echo2.tasks.poker.poker_hand import RULES
 from echo2.tasks.poker.poker_task import PokerTask
@@ -76,7 +76,7 @@ def compared(
     task: str,
     plays: Sequence[Play],
     bare: Callable[[], Any],
-    kind: str = SINGLE,
+    kind: str = SINGLE_KIND,
 ) -> tuple[float, list[Sequence[object]]]:
     """Return the ratio of ours to the anchor, and the rows of a table. `bare`: does the anchor's work for all plays.
     `kind`: of the task."""
@@ -183,7 +183,7 @@ def poker_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Clai
             for cards, moves in records:
                 bare_hand(game, cards, moves)
 
-        ratio, added = compared(runner, folder, text, poker.name, plays, bare, SERVED)
+        ratio, added = compared(runner, folder, text, poker.name, plays, bare, SERVED_KIND)
         rows += added
         claims.append(Claim(poker.name, ratio, "bare pokerkit", BAR))
     bench.table(("task", "hands", "per CPU second"), rows)

@@ -71,9 +71,9 @@ from echo2.weights.store import Store
 if TYPE_CHECKING:
     from echo2.coordinator.payouts.payout_book import LedgerBook
 
-TICK = 1.0
+EXPIRY_POLL_SECONDS = 1.0
 """Seconds between two checks for expired leases."""
-TIDY = 30.0
+TIDY_SECONDS = 30.0
 """Seconds between two checks for files of old versions that may be deleted."""
 FORGOTTEN_AT_ONCE = 4
 """Slices that one tick deletes of the data older than the challenge window (coordinator/verdicts/token_storage.py)."""
@@ -97,7 +97,7 @@ class Coordinator:
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`hosts`: of the run's tasks, open; None: in this process, which only pure tasks can be."""
+        """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be."""
         self._run = run
         self._network = network
         self._clock = clock
@@ -128,7 +128,7 @@ class Coordinator:
             head_file=run.folder.head,
             addresses=self.advertiser.addresses,
             clock=clock,
-            on_announce=self.group_service.broadcasts.announced,
+            on_announce=self.group_service.broadcasts.on_announcement,
         )
         self.learning = Learning(run, hosts, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(
@@ -152,10 +152,10 @@ class Coordinator:
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Returns the number of refused connections with the page, by limit."""
         self._recalibration = Recalibration(
-            run, self.group_service.classes.newest, self._published, self._open_classes, self.now
+            run, self.group_service.classes.newest, self._published_version, self._open_classes, self.now
         )
         self.group_service.verdicts.days.to_come = self._recalibration.to_come
-        self.tick_seconds, self.tidy_seconds = TICK, TIDY
+        self.tick_seconds, self.tidy_seconds = EXPIRY_POLL_SECONDS, TIDY_SECONDS
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
@@ -166,11 +166,11 @@ class Coordinator:
         watch = self.learning.training.watch
         self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs)
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        self._control.on_ledger_head = self.foreign_heads.told
+        self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
             lambda origin: trusted_parties.works(database, origin, self._trusted),
-            self.group_service.durable, time.monotonic, self.foreign_heads.shown,
+            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)
@@ -189,7 +189,7 @@ class Coordinator:
             inputs,
             uplink=bytes_per_second(self._run.config.network.uplink),
             enabled=self._run.config.network.plan,
-            clock=_elapsed,
+            clock=_elapsed_seconds,
             seed=int.from_bytes(self._run.id[:8], "big"),
         )
 
@@ -211,7 +211,7 @@ class Coordinator:
         if away:
             log.info("coordinator restarted; open leases extended", away_seconds=round(away / 1000, 1))
         async with asyncio.TaskGroup() as group:
-            group.create_task(commits.failed(), name="commits")
+            group.create_task(commits.wait_for_fault(), name="commits")
             group.create_task(self._network.host.run(), name="network")
             await self._network.host.ready()
             report_ready("serves its page and nodes: echo2-coord status")
@@ -248,13 +248,13 @@ class Coordinator:
         return said
 
     async def pay(self, kind: str, facts: str) -> int:
-        """Write an entry about a payment in money; return its time, ms. `facts`: as hexadecimal digits. Raises
+        """Write an entry about a payment in money; return its time, ms. `facts`: facts as hexadecimal digits. Raises
         `LocalFault`."""
         from echo2.coordinator.payouts import payout_book  # most runs pay no money, and load none of it
 
         if self._payments is None:  # read when the first command comes: most runs have none
             self._payments = payout_book.LedgerBook(self.group_service.ledger, self.now)
-        at = self._payments.write(kind, payout_book.decoded(kind, facts))
+        at = self._payments.write(kind, payout_book.decode_facts(kind, facts))
         await self.group_service.durable()
         return at
 
@@ -289,7 +289,7 @@ class Coordinator:
                 await asyncio.sleep(0)
             left = self.market is not None
             while self.market is not None and left:
-                left = self.market.tick(self.now(), finished=self._settled())
+                left = self.market.tick(self.now(), finished=self._is_settled())
                 await asyncio.sleep(0)
             self._follow_log()
             self._sign_head(self._due_head)
@@ -298,13 +298,13 @@ class Coordinator:
             self.learning.training.watch.look()
             self._remind()
             await self._look_at_network()
-            if await self.advertiser.moved():
+            if await self.advertiser.has_moved():
                 await self.publisher.announce()
-            if fitted != self.publisher.latest or _elapsed() - tidied >= self.tidy_seconds:
+            if fitted != self.publisher.latest or _elapsed_seconds() - tidied >= self.tidy_seconds:
                 fitted = self.publisher.latest
                 await self._fit_store()
-            if _elapsed() - tidied >= self.tidy_seconds:
-                tidied = _elapsed()
+            if _elapsed_seconds() - tidied >= self.tidy_seconds:
+                tidied = _elapsed_seconds()
                 self._open_classes()
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
                 self._trusted = trusted_parties.parties_of(trusted)
@@ -316,12 +316,12 @@ class Coordinator:
     async def _fit_store(self) -> None:
         """Drop what the store need not keep, after each version and from time to time."""
         budget = self._run.config.store
-        oldest, kept = self.group_service.oldest_needed(), self.learning.guarding.kept()
+        oldest, kept = self.group_service.oldest_needed(), self.learning.guarding.kept_versions()
         await self.publisher.retain(oldest, budget.budget_bytes, budget.payload_bytes, kept)
 
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         progress = self.group_service.progress
-        return progress is not None and progress.finished and self.learning.scoring.settled()
+        return progress is not None and progress.finished and self.learning.scoring.is_settled()
 
     def _due_head(self, now: int) -> LedgerHead | None:
         progress = self.group_service.progress
@@ -364,7 +364,7 @@ class Coordinator:
         for costs in self.group_service.costs.read(folder, self._run.id, ledger, self.now()):
             log.info("costs in force from here on", decode=costs.decode, denominator=costs.denominator)
 
-    def _published(self) -> VersionNumber | None:
+    def _published_version(self) -> VersionNumber | None:
         latest = self.publisher.latest
         return None if latest is None else VersionNumber(latest.era, latest.version)
 
@@ -415,6 +415,6 @@ class Coordinator:
         return int(self._clock() * 1000)
 
 
-def _elapsed() -> float:
+def _elapsed_seconds() -> float:
     """Return monotonic seconds, for intervals: setting the wall clock back stops none of them."""
     return asyncio.get_running_loop().time()

@@ -16,10 +16,10 @@ def context_of(folder: Path) -> int | None:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return _stated(config) or (_stated(config.get("text_config")) if isinstance(config, dict) else None)
+    return _stated_length(config) or (_stated_length(config.get("text_config")) if isinstance(config, dict) else None)
 
 
-def _stated(config: Any) -> int | None:
+def _stated_length(config: Any) -> int | None:
     if not isinstance(config, dict):
         return None
     lengths = [config[key] for key in _KEYS if isinstance(config.get(key), int) and config[key] > 0]

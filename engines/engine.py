@@ -77,7 +77,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 class SampledTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A sampled turn of a served group that waits for its answer. `served`: the job's name for it. `sample`: number of
-    the sample. `turn_number`: of the turn, given ones counted. `tokens`, `logprobs`: of this turn."""
+    the sample. `turn_number`: turn number of the turn, given ones counted. `tokens`, `logprobs`: tokens and logprobs of
+    this turn."""
 
     served: bytes
     sample: int
@@ -89,10 +90,10 @@ class SampledTurn(msgspec.Struct, frozen=True, kw_only=True):
 class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a teacher-forced pass over one sample: one value per sampled token.
 
-    `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: by how many nats the seeded
-    choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. `gaps`: by how many
-    nats, at most `GAP_MOST`, the seeded choice beats its runner-up; empty: the engine does not tell. An
-    engine returns lists; values from a pipe (engines.process.messages.PackedScore) are arrays of float32.
+    `logprobs`: logprobs under the scorer's weights: the behaviour log-probabilities. `margins`: margins by how many
+    nats the seeded choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token.
+    `gaps`: gaps by how many nats, at most `GAP_MOST`, the seeded choice beats its runner-up; empty: the engine does not
+    tell. An engine returns lists; values from a pipe (engines.process.messages.PackedScore) are arrays of float32.
     """
 
     logprobs: list[float] | NDArray[np.float32]
@@ -130,8 +131,8 @@ class EngineRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(NamedTuple):
-    """A group that ended. `ticket`: as given to `begin`. `outcome`: its samples in the order of its seeds, or why there
-    are none."""
+    """A group that ended. `ticket`: ticket as given to `begin`. `outcome`: its samples in the order of its seeds, or
+    why there are none."""
 
     ticket: int
     outcome: list[Sample] | Exception

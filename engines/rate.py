@@ -3,9 +3,10 @@
 Rules
 1. The jobs are those of the run's own tasks, at its own group size and limit, so that lengths and memory are real. In
    any stretch of jobs each task has its share by weight, up to one job. For a task whose code is at the operator they
-   have prompts of `PROMPT` tokens drawn from a seed. Jobs are added as long as fewer rows wait than the engine may run.
+   have prompts of `PROMPT_TOKENS` tokens drawn from a seed. Jobs are added as long as fewer rows wait than the engine
+   may run.
 2. The engine first finds its number of rows (engines.batch.row_limit). The measurement begins once that number has
-   stayed the same for `STEADY` seconds, or `WARM` seconds after the first step.
+   stayed the same for `STEADY_SECONDS` seconds, or `MOST_WARM_UP_SECONDS` seconds after the first step.
 3. Tokens count per step: one for each row that was running before it. Prompts cost time and count nothing.
 """
 
@@ -24,14 +25,15 @@ from echo2.tasks import registry
 from echo2.tasks.task import Tokenizer
 from echo2.tasks.tokenizer import load
 
-STEADY: Final = 2.5
-WARM: Final = 12.0
-PROMPT: Final = 64
+STEADY_SECONDS: Final = 2.5
+MOST_WARM_UP_SECONDS: Final = 12.0
+PROMPT_TOKENS: Final = 64
 """Tokens of a prompt that is drawn (rule 1), unless the model's context leaves room for fewer."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Work of an engine. `seconds`: by the clock. `cpu_seconds`: of its process. `rows`: the most at once."""
+    """Work of an engine. `seconds`: seconds by the clock. `cpu_seconds`: CPU seconds of its process. `rows`: the most
+    at once."""
 
     tokens: int
     seconds: float
@@ -48,7 +50,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskShare(msgspec.Struct, frozen=True, kw_only=True):
-    """A task of a run. `weight`: at least 1. `single_turn`: the task's code is at the operator."""
+    """A task of a run. `weight`: weight at least 1. `single_turn`: the task's code is at the operator."""
 
     name: str
     version: int
@@ -68,8 +70,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def jobs(self, model: Path) -> Iterator[Job]:
         """Yield the tasks' jobs without an end (rule 1). `model`: the folder with tokenizer.json."""
         text, context = load(model / "tokenizer.json", self.eos, *self.other_ends), context_of(model)
-        drawn = PROMPT if context is None else max(1, min(PROMPT, context - self.limit))
-        prompts = {one.name: _drawn(one, text.size, drawn) if one.single_turn else _posed(one, text)
+        drawn = PROMPT_TOKENS if context is None else max(1, min(PROMPT_TOKENS, context - self.limit))
+        prompts = {one.name: _random_prompts(one, text.size, drawn) if one.single_turn else _task_prompts(one, text)
                    for one in self.tasks}  # fmt: skip
         indices = {one.name: itertools.count() for one in self.tasks}
         for number, task in enumerate(by_weight(self.tasks)):
@@ -90,13 +92,13 @@ def by_weight(tasks: Sequence[TaskShare]) -> Iterator[TaskShare]:
         yield tasks[late]
 
 
-def _posed(task: TaskShare, text: Tokenizer) -> Iterator[list[int]]:
+def _task_prompts(task: TaskShare, text: Tokenizer) -> Iterator[list[int]]:
     known = registry.get(task.name, task.version)
     for index in itertools.count():
         yield list(known.episode("train", index, text).prompt)
 
 
-def _drawn(task: TaskShare, size: int, length: int) -> Iterator[list[int]]:
+def _random_prompts(task: TaskShare, size: int, length: int) -> Iterator[list[int]]:
     chance = random.Random(task.name)
     while True:
         yield [chance.randrange(size) for _ in range(length)]
@@ -139,7 +141,7 @@ def measure(
         fed.step()
         first = since = clock()
         limit = engine.rows.limit
-        while clock() - first < WARM and clock() - since < STEADY:
+        while clock() - first < MOST_WARM_UP_SECONDS and clock() - since < STEADY_SECONDS:
             fed.step()
             if engine.rows.limit != limit:
                 limit, since = engine.rows.limit, clock()

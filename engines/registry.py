@@ -22,8 +22,8 @@ from echo2.engines.devices.torch_build import command_for_extra
 from echo2.engines.engine import DTYPES, Dtype, Engine
 from echo2.runtime.declared_requirements import lacking
 
-AUTO: Final = "auto"
-EXACT: Final = ("float32",)
+AUTO_ENGINE: Final = "auto"
+EXACT_CLASSES: Final = ("float32",)
 """Exact classes of an engine whose row says nothing else."""
 
 FLOATS: Final[tuple[Dtype, ...]] = ("float32", "float16", "bfloat16")
@@ -57,13 +57,13 @@ class EngineRow:
     extra: str = ""
     search: str | None = None
     scores: bool = True
-    exact: tuple[str, ...] = EXACT
+    exact: tuple[str, ...] = EXACT_CLASSES
     built: str | None = None
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed here, or else what these require and is not installed."""
         if self.search is not None:
-            absences: list[str] = _named(self.search)()
+            absences: list[str] = _import_object(self.search)()
             return absences
         absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
         return absent or lacking(self.packages)
@@ -79,19 +79,19 @@ class EngineRow:
 
     def inventory(self) -> Inventory:
         """Look for devices. Call only in the engine's process."""
-        inventory: Inventory = _named(self.finder)()
+        inventory: Inventory = _import_object(self.finder)()
         return inventory
 
     def builds(self) -> list[str]:
         """Return the builds of the libraries that it computes with. Call only in the engine's process."""
         if self.built is not None:
-            named: list[str] = _named(self.built)()
+            named: list[str] = _import_object(self.built)()
             return named
         return [_version(name) for name in self.packages]
 
     def make(self, device: str, dtype: Dtype) -> Engine:
         """Make the engine. Call only in its process."""
-        engine: Engine = _named(self.factory)(device, dtype)
+        engine: Engine = _import_object(self.factory)(device, dtype)
         return engine
 
     def engine_class(self, device: str, dtype: Dtype) -> str:
@@ -155,14 +155,14 @@ _ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP,
 
 def register(row: EngineRow) -> None:
     """Add an engine after the existing ones. Raises ValueError for a name that is taken, or that is no name."""
-    if row.name in _ROWS or row.name == AUTO or not row.name or "/" in row.name:
+    if row.name in _ROWS or row.name == AUTO_ENGINE or not row.name or "/" in row.name:
         raise ValueError(
             f"an engine cannot be named {row.name!r}: choose a name that is new, not empty, not auto, and without /"
         )
     _ROWS[row.name] = row
 
 
-def known() -> list[str]:
+def engine_names() -> list[str]:
     """Return the names of all engines of this build, in the order in which `auto` tries them."""
     return list(_ROWS)
 
@@ -175,23 +175,23 @@ def find(name: str) -> EngineRow | None:
 def is_exact(engine_class: str) -> bool:
     """Tell whether "<engine>/<dtype>/<device kind>" is a class whose tokens are checked one by one (rule 4)."""
     name, _, rest = engine_class.partition("/")
-    exact = _ROWS[name].exact if name in _ROWS else EXACT
+    exact = _ROWS[name].exact if name in _ROWS else EXACT_CLASSES
     return any(f"{rest}/".startswith(f"{prefix}/") for prefix in exact)
 
 
-def installed() -> list[str]:
+def installed_engines() -> list[str]:
     """Return the names of the engines whose packages are installed here, in the same order."""
     return [name for name, row in _ROWS.items() if not row.missing()]
 
 
-def choose(name: str = AUTO) -> EngineRow:
+def choose(name: str = AUTO_ENGINE) -> EngineRow:
     """Return the row of engine `name`; its packages must be installed (rule 1). Raises UnknownEngine."""
-    rows = list(_ROWS.values()) if name == AUTO else [named(name)]
+    rows = list(_ROWS.values()) if name == AUTO_ENGINE else [engine_row(name)]
     for row in rows:
         if not row.missing():
             return row
     lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())}: {row.remedy()}" for row in rows)
-    raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO else f"engine {lacks}")
+    raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO_ENGINE else f"engine {lacks}")
 
 
 def remedy_for(admitted: Sequence[str]) -> str:
@@ -202,10 +202,10 @@ def remedy_for(admitted: Sequence[str]) -> str:
     return f"{lacking[0].name} needs {', '.join(lacking[0].missing())}: {lacking[0].remedy()}" if lacking else ""
 
 
-def named(name: str) -> EngineRow:
+def engine_row(name: str) -> EngineRow:
     """Return the row of an engine, installed or not. Raises UnknownEngine for one that is not in this build."""
     if name not in _ROWS:
-        raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(known())}")
+        raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(engine_names())}")
     return _ROWS[name]
 
 
@@ -216,7 +216,7 @@ def _version(package: str) -> str:
         return package
 
 
-def _named(text: str) -> Callable[..., Any]:
+def _import_object(text: str) -> Callable[..., Any]:
     """Import the object that "module:name" names."""
     module, _, name = text.partition(":")
     target: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -5,7 +5,7 @@ Rules
    k mod `HALF_LIFE` of `table`, over 2^32 and rounded down, and halved k // `HALF_LIFE` times.
 2. It decays at the `at` of the key's next accepted or refused group, never between. Minutes beyond whole hours count at
    the next decay. A clock that was set back changes nothing.
-3. Decay takes no key below *known*: a count that has reached `KNOWN` groups stays there.
+3. Decay takes no key below *known*: a count that has reached `KNOWN_AUDITED_GROUPS` groups stays there.
 4. Row k of the table is the greatest integer n with n^168 <= 2^(32 x 168 - k): 2^(32 - k/168), rounded down.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 ONE: Final = 1 << 32
 """One group."""
-KNOWN: Final = 3
+KNOWN_AUDITED_GROUPS: Final = 3
 """Groups."""
-PROVEN: Final = 30
+PROVEN_AUDITED_GROUPS: Final = 30
 """Groups: some 3 per day keep that up."""
 HALF_LIFE: Final = 168
 HOUR: Final = 3_600_000
@@ -38,11 +38,11 @@ def _root(power: int, near: int) -> int:
     return near
 
 
-def decayed(count: int, since: int, now: int) -> tuple[int, int]:
-    """Return a count as it stands at `now`, and until when it has decayed then (rules 1 to 3). `since`: until when it
-    has decayed so far; times in ms."""
+def decay_count(count: int, since: int, now: int) -> tuple[int, int]:
+    """Return a count as it stands at `now`, and until when it has decayed then (rules 1 to 3). `since`: time until
+    which it has decayed so far; times in ms."""
     hours = max(0, now - since) // HOUR
     if not hours:
         return count, since
     less = (count * table()[hours % HALF_LIFE] >> 32) >> (hours // HALF_LIFE)
-    return max(less, min(count, KNOWN * ONE)), since + hours * HOUR
+    return max(less, min(count, KNOWN_AUDITED_GROUPS * ONE)), since + hours * HOUR

@@ -1,8 +1,8 @@
 """The wait in which the balance of a key that was replaced stays where it is, and where it belongs afterwards. Pure.
 
 Rules
-1. With a `key.rotated` at t the balance of the old key waits until t + `WAIT`. From then on it moves to the successor
-   (market/balance_moves.py), with all that the old key had by then, and all that reaches it later.
+1. With a `key.rotated` at t the balance of the old key waits until t + `BALANCE_WAIT_MS`. From then on it moves to the
+   successor (market/balance_moves.py), with all that the old key had by then, and all that reaches it later.
 2. Before that time the old key may dispute its replacement, once: its balance then stays with it for good. Whoever
    stole a key has all that its owner has, so neither can prove to be the owner. So neither decides where it goes: it
    is paid to the account that was in force when the key was replaced (payouts/stated_accounts.py).
@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.ledger.ledger_entries import Entry, LedgerFault
-from echo2.ledger.ledger_facts import ROTATED, KeyRotated
+from echo2.ledger.ledger_facts import KEY_ROTATED_KIND, KeyRotated
 from echo2.runtime.units import DAY
 
-WAIT: Final = 3 * DAY
+BALANCE_WAIT_MS: Final = 3 * DAY
 """Milliseconds."""
-DISPUTED: Final = "balance.disputed"
+BALANCE_DISPUTED_KIND: Final = "balance.disputed"
 
 
 class BalanceDisputed(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class BalanceWait(NamedTuple):
     @property
     def since(self) -> int:
         """The time at which the key was replaced, ms."""
-        return self.due - WAIT
+        return self.due - BALANCE_WAIT_MS
 
 
 Waits = dict[str, BalanceWait]
@@ -56,7 +56,7 @@ NO_WAITS: Final[Mapping[str, BalanceWait]] = MappingProxyType({})
 
 def add_wait(waits: Waits, node: str, successor: str, at: int) -> None:
     """Add the wait of a key that was replaced (rules 1 and 4)."""
-    waits[node] = BalanceWait(successor, at + WAIT)
+    waits[node] = BalanceWait(successor, at + BALANCE_WAIT_MS)
     waits.pop(successor, None)
 
 
@@ -93,10 +93,10 @@ def waits_of(entries: Iterable[Entry]) -> Waits:
     """Return the waits that follow from entries, in their order, without what has moved."""
     waits: Waits = {}
     for entry in entries:
-        if entry.kind == ROTATED:
+        if entry.kind == KEY_ROTATED_KIND:
             fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
             add_wait(waits, fact.node, fact.successor, entry.at)
-        elif entry.kind == DISPUTED:
+        elif entry.kind == BALANCE_DISPUTED_KIND:
             dispute = msgspec.msgpack.decode(entry.facts, type=BalanceDisputed)
             if dispute.node in waits:
                 waits[dispute.node] = waits[dispute.node]._replace(disputed=True)

@@ -15,7 +15,7 @@ import msgspec
 from echo2.ledger.ledger_entries import ORIGIN, Entry, Tampered
 from echo2.protocol.ledger_heads import LedgerHead
 
-DRAWN: Final = "epoch.drawn"
+EPOCH_DRAWN_KIND: Final = "epoch.drawn"
 
 
 class _Drawn(msgspec.Struct):
@@ -33,7 +33,7 @@ class DrawnBeacons:
 
     def take(self, entry: Entry) -> None:
         """Check the next entry (rule 1). Raises `Tampered`."""
-        if entry.kind == DRAWN:
+        if entry.kind == EPOCH_DRAWN_KIND:
             self._check(entry)
         self._tip = entry.hash
 

@@ -27,7 +27,7 @@ PER_FILE: Final = 4096
 ENTRIES, ROOTS, HEADS, RUNSPEC, CALIBRATIONS = "entries", "roots", "heads", "runspec", "calibrations"
 
 
-RESTORED = "restored"
+RESTORED_FILE = "restored"
 
 
 STATE, SUMS = "state", "SHA256SUMS"

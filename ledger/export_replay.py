@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.audited_work import ONE, decay_count
 from echo2.ledger.export_files import STATE
 from echo2.ledger.ledger_audit import Audit, audit, chain_of, spec_of
 from echo2.ledger.ledger_entries import Entry
@@ -20,12 +20,12 @@ from echo2.ledger.team_work import TeamReplay
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.figures import number_of
 
-SHOWN = 10
+SHOWN_NODES = 10
 """Nodes of the ranking that the report shows."""
 
 
 class Replayed(NamedTuple):
-    """A replayed export. `compared`: whether the coordinator's own state was there. `teams`: of its entries."""
+    """A replayed export. `compared`: whether the coordinator's own state was there. `teams`: teams of its entries."""
 
     audit: Audit
     state: LedgerState
@@ -48,7 +48,7 @@ def replay(folder: Path, market_of: MarketOf = points_alone) -> Replayed:
     state, path = replayed.state(), folder / STATE
     if not path.is_file():
         return Replayed(audited, state, False, teams)
-    ours, theirs = state.encoded(), path.read_bytes()
+    ours, theirs = state.as_bytes(), path.read_bytes()
     if ours != theirs:
         raise Untrusted(f"the coordinator's state is not that of its ledger: {_difference(ours, theirs)}")
     return Replayed(audited, state, True, teams)
@@ -59,11 +59,11 @@ def _difference(ours: bytes, theirs: bytes) -> str:
     rows = zip(ours.splitlines(), theirs.splitlines(), strict=False)
     for number, (one, other) in enumerate(rows, start=1):
         if one != other:
-            return f"line {number} is {_shown(other)}, and {_shown(one)} follows from the entries"
+            return f"line {number} is {_format_row(other)}, and {_format_row(one)} follows from the entries"
     return f"it has {len(theirs)} bytes, and {len(ours)} follow from the entries"
 
 
-def _shown(row: bytes) -> str:
+def _format_row(row: bytes) -> str:
     return row.decode(errors="backslashreplace").strip()[:120]
 
 
@@ -92,7 +92,7 @@ def _score(key: KeyState | None, at: int) -> int:
     """Return the score of a node at `at` (ms), in thousandths of a group, as the page shows it."""
     if key is None:
         return 0
-    audited, _ = decayed(int(key.account["audited"] or 0), int(key.account["aged"] or 0), at)
+    audited, _ = decay_count(int(key.account["audited"] or 0), int(key.account["aged"] or 0), at)
     return 1000 * audited // ONE
 
 
@@ -103,11 +103,11 @@ def lines(replayed: Replayed) -> list[str]:
     same = "every byte as the coordinator has it" if replayed.compared else "the coordinator's own is not in the export"
     return [
         f"entries     {state.entries}, each with the key, weight and postings that follow from it and those before",
-        f"state       SHA-256 {hashlib.sha256(state.encoded()).hexdigest()}: {same}",
+        f"state       SHA-256 {hashlib.sha256(state.as_bytes()).hexdigest()}: {same}",
         f"keys        {len(state.keys)}, of which {known} are known or proven",
         f"ranking     {number_of(len(state.ranking), 'node')}, as of entry {state.entries}",
         *(
             f"{place:>6}  {one.weight / 1000:>14.3f} RE  {one.groups:>8} groups  {one.rank:<6}  {one.node}"
-            for place, one in enumerate(state.ranking[:SHOWN], start=1)
+            for place, one in enumerate(state.ranking[:SHOWN_NODES], start=1)
         ),
     ]

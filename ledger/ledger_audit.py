@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from echo2.ledger.drawn_beacons import DrawnBeacons
-from echo2.ledger.export_files import HEADS, PER_FILE, RESTORED, ROOTS, RUNSPEC, SUMS, entry_files, sums
+from echo2.ledger.export_files import HEADS, PER_FILE, RESTORED_FILE, ROOTS, RUNSPEC, SUMS, entry_files, sums
 from echo2.ledger.ledger_entries import (
     FUND,
     ORIGIN,
@@ -34,7 +34,7 @@ from echo2.ledger.ledger_entries import (
     Posting,
     Tampered,
     canonical,
-    chained,
+    chain_hash,
     check_postings,
     sha256,
 )
@@ -64,9 +64,9 @@ _sealed = msgspec.msgpack.Decoder(list[bytes])
 
 class Audit(NamedTuple):
     """A verified export. `run`: its id. `first_root`: the hash that the invite pins. `entries`, `heads`: their numbers.
-    `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: by account, without zeros.
-    `currency`: in which the run pays; empty: it pays points. `logs`: the restored entries with which each later log
-    began."""
+    `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: balances by account, without
+    zeros. `currency`: currency in which the run pays; empty: it pays points. `logs`: the restored entries with which
+    each later log began."""
 
     run: bytes
     first_root: bytes
@@ -81,7 +81,7 @@ class Audit(NamedTuple):
 
 def chain_of(folder: Path) -> tuple[Root, ...]:
     """Verify the Roots of an export, and return them. Raises `Untrusted`, and `LocalFault` for no export."""
-    return tuple(root_chain.check_chain(tuple(_listed(folder / ROOTS, _roots))))
+    return tuple(root_chain.check_chain(tuple(_read_list(folder / ROOTS, _roots))))
 
 
 def spec_of(folder: Path, chain: Sequence[Root]) -> RunSpec:
@@ -92,11 +92,13 @@ def spec_of(folder: Path, chain: Sequence[Root]) -> RunSpec:
 def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
     """Verify an export. `take`: called with each entry once it is verified. Raises `Tampered`, `Untrusted`, and
     `LocalFault` for a folder that is no export."""
-    sealed_roots = _listed(folder / ROOTS, _roots)
+    sealed_roots = _read_list(folder / ROOTS, _roots)
     chain = root_chain.check_chain(tuple(sealed_roots))
     spec = spec_of(folder, chain)
-    sealed = _listed(folder / HEADS, _sealed)
-    logs = restored_logs(_listed(folder / RESTORED, _sealed) if (folder / RESTORED).exists() else [], chain)
+    sealed = _read_list(folder / HEADS, _sealed)
+    logs = restored_logs(
+        _read_list(folder / RESTORED_FILE, _sealed) if (folder / RESTORED_FILE).exists() else [], chain
+    )
     heads = list(_heads(sealed, chain, logs))
     beacons = DrawnBeacons(spec.run, zip(heads, sealed, strict=True))
 
@@ -136,8 +138,8 @@ def lines(audited: Audit) -> list[str]:
 
 
 def due_line(balances: Mapping[str, int], currency: str | None) -> str:
-    """Return the line of a report that says what the run owes to nodes. `balances`: by account, without zeros.
-    `currency`: in which the run pays; empty: it pays points; None: not known."""
+    """Return the line of a report that says what the run owes to nodes. `balances`: balances by account, without zeros.
+    `currency`: currency in which the run pays; empty: it pays points; None: not known."""
     kinds = (":accrued",) if currency == "" else (":accrued", ":unvested", ":payable")
     owed = {account: amount for account, amount in balances.items() if account.endswith(kinds)}
     nodes, total = number_of(len({account.split(":")[1] for account in owed}), "node"), sum(owed.values())
@@ -152,12 +154,13 @@ def due_line(balances: Mapping[str, int], currency: str | None) -> str:
 
 
 class LedgerWalk:
-    """The verification of entries in order (rules 2 to 4). `seq`, `tip`, `sums`: of the entries so far."""
+    """The verification of entries in order (rules 2 to 4). `seq`, `tip`, `sums`: number, tip and sums of the entries so
+    far."""
 
     def __init__(
         self, heads: Sequence[LedgerHead], taken: Callable[[Entry], None] | None = None, logs: LogChain | None = None
     ) -> None:
-        """`taken`: called with each entry. `logs`: of the run; None: it has the first alone."""
+        """`taken`: called with each entry. `logs`: logs of the run; None: it has the first alone."""
         self._logs, self._begun = logs, {0}
         self.seq, self.tip, self.sums = 0, ORIGIN, Counter[str]()
         self._taken = taken
@@ -182,7 +185,7 @@ class LedgerWalk:
         if int(path.name) != self.seq + 1:
             raise Tampered(self.seq + 1, f"is missing: the next file is {path.name}")
         try:
-            rows = _rows.decode(_unpacked(_read(path)))
+            rows = _rows.decode(_unpack_gzip(_read(path)))
         except (zlib.error, msgspec.MsgspecError) as error:
             raise Tampered(self.seq + 1, f"its file {path.name} cannot be read: {error}") from error
         for row in rows:
@@ -199,7 +202,7 @@ class LedgerWalk:
             raise Tampered(number, f"is missing: entry {seq} stands in its place")
         if canonical(seq, at, kind, key, postings, facts) != written:
             raise Tampered(number, "its bytes are not canonical")
-        if chained(self.tip, written) != named:
+        if chain_hash(self.tip, written) != named:
             raise Tampered(number, "its hash is not that of its content and the hash before it")
         self._note(number, key, postings)
         if kind == LOG_RESTORED:
@@ -255,7 +258,7 @@ class LedgerWalk:
             raise Tampered(self.seq + 1, f"is missing: LedgerHead {head.number} covers {number_of(head.size, 'entry')}")
 
 
-def _opened(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:
+def _verify_heads(sealed: Sequence[bytes], chain: Sequence[Root]) -> list[LedgerHead]:
     """Verify the signatures of heads, the newest first: one that counts vouches for the one that it names (rule 4)."""
     heads: list[LedgerHead] = []
     for number in range(len(sealed), 0, -1):
@@ -287,7 +290,7 @@ def _heads(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> It
     before: LedgerHead | None = None
     previous: bytes | None = None
     """The sealed head before."""
-    for number, (one, head) in enumerate(zip(sealed, _opened(sealed, chain), strict=True), start=1):
+    for number, (one, head) in enumerate(zip(sealed, _verify_heads(sealed, chain), strict=True), start=1):
         grown = before is None or (head.size > before.size and head.issued > before.issued)
         continues = head.number == number and logs.admits(head) and names(head, previous)
         if not continues or not grown or not head.size:
@@ -296,7 +299,7 @@ def _heads(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogChain) -> It
         before, previous = head, one
 
 
-def _unpacked(packed: bytes) -> bytes:
+def _unpack_gzip(packed: bytes) -> bytes:
     """Return the content of a gzip file of one member. Raises `zlib.error`, also beyond `MOST_FILE` bytes."""
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: a gzip header and its sum
     data = stream.decompress(packed, MOST_FILE)
@@ -312,7 +315,7 @@ def _read(path: Path) -> bytes:
         raise LocalFault(f"cannot read {path}: {error.strerror}: is it an export of a ledger?") from error
 
 
-def _listed(path: Path, decoder: "msgspec.msgpack.Decoder[list[bytes]]") -> list[bytes]:
+def _read_list(path: Path, decoder: "msgspec.msgpack.Decoder[list[bytes]]") -> list[bytes]:
     try:
         return decoder.decode(_read(path))
     except msgspec.MsgspecError as error:

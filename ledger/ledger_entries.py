@@ -75,17 +75,17 @@ class Tampered(Exception):
         self.seq = seq
 
 
-def accrued(node: str) -> str:
+def accrued_account(node: str) -> str:
     """Return the account that is credited with a node's accepted work. `node`: its peer id."""
     return f"node:{node}:accrued"
 
 
-def unvested(node: str) -> str:
+def unvested_account(node: str) -> str:
     """Return the account that keeps the weight of a node's canaries until it is vested. `node`: its peer id."""
     return f"node:{node}:unvested"
 
 
-def quarantined(node: str) -> str:
+def quarantine_account(node: str) -> str:
     """Return the account that keeps the weight of a node's groups in quarantine. `node`: its peer id."""
     return f"held:{node}"
 
@@ -100,7 +100,7 @@ def canonical(seq: int, at: int, kind: str, key: str, postings: Sequence[Posting
     return _encode([seq, at, kind, key, postings, facts])
 
 
-def chained(previous: bytes, entry: bytes) -> bytes:
+def chain_hash(previous: bytes, entry: bytes) -> bytes:
     """Return the hash of an entry. `previous`: the hash before it. `entry`: its canonical bytes."""
     return hashlib.sha256(previous + entry).digest()
 

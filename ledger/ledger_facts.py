@@ -16,20 +16,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.audited_work import ONE, decay_count
 from echo2.ledger.ledger_entries import Entry
 from echo2.protocol.restored_logs import KIND, SealedLog
 
 RULES = 1
-ROTATED = "key.rotated"
+KEY_ROTATED_KIND = "key.rotated"
 LOG_RESTORED = KIND
-REPLACED = "its key was replaced by "
+REPLACED_PREFIX = "its key was replaced by "
 """Prefix of `KeyAccount.banned` of a replaced key."""
-AUDITING = 3
+AUDITING_RULES = 3
 """The first rules under which entries state whether a group was audited."""
-VERDICT_RULES = AUDITING
+VERDICT_RULES = AUDITING_RULES
 """Of LeaseOutcomes and `QuarantineEnded`."""
-WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
+WRONG_CODES = frozenset(
+    ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties")
+)
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/verification/verification.py)."""
 
 
@@ -115,7 +117,7 @@ class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
 
 class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `leases.ended`: the ends of new keys' leases that earned nothing. `root`: Merkle root (SHA-256) over
-    their LeaseOutcomes, in the order of their leases' ids. `counts`: in the order of the nodes' peer ids."""
+    their LeaseOutcomes, in the order of their leases' ids. `counts`: counts in the order of the nodes' peer ids."""
 
     rules: int = RULES
     ends: int
@@ -124,10 +126,10 @@ class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `lease.reversed`. `code`: of the first verdict. `paid`: whether a refused group is paid after all, else
-    an accepted one is taken back. `weight`: of the group, milli-RE. `lacking`: what the node's account lacked of it.
-    `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator". `prompt`,
-    `turns`, `costs`: of a group that is paid, as in its LeaseOutcome."""
+    """Facts of `lease.reversed`. `code`: code of the first verdict. `paid`: whether a refused group is paid after all,
+    else an accepted one is taken back. `weight`: weight of the group, milli-RE. `lacking`: what the node's account
+    lacked of it. `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or
+    "operator". `prompt`, `turns`, `costs`: turns and costs of a group that is paid, as in its LeaseOutcome."""
 
     rules: int = VERDICT_RULES
     node: str
@@ -149,8 +151,8 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `appeal.answered`: both answers about one group. `code`: of the verdict. `again`: of the further check;
-    "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
+    """Facts of `appeal.answered`: both answers about one group. `code`: code of the verdict. `again`: code of the
+    further check; "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
 
     rules: int = VERDICT_RULES
     node: str
@@ -182,11 +184,11 @@ class KeyAccount(NamedTuple):
     """The sum of one key's entries.
 
     `accepted`: accepted groups. `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last
-    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
-    `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
-    quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
-    outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups; `aged`:
-    until when it has decayed, ms; 0: it never did (ledger/audited_work.py)."""
+    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: code and times of the last suspension,
+    times in ms. `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group
+    accepted into quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group
+    accepted outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups;
+    `aged`: until when it has decayed, ms; 0: it never did (ledger/audited_work.py)."""
 
     accepted: int = 0
     groups: int = 0
@@ -220,13 +222,13 @@ def counts_as_audited(entry: Entry) -> bool:
 
 
 def _is_audited(end: "_CountedEnd") -> bool:
-    return end.rules < AUDITING or bool(end.audited)
+    return end.rules < AUDITING_RULES or bool(end.audited)
 
 
-def _accepted(entry: Entry, of: Of, put: Put) -> None:
+def _apply_acceptance(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     account = of(end.node)
-    audited, aged = _aged(account, end, entry.at)
+    audited, aged = _decay_audited(account, end, entry.at)
     after = account._replace(
         accepted=account.accepted + 1,
         groups=account.groups + 1,
@@ -237,34 +239,37 @@ def _accepted(entry: Entry, of: Of, put: Put) -> None:
     put(end.node, after)
 
 
-def _refused(entry: Entry, of: Of, put: Put) -> None:
+def _apply_refusal(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     account = of(end.node)
-    audited, aged = _aged(account, end, entry.at)
+    audited, aged = _decay_audited(account, end, entry.at)
     doubted = int(end.code == "evidence" or account.doubted)
-    put(end.node, _counted(account._replace(doubted=doubted, audited=audited, aged=aged), 1, end.code in WRONG))
+    put(
+        end.node,
+        _count_groups(account._replace(doubted=doubted, audited=audited, aged=aged), 1, end.code in WRONG_CODES),
+    )
 
 
-def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
+def _decay_audited(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
     """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then. The first
-    entry under `AUDITING` only starts the clock."""
-    if end.rules < AUDITING:
+    entry under `AUDITING_RULES` only starts the clock."""
+    if end.rules < AUDITING_RULES:
         return account.audited, account.aged
-    return decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
+    return decay_count(account.audited, account.aged, now) if account.aged else (account.audited, now)
 
 
-def _ended(entry: Entry, of: Of, put: Put) -> None:
+def _apply_ends(entry: Entry, of: Of, put: Put) -> None:
     for one in msgspec.msgpack.decode(entry.facts, type=LeasesEnded).counts:
         if one.node and one.refused:
-            put(one.node, _counted(of(one.node), one.refused, bool(one.wrong)))
+            put(one.node, _count_groups(of(one.node), one.refused, bool(one.wrong)))
 
 
-def _counted(account: KeyAccount, refused: int, wrong: bool) -> KeyAccount:
+def _count_groups(account: KeyAccount, refused: int, wrong: bool) -> KeyAccount:
     groups = account.groups + refused
     return account._replace(groups=groups, wrong=groups if wrong else account.wrong)
 
 
-def _suspended(entry: Entry, of: Of, put: Put) -> None:
+def _apply_suspension(entry: Entry, of: Of, put: Put) -> None:
     if "rules" not in msgspec.msgpack.decode(entry.facts):
         ban = msgspec.msgpack.decode(entry.facts, type=_EarlierBan)
         put(ban.node, of(ban.node)._replace(banned=ban.why))
@@ -273,17 +278,17 @@ def _suspended(entry: Entry, of: Of, put: Put) -> None:
     put(fact.node, of(fact.node)._replace(code=fact.code, since=fact.since, until=fact.until))
 
 
-def _vouched(entry: Entry, of: Of, put: Put) -> None:
+def _apply_vouch(entry: Entry, of: Of, put: Put) -> None:
     node = msgspec.msgpack.decode(entry.facts, type=Remark).node
     put(node, of(node)._replace(vouched=True))
 
 
-def _banned(entry: Entry, of: Of, put: Put) -> None:
+def _apply_ban(entry: Entry, of: Of, put: Put) -> None:
     remark = msgspec.msgpack.decode(entry.facts, type=Remark)
     put(remark.node, of(remark.node)._replace(banned=remark.why))
 
 
-def _unbanned(entry: Entry, of: Of, put: Put) -> None:
+def _apply_unban(entry: Entry, of: Of, put: Put) -> None:
     node = msgspec.msgpack.decode(entry.facts, type=Remark).node
     account = of(node)
     put(node, account._replace(banned=None, until=min(account.until, entry.at)))
@@ -294,7 +299,7 @@ def _quarantine_ended(entry: Entry, of: Of, put: Put) -> None:
     put(fact.node, of(fact.node)._replace(doubted=int(not fact.released)))
 
 
-def _reversed(entry: Entry, of: Of, put: Put) -> None:
+def _apply_reversal(entry: Entry, of: Of, put: Put) -> None:
     fact = msgspec.msgpack.decode(entry.facts, type=LeaseReversed)
     account = of(fact.node)
     audited = account.audited + (ONE if fact.paid else -ONE) * fact.audited
@@ -306,22 +311,22 @@ def _reversed(entry: Entry, of: Of, put: Put) -> None:
     put(fact.node, account._replace(accepted=accepted, audited=max(0, audited), wrong=account.groups))
 
 
-def _rotated(entry: Entry, of: Of, put: Put) -> None:
+def _apply_rotation(entry: Entry, of: Of, put: Put) -> None:
     fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
     put(fact.successor, of(fact.node))
-    put(fact.node, KeyAccount(banned=REPLACED + fact.successor))
+    put(fact.node, KeyAccount(banned=REPLACED_PREFIX + fact.successor))
 
 
 _CHANGES: dict[str, Callable[[Entry, Of, Put], None]] = {
-    "lease.accepted": _accepted,
-    "lease.refused": _refused,
-    "leases.ended": _ended,
-    "lease.reversed": _reversed,
+    "lease.accepted": _apply_acceptance,
+    "lease.refused": _apply_refusal,
+    "leases.ended": _apply_ends,
+    "lease.reversed": _apply_reversal,
     "quarantine.ended": _quarantine_ended,
-    "node.suspended": _suspended,
-    "node.vouched": _vouched,
-    "node.banned": _banned,
-    "node.unbanned": _unbanned,
-    ROTATED: _rotated,
+    "node.suspended": _apply_suspension,
+    "node.vouched": _apply_vouch,
+    "node.banned": _apply_ban,
+    "node.unbanned": _apply_unban,
+    KEY_ROTATED_KIND: _apply_rotation,
 }
 """Kind -> the change that its entries make."""

@@ -33,14 +33,14 @@ from echo2.ledger.ledger_entries import (
     LedgerFault,
     Posting,
     Tampered,
-    accrued,
-    quarantined,
+    accrued_account,
+    quarantine_account,
     transfer,
-    unvested,
+    unvested_account,
 )
 from echo2.ledger.ledger_facts import (
+    KEY_ROTATED_KIND,
     LOG_RESTORED,
-    ROTATED,
     AppealAnswered,
     KeyAccount,
     KeyRotated,
@@ -61,7 +61,7 @@ from echo2.protocol.authority import Root, open_kept, open_log
 from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from echo2.runtime.units import DAY
 
-HOLDING: Final = {"quarantine": quarantined, "canary": unvested}
+HOLDING_ACCOUNTS: Final = {"quarantine": quarantine_account, "canary": unvested_account}
 """The account of an accepted group's weight, by its code; of every other code the node's `accrued`."""
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class _OfKey(msgspec.Struct, frozen=True):
 
 
 class _Verdict(NamedTuple):
-    """A lease's verdict. `kind`: of its entry."""
+    """A lease's verdict. `kind`: kind of its entry."""
 
     node: str
     code: str
@@ -106,8 +106,8 @@ class _Verdict(NamedTuple):
 
 
 class LedgerReplay:
-    """The replay of a ledger, entry by entry. `chain`: its Roots. `market`: of the run, before the first entry; None:
-    it pays points."""
+    """The replay of a ledger, entry by entry. `chain`: its Roots. `market`: market of the run, before the first entry;
+    None: it pays points."""
 
     def __init__(self, chain: Sequence[Root], market: MarketRules | None = None) -> None:
         self._chain, self._market = chain, market
@@ -150,13 +150,13 @@ class LedgerReplay:
         """Return the state after the last entry."""
         return state_of(self._seq, self._tip, self._balances, self._accounts, self._work, self._market)
 
-    def _issued(self, entry: Entry) -> "_Due":
+    def _apply_issue(self, entry: Entry) -> "_Due":
         amount = _fact(entry, _Issued).amount
         if self._market is not None:
             raise Tampered(entry.seq, "a run with a market issues no points")
         return _Due(f"points:{entry.seq}", transfer(FUND, ESCROW, amount))
 
-    def _accepted(self, entry: Entry) -> "_Due":
+    def _apply_acceptance(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
         self._weigh(entry, end)
         if end.rollouts != len(end.turns):
@@ -166,8 +166,8 @@ class LedgerReplay:
         verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight, entry.kind)
         if end.code == "canary":
             self._canaries[end.lease] = verdict
-        self._worked(entry, end.node, 1, end.rollouts, end.tokens_in + end.tokens_out, end.weight)
-        account = HOLDING.get(end.code, accrued)(end.node)
+        self._add_work(entry, end.node, 1, end.rollouts, end.tokens_in + end.tokens_out, end.weight)
+        account = HOLDING_ACCOUNTS.get(end.code, accrued_account)(end.node)
         return _Due(f"lease:{end.lease.hex()}", self._weight(ESCROW, account, end.weight))
 
     def _unpaid(self, entry: Entry) -> "_Due":
@@ -188,16 +188,18 @@ class LedgerReplay:
         kept = self._kept.pop((fact.node, fact.day), [])
         if (fact.groups, fact.weight) != (len(kept), sum(kept)):
             raise Tampered(entry.seq, f"{len(kept)} groups with a weight of {sum(kept)} were in this quarantine")
-        target = accrued(fact.node) if fact.released else ESCROW
-        return _Due(f"quarantine:{fact.node}:{fact.day}", self._weight(quarantined(fact.node), target, fact.weight))
+        target = accrued_account(fact.node) if fact.released else ESCROW
+        return _Due(
+            f"quarantine:{fact.node}:{fact.day}", self._weight(quarantine_account(fact.node), target, fact.weight)
+        )
 
-    def _reversed(self, entry: Entry) -> "_Due":
+    def _apply_reversal(self, entry: Entry) -> "_Due":
         fact = _fact(entry, LeaseReversed)
         verdict = self._verdicts.get(fact.lease, _Verdict(fact.node, fact.code, 0, "lease.refused"))
         kind = "lease.refused" if fact.paid else "lease.accepted"
         if (verdict.node, verdict.code, verdict.kind) != (fact.node, fact.code, kind):
             raise Tampered(entry.seq, f"the verdict of its lease was {verdict.code} of {verdict.node}: {verdict.kind}")
-        key, account = f"reversed:{fact.lease.hex()}", accrued(fact.node)
+        key, account = f"reversed:{fact.lease.hex()}", accrued_account(fact.node)
         if fact.paid:
             self._weigh(entry, _fact(entry, _Lengths))
             return _Due(key, self._weight(ESCROW, account, fact.weight))
@@ -206,22 +208,25 @@ class LedgerReplay:
         self._same(entry, fact.lacking, fact.weight - there)
         return _Due(key, self._weight(account, ESCROW, there))
 
-    def _answered(self, entry: Entry) -> "_Due":
+    def _apply_answer(self, entry: Entry) -> "_Due":
         fact = _fact(entry, AppealAnswered)
         return _Due(f"{fact.by}:{fact.lease.hex()}:{fact.asked}")
 
-    def _vested(self, entry: Entry) -> "_Due":
+    def _apply_vesting(self, entry: Entry) -> "_Due":
         fact = _fact(entry, CanaryVested)
         canary = self._canaries.pop(fact.lease, None)
         if canary is None or (canary.node, canary.weight) != (fact.node, fact.weight):
             raise Tampered(entry.seq, "no canary of this node and weight waits under its lease")
-        return _Due(f"vested:{fact.lease.hex()}", self._weight(unvested(fact.node), accrued(fact.node), fact.weight))
+        return _Due(
+            f"vested:{fact.lease.hex()}",
+            self._weight(unvested_account(fact.node), accrued_account(fact.node), fact.weight),
+        )
 
     def _of_key(self, entry: Entry) -> "_Due":
         earlier = entry.kind == "node.suspended" and entry.key == f"suspension:{entry.seq}"
         return _Due(entry.key if earlier else f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
 
-    def _rotated(self, entry: Entry) -> "_Due":
+    def _apply_rotation(self, entry: Entry) -> "_Due":
         return _Due(f"key:{_fact(entry, KeyRotated).successor}:{entry.seq}")
 
     def _costs_set(self, entry: Entry) -> "_Due":
@@ -261,9 +266,9 @@ class LedgerReplay:
     def _weigh(self, entry: Entry, lengths: _Lengths) -> None:
         """Compare a weight with the one that follows from its lengths (rule 2)."""
         group = GroupLengths(lengths.prompt, lengths.turns)
-        self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
+        self._same(entry, lengths.weight, group_weight(self._costs_of_entry(entry, lengths.costs), group))
 
-    def _named(self, entry: Entry, costs: int) -> Costs | None:
+    def _costs_of_entry(self, entry: Entry, costs: int) -> Costs | None:
         """Return the Costs of the entry that a weight names, which must be those in force."""
         if costs != self._costs.entry:
             raise Tampered(entry.seq, f"it is weighed by the Costs of entry {costs}, not of {self._costs.entry}")
@@ -273,7 +278,7 @@ class LedgerReplay:
         if stated != follows:
             raise Tampered(entry.seq, f"it states {stated}, where {follows} follows")
 
-    def _worked(self, entry: Entry, node: str, groups: int, rollouts: int, tokens: int, weight: int) -> None:
+    def _add_work(self, entry: Entry, node: str, groups: int, rollouts: int, tokens: int, weight: int) -> None:
         if node not in self._work:
             _check_peer(entry, node)
         one = self._work.get(node, NodeWork())
@@ -301,21 +306,21 @@ def _fact(entry: Entry, kind: type[T]) -> T:
 
 
 _RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
-    "points.issued": LedgerReplay._issued,
-    "lease.accepted": LedgerReplay._accepted,
+    "points.issued": LedgerReplay._apply_issue,
+    "lease.accepted": LedgerReplay._apply_acceptance,
     "lease.refused": LedgerReplay._unpaid,
     "lease.expired": LedgerReplay._unpaid,
     "leases.ended": LedgerReplay._together,
     "quarantine.ended": LedgerReplay._quarantine_ended,
-    "lease.reversed": LedgerReplay._reversed,
-    "appeal.answered": LedgerReplay._answered,
-    "canary.vested": LedgerReplay._vested,
+    "lease.reversed": LedgerReplay._apply_reversal,
+    "appeal.answered": LedgerReplay._apply_answer,
+    "canary.vested": LedgerReplay._apply_vesting,
     "node.suspended": LedgerReplay._of_key,
     "node.vouched": LedgerReplay._of_key,
     "node.banned": LedgerReplay._of_key,
     "node.unbanned": LedgerReplay._of_key,
     "node.noted": LedgerReplay._of_key,
-    ROTATED: LedgerReplay._rotated,
+    KEY_ROTATED_KIND: LedgerReplay._apply_rotation,
     "costs.set": LedgerReplay._costs_set,
     LOG_RESTORED: LedgerReplay._log_restored,
     **dict.fromkeys(PAYOUT_KINDS, LedgerReplay._payout),

@@ -48,8 +48,8 @@ def points_alone(spec: RunSpec) -> None:
 
 
 class NodeWork(msgspec.Struct, frozen=True):
-    """The accepted work of one node. `groups`, `rollouts`, `tokens`: of accepted groups. `weight`: milli-RE of these,
-    and of tokens that moved on."""
+    """The accepted work of one node. `groups`, `rollouts`, `tokens`: groups, rollouts and tokens of accepted groups.
+    `weight`: milli-RE of these, and of tokens that moved on."""
 
     groups: int = 0
     rollouts: int = 0
@@ -86,7 +86,7 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ranking: list[RankedNode]
     market: dict[str, object] | None = None
 
-    def encoded(self) -> bytes:
+    def as_bytes(self) -> bytes:
         """Return the state's bytes (rule 1)."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
@@ -99,7 +99,7 @@ def state_of(
     work: Mapping[str, NodeWork],
     market: MarketRules | None = None,
 ) -> LedgerState:
-    """Put a state together. `accounts`, `work`: by peer id."""
+    """Put a state together. `accounts`, `work`: accounts and work by peer id."""
     there = {account: amount for account, amount in sorted(balances.items()) if amount}
     keys = {node: KeyState(rank=rank(one), account=one._asdict()) for node, one in sorted(accounts.items())}
     return LedgerState(

@@ -30,13 +30,13 @@ from echo2.protocol.payee_accounts import account_hash
 RULES: Final = 1
 PLANNED, SENT = "payout.planned", "payout.sent"
 CONFIRMED, RETURNED, QUESTIONED = "payout.confirmed", "payout.returned", "payout.questioned"
-RESTORED = "payout.restored"
-KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED, RESTORED)
+PAYOUT_RESTORED_KIND = "payout.restored"
+KINDS: Final = (PLANNED, SENT, CONFIRMED, RETURNED, QUESTIONED, PAYOUT_RESTORED_KIND)
 RAILS: Final = ("csv", "command", "bank", "https")
-BY: Final = ("provider", "operator")
+PAYMENT_ANSWERERS: Final = ("provider", "operator")
 PLANS, PAYMENTS = "payouts:", "payout:"
 """Prefixes of the keys of entries: of plans, and of payments."""
-MINOR: Final = 10_000_000
+UNITS_PER_HUNDREDTH: Final = 10_000_000
 """Units of the ledger (10^-9 of the currency) in a hundredth of the currency: all that a rail can move."""
 
 
@@ -70,14 +70,14 @@ class PayoutSent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayoutRestored(PayoutSent, frozen=True, kw_only=True):
-    """Facts of `payout.restored`. `plan`: to which the payment belonged. `file`: SHA-256 of that plan's file."""
+    """Facts of `payout.restored`. `plan`: plan to which the payment belonged. `file`: SHA-256 of that plan's file."""
 
     file: bytes
 
 
 class PayoutEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `payout.confirmed` and `payout.returned`. `number`: of the entry among the payment's, from 1. `by`:
-    "provider" or "operator". `why`: the operator's words."""
+    """Facts of `payout.confirmed` and `payout.returned`. `number`: number of the entry among the payment's, from 1.
+    `by`: "provider" or "operator". `why`: the operator's words."""
 
     rules: int = RULES
     payment: bytes
@@ -98,9 +98,9 @@ class PayoutQuestioned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPayment(NamedTuple):
-    """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: of its first entry, ms.
-    `changed`: of its last entry, ms. `number`: of its last entry. `question`: that is open; empty: none. `answered`:
-    its last entry is the operator's answer to a question."""
+    """A payment, as its entries make it. `state`: sent, confirmed or returned. `at`: time of its first entry, ms.
+    `changed`: time of its last entry, ms. `number`: number of its last entry. `question`: that is open; empty: none.
+    `answered`: its last entry is the operator's answer to a question."""
 
     sent: PayoutSent
     at: int
@@ -139,8 +139,8 @@ class PaymentChange(NamedTuple):
 
 
 class PayoutChange(NamedTuple):
-    """The effect of an entry: its key and postings, and what stands after it. `plan`, `number`: as of `Payouts`.
-    `payment`: None: the entry is about a plan."""
+    """The effect of an entry: its key and postings, and what stands after it. `plan`, `number`: the same as in
+    `Payouts`. `payment`: None: the entry is about a plan."""
 
     key: str
     postings: tuple[Posting, ...]
@@ -157,7 +157,7 @@ def payable(node: str) -> str:
     return f"node:{node}:payable"
 
 
-def paid(rail: str) -> str:
+def paid_account(rail: str) -> str:
     """Return the account of what was paid over a rail."""
     return f"paid:{rail}"
 
@@ -172,7 +172,7 @@ def commitment(account: str, salt: bytes) -> bytes:
     return account_hash(account, salt)
 
 
-def _planned(number: int, fact: PayoutPlanned) -> PayoutChange:
+def _apply_plan(number: int, fact: PayoutPlanned) -> PayoutChange:
     """Return what a plan changes (rule 1). `number`: the greatest so far. Raises `LedgerFault`."""
     if fact.plan <= number or fact.rail not in RAILS or fact.payments < 1 or fact.total < fact.payments:
         raise LedgerFault(f"this is no plan behind plan {number} of payments over one of {', '.join(RAILS)}")
@@ -180,13 +180,13 @@ def _planned(number: int, fact: PayoutPlanned) -> PayoutChange:
 
 
 def check_total(fact: PayoutPlanned, balances: Mapping[str, int]) -> None:
-    """Check that a plan pays out no more than is payable. `balances`: before it. Raises `LedgerFault`."""
+    """Check that a plan pays out no more than is payable. `balances`: balances before it. Raises `LedgerFault`."""
     most = sum(amount for account, amount in balances.items() if account.endswith(":payable"))
     if fact.total > most:
         raise LedgerFault(f"a plan of {fact.total}, where {most} is payable")
 
 
-def _counted(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
+def _count_payment(newest: PlanSums | None, fact: PayoutSent) -> PlanSums:
     """Count a payment in the newest plan (rules 2 and 5). Raises `LedgerFault`."""
     if newest is None or newest.ended or (fact.plan, fact.rail) != (newest.planned.plan, newest.planned.rail):
         raise LedgerFault("a payment belongs to the newest plan, and goes over its rail")
@@ -200,7 +200,7 @@ def _change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Payme
     """Return what an entry changes of its payment (rules 2 to 4). `before`: the payment; None: it is its first entry.
     Raises `LedgerFault` for an entry that cannot follow."""
     if isinstance(fact, PayoutSent):
-        return _sent(before, kind, fact, at)
+        return _apply_sending(before, kind, fact, at)
     if before is None or (fact.payment, fact.node) != (before.sent.payment, before.sent.node):
         raise LedgerFault(f"a {kind} follows the first entry of its payment")
     if fact.number != before.number + 1:
@@ -211,31 +211,31 @@ def _change(before: SentPayment | None, kind: str, fact: Fact, at: int) -> Payme
             raise LedgerFault("one question about a payment is open at a time")
         asked = before._replace(changed=at, number=fact.number, question=fact.question, answered=False)
         return PaymentChange(asked, key, ())
-    return PaymentChange(*_ended(before, kind, fact, at, key))
+    return PaymentChange(*_apply_end(before, kind, fact, at, key))
 
 
-def _sent(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> PaymentChange:
-    sound = before is None and fact.amount > 0 and fact.amount % MINOR == 0 and fact.rail in RAILS
+def _apply_sending(before: SentPayment | None, kind: str, fact: PayoutSent, at: int) -> PaymentChange:
+    sound = before is None and fact.amount > 0 and fact.amount % UNITS_PER_HUNDREDTH == 0 and fact.rail in RAILS
     if isinstance(fact, PayoutRestored):
-        sound = sound and kind == RESTORED and fact.plan > 0 and len(fact.file) == 32
+        sound = sound and kind == PAYOUT_RESTORED_KIND and fact.plan > 0 and len(fact.file) == 32
     else:
         sound = sound and kind == SENT
     if not sound or (len(fact.payment), len(fact.provider), len(fact.account)) != (16, 16, 32):
         raise LedgerFault("this is no first entry of a payment, or its amount is not one that a rail can move")
-    postings = transfer(payable(fact.node), paid(fact.rail), fact.amount)
+    postings = transfer(payable(fact.node), paid_account(fact.rail), fact.amount)
     return PaymentChange(SentPayment(fact, at, "sent", at), f"{PAYMENTS}{fact.payment.hex()}:0", postings)
 
 
-def _ended(
+def _apply_end(
     before: SentPayment, kind: str, fact: PayoutEnded, at: int, key: str
 ) -> tuple[SentPayment, str, tuple[Posting, ...]]:
     state = {CONFIRMED: "confirmed", RETURNED: "returned"}.get(kind)
     answers = bool(before.question) and fact.by == "operator"
     follows = before.state == "sent" or (before.state, state) == ("confirmed", "returned")
-    if state is None or fact.by not in BY or not (follows or answers):
+    if state is None or fact.by not in PAYMENT_ANSWERERS or not (follows or answers):
         raise LedgerFault(f"a {kind} by the {fact.by} cannot follow: the payment is {before.state}")
     after = before._replace(state=state, changed=at, number=fact.number, question="", answered=answers)
-    source, target = payable(before.sent.node), paid(before.sent.rail)
+    source, target = payable(before.sent.node), paid_account(before.sent.rail)
     if state == "returned" and before.state != "returned":
         return after, key, transfer(target, source, before.sent.amount)
     if state == "confirmed" and before.state == "returned":
@@ -246,7 +246,7 @@ def _ended(
 _FACTS: Final[dict[str, type[Fact | PayoutPlanned]]] = {
     PLANNED: PayoutPlanned,
     SENT: PayoutSent, CONFIRMED: PayoutEnded, RETURNED: PayoutEnded, QUESTIONED: PayoutQuestioned,
-    RESTORED: PayoutRestored,
+    PAYOUT_RESTORED_KIND: PayoutRestored,
 }  # fmt: skip
 
 
@@ -269,14 +269,14 @@ class Payouts:
         """Return what an entry would change, and change nothing. `at`: ms. Raises `LedgerFault` for one that cannot
         follow."""
         if isinstance(fact, PayoutPlanned):
-            return _planned(self.number, fact)
+            return _apply_plan(self.number, fact)
         changed = _change(self.payments.get(fact.payment), kind, fact, at)
         plan, number = self.plan, self.number
         if isinstance(fact, PayoutRestored):
             ends = plan is not None and fact.plan >= number
             plan, number = plan._replace(ended=True) if plan and ends else plan, max(number, fact.plan)
         elif isinstance(fact, PayoutSent):
-            plan = _counted(plan, fact)
+            plan = _count_payment(plan, fact)
         return PayoutChange(changed.key, changed.postings, plan, number, changed.payment)
 
     def accept(self, changed: PayoutChange) -> None:

@@ -3,11 +3,11 @@
 Rules
 1. A key is *known* once it has done `KNOWN` groups of audited work, or once the operator vouches for it. It is *proven*
    while it has `PROVEN` groups of audited work, as long as the scorer's pass (T1 and T2,
-   coordinator/verification/verification.py) refused none of its last `CLEAN`. Audited work decays, but never below
-   `KNOWN` (ledger/audited_work.py). Every other key is *new*. A key with evidence against it
+   coordinator/verification/verification.py) refused none of its last `CLEAN_GROUPS`. Audited work decays, but never
+   below `KNOWN` (ledger/audited_work.py). Every other key is *new*. A key with evidence against it
    (`KeyAccount.doubted`) is *new* too, until a later entry clears it.
-2. A suspension ends at the time that its entry states; one for a proof states none (`FOREVER`), and ends by an appeal
-   or by the operator (coordinator/accounts/strikes.py). A ban ends when the operator lifts it, which also ends a
+2. A suspension ends at the time that its entry states; one for a proof states none (`FOREVER_MS`), and ends by an
+   appeal or by the operator (coordinator/accounts/strikes.py). A ban ends when the operator lifts it, which also ends a
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries.
 4. Rank decides how much room a key gets (coordinator/leases/room_shares.py) and how its groups are verified
@@ -18,18 +18,18 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from echo2.ledger.audited_work import KNOWN, ONE, PROVEN
+from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS, ONE, PROVEN_AUDITED_GROUPS
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import KeyAccount, apply
 
 Rank = Literal["new", "known", "proven"]
 
 
-CLEAN = 300
+CLEAN_GROUPS = 300
 """Groups."""
 
 
-FOREVER = (1 << 53) - 1
+FOREVER_MS = (1 << 53) - 1
 """`Standing.suspended_until` of a banned key, and of one that is suspended for a proof, ms."""
 
 
@@ -57,7 +57,7 @@ def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
 def at(account: KeyAccount, now: int) -> Standing:
     """Return the standing of an account at `now`, ms."""
     if account.banned is not None:
-        return Standing(rank(account), FOREVER, "banned", account.banned)
+        return Standing(rank(account), FOREVER_MS, "banned", account.banned)
     if now < account.until:
         return Standing(rank(account), account.until, account.code)
     return Standing(rank(account))
@@ -67,9 +67,11 @@ def rank(account: KeyAccount) -> Rank:
     """Return the rank of an account (rule 1)."""
     if account.doubted:
         return "new"
-    if account.audited >= PROVEN * ONE and (not account.wrong or account.groups - account.wrong >= CLEAN):
+    if account.audited >= PROVEN_AUDITED_GROUPS * ONE and (
+        not account.wrong or account.groups - account.wrong >= CLEAN_GROUPS
+    ):
         return "proven"
-    return "known" if account.audited >= KNOWN * ONE or account.vouched else "new"
+    return "known" if account.audited >= KNOWN_AUDITED_GROUPS * ONE or account.vouched else "new"
 
 
 def describe(standing: Standing) -> str:
@@ -83,7 +85,7 @@ def describe(standing: Standing) -> str:
 
 def until(end: int) -> str:
     """Return the end of a suspension, given in ms, in words."""
-    return "an appeal or the operator lifts it" if end >= FOREVER else minute(end)
+    return "an appeal or the operator lifts it" if end >= FOREVER_MS else minute(end)
 
 
 def minute(at: int) -> str:

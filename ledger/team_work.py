@@ -22,7 +22,7 @@ from echo2.ledger.ledger_entries import Entry
 
 TEAM_SET: Final = "team.set"
 RULES: Final = 1
-UNIT: Final = 1 << 16
+SCORE_UNIT: Final = 1 << 16
 """Units of a score in a milli-RE (rule 3)."""
 
 
@@ -42,7 +42,8 @@ class DoneWork(msgspec.Struct, frozen=True):
 
 
 class TeamWork(NamedTuple):
-    """The work of a team. `weight`: milli-RE. `score`: in `UNIT`; `aged`: until when it has decayed, ms."""
+    """The work of a team. `weight`: milli-RE. `score`: score in `SCORE_UNIT`; `aged`: time until which it has decayed,
+    ms."""
 
     groups: int = 0
     weight: int = 0
@@ -51,17 +52,17 @@ class TeamWork(NamedTuple):
 
     def with_work(self, groups: int, weight: int, at: int) -> Self:
         """Return it with more work, of an entry at `at`, ms."""
-        score, aged = _decayed(self.score, self.aged, at)
+        score, aged = _decay_score(self.score, self.aged, at)
         return self._replace(
-            groups=self.groups + groups, weight=self.weight + weight, score=score + weight * UNIT, aged=aged
+            groups=self.groups + groups, weight=self.weight + weight, score=score + weight * SCORE_UNIT, aged=aged
         )
 
     def score_at(self, now: int) -> int:
         """Return the score as it stands at `now` (ms), in milli-RE."""
-        return _decayed(self.score, self.aged, now)[0] // UNIT
+        return _decay_score(self.score, self.aged, now)[0] // SCORE_UNIT
 
 
-def _decayed(score: int, since: int, now: int) -> tuple[int, int]:
+def _decay_score(score: int, since: int, now: int) -> tuple[int, int]:
     """Return a score at `now`, and until when it has decayed then (rule 3)."""
     if not score:
         return 0, now
@@ -114,9 +115,9 @@ class TeamReplay:
             RankedTeam(team, members[team], one.groups, one.weight, one.score_at(self._at))
             for team, one in self._work.items()
         ]
-        return ranked(rows)
+        return rank_teams(rows)
 
 
-def ranked(rows: list[RankedTeam]) -> list[RankedTeam]:
+def rank_teams(rows: list[RankedTeam]) -> list[RankedTeam]:
     """Return teams in the order of the ranking (rule 4)."""
     return sorted(rows, key=lambda row: (-row.weight, -row.score, row.team))

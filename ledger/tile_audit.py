@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from echo2.ledger.ledger_audit import LedgerWalk, due_line, restored_logs
-from echo2.ledger.ledger_entries import Tampered, chained, sha256
+from echo2.ledger.ledger_entries import Tampered, chain_hash, sha256
 from echo2.ledger.tile_places import LENGTH, MOST_ENTRY, WIDTH, TilePlace, places
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.swarm import merkle
@@ -47,9 +47,9 @@ Fetch = Callable[[str], AbstractContextManager[AnswerBody]]
 
 
 class AuditedPage(NamedTuple):
-    """A ledger that was verified over its tiles. `first_root`: the hash that the invite pins. `root`: of the tree.
-    `balances`: by account, without zeros. `currency`: in which the run pays; empty: it pays points; None: not known
-    (rule 4)."""
+    """A ledger that was verified over its tiles. `first_root`: the hash that the invite pins. `root`: root of the tree.
+    `balances`: balances by account, without zeros. `currency`: currency in which the run pays; empty: it pays points;
+    None: not known (rule 4)."""
 
     run: bytes
     first_root: bytes
@@ -73,12 +73,14 @@ class AuditedPage(NamedTuple):
 def audit_tiles(fetch: Fetch) -> AuditedPage:
     """Verify the ledger of a page. Raises `Tampered` with the number of an entry, `Untrusted` for a document or tile,
     and the errors of `fetch`."""
-    sealed = _listed(fetch, "roots")
+    sealed = _fetch_list(fetch, "roots")
     chain = root_chain.check_chain(tuple(sealed))
     run, keys = chain[-1].run, chain[-1].roles["ledger"].keys
     currency = _currency(fetch, chain[-1])
     note = _document(fetch, "head").decode(errors="replace")
-    logs = LogChain(run) if note.startswith(f"{log_name(run)}\n") else restored_logs(_listed(fetch, "restored"), chain)
+    logs = (
+        LogChain(run) if note.startswith(f"{log_name(run)}\n") else restored_logs(_fetch_list(fetch, "restored"), chain)
+    )
     try:
         head = open_checkpoint(note, logs.newest, keys)
     except PeerFault as error:
@@ -89,7 +91,7 @@ def audit_tiles(fetch: Fetch) -> AuditedPage:
         with fetch(f"entries/{place.path()}") as body:
             for _ in range(place.width):
                 written = _entry(body, walk.seq + 1)
-                walk.take(written, chained(walk.tip, written))
+                walk.take(written, chain_hash(walk.tip, written))
                 digests.append(merkle.leaf_hash(written, sha256))
             if body.read(1):
                 raise Tampered(walk.seq, f"the bundle {place.path()} has further bytes behind it")
@@ -143,7 +145,7 @@ def _currency(fetch: Fetch, root: Root) -> str | None:
     return root_chain.check_runspec(_document(fetch, "runspec"), root).currency
 
 
-def _listed(fetch: Fetch, path: str) -> list[bytes]:
+def _fetch_list(fetch: Fetch, path: str) -> list[bytes]:
     try:
         listed: list[bytes] = _roots.decode(_document(fetch, path))
     except msgspec.MsgspecError as error:

@@ -290,9 +290,9 @@ def receipts_list(
     most: Annotated[int, typer.Option("--most", min=1, help="How many, newest first.")] = 50,
 ) -> None:
     """List this node's groups and the run's answers."""
-    from echo2.node.rollouts.receipts import lines, listed
+    from echo2.node.rollouts.receipts import lines, list_submissions
 
-    rows = listed(_config(home=home).home, most)
+    rows = list_submissions(_config(home=home).home, most)
     for text_line in map(json.dumps, rows) if as_json else lines(rows):
         _say(text_line)
 
@@ -308,9 +308,9 @@ def receipts_fetch(home: Home = None, as_json: Json = False) -> None:
 @errors_reported
 def receipts_verify(home: Home = None) -> int:
     """Check every Receipt, and its proof in the ledger, against the run's ledger key, offline."""
-    from echo2.node.rollouts.receipts import verified
+    from echo2.node.rollouts.receipts import verify_receipts
 
-    checked = verified(_config(home=home).home, _passphrase())
+    checked = verify_receipts(_config(home=home).home, _passphrase())
     for fault in checked.faults:
         _say(fault)
     typer.echo(checked.sentence())
@@ -385,9 +385,9 @@ def config_get(
     home: Home = None,
 ) -> None:
     """Show the settings now in force, of the node in a home."""
-    from echo2.node.config import listed
+    from echo2.node.config import list_settings
 
-    for text_line in listed(key, origin=origin, home=home):
+    for text_line in list_settings(key, origin=origin, home=home):
         _say(text_line)
 
 
@@ -428,9 +428,9 @@ def payout_set(
 @errors_reported
 def payout_show(home: Home = None) -> None:
     """Show which account is in force, which one follows and when, the least payment and the fee."""
-    from echo2.node.control.payout_orders import shown
+    from echo2.node.control.payout_orders import describe_payee
 
-    for text_line in shown(_config(home=home).home):
+    for text_line in describe_payee(_config(home=home).home):
         _say(text_line)
 
 

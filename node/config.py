@@ -121,12 +121,12 @@ class NodeConfig(BaseModel):
 
     @field_validator("invite", "name", "team")
     @classmethod
-    def _stripped(cls, value: str | None) -> str | None:
+    def _strip_blanks(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
 
     @field_validator("listen")
     @classmethod
-    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _drop_empty_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in filter(None, value):
             if not address_of(address).is_listening:
                 raise ValueError(f"has {address!r}: write /ip4/0.0.0.0/tcp/0 or the like")
@@ -134,7 +134,7 @@ class NodeConfig(BaseModel):
 
     @field_validator("ask", "tariff")
     @classmethod
-    def _priced(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _strip_price(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
             if value is not None and info.field_name == "ask":
                 parse_ask(value, None)
@@ -202,7 +202,7 @@ def _foreign(name: str) -> bool:
 _LOADER: Final = Loader(NodeConfig, PREFIX, _foreign)
 
 
-def listed(key: str | None, *, origin: bool, home: Path | None = None) -> list[str]:
+def list_settings(key: str | None, *, origin: bool, home: Path | None = None) -> list[str]:
     """Return lines "key = value  # unit and meaning"; the invite's value is not shown. `key`: None lists all. `origin`:
     show the source of each value in place of its meaning. `home`: see the flag. Raises `SettingsFault`."""
     config, origins = load_config({"home": home})

@@ -51,8 +51,9 @@ class WrittenSetting(NamedTuple):
 
 
 def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: Path | None) -> WrittenSetting:
-    """Write a key to the file that it belongs to, or remove it there (rule 4). `text`: as a flag or a variable has it;
-    None: remove it. `home`: of the flag; None: it was not given. Raises `SettingsFault`, `BadConfig`, `DiskFull`."""
+    """Write a key to the file that it belongs to, or remove it there (rule 4). `text`: text as a flag or a variable has
+    it; None: remove it. `home`: home of the flag; None: it was not given. Raises `SettingsFault`, `BadConfig`,
+    `DiskFull`."""
     check_key(key)
     at = load_config({"home": home}, environ)[0].home
     own = at if key != "home" and (key in OF_A_NODE or home is not None) else None
@@ -64,7 +65,7 @@ def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: 
 
 
 def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path | None = None) -> NodeConfig:
-    """Write a key, or remove it; return the settings then in force. `text`: as a flag or a variable has it; None:
+    """Write a key, or remove it; return the settings then in force. `text`: text as a flag or a variable has it; None:
     remove the key. `home`: whose own file is written; None: the user's. Raises `SettingsFault`, `BadConfig`,
     `DiskFull`."""
     check_key(key)
@@ -73,7 +74,7 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
     source = path.read_text("utf-8") if path.exists() else ""
     value = None if text is None else values_of(key, text)[key]
     load_config(at if value is None else {**at, key: value}, environ)
-    source = _changed(source, key, value)
+    source = _change_key(source, key, value)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
         with writing(path) as file:
@@ -90,7 +91,7 @@ def _path(environ: Mapping[str, str], home: Path | None) -> Path:
     return config_path(environ) if home is None else home_file(home)
 
 
-def _changed(source: str, key: str, value: Any) -> str:
+def _change_key(source: str, key: str, value: Any) -> str:
     """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is."""
     document = tomlkit.parse(source)
     if value is None:

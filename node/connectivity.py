@@ -27,10 +27,10 @@ from anyio.abc import TaskGroup
 
 from echo2.engines.engine import DTYPES, Dtype, dtype_named
 from echo2.engines.process.engine_fleet import EngineFleet
-from echo2.engines.registry import AUTO, choose, installed
+from echo2.engines.registry import AUTO_ENGINE, choose, installed_engines
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import dtype_for
-from echo2.node.key_change import SUCCESSION, disputes, heard
+from echo2.node.key_change import SUCCESSION, disputes, record_replacement
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.links.neighbours import Neighbours
 from echo2.node.links.plan_client import PlanClient, RateLimits
@@ -47,11 +47,11 @@ from echo2.protocol.authority import RunSpec, TaskReference
 from echo2.protocol.engine_classes import parts
 from echo2.protocol.ledger_heads import HeadReference
 from echo2.protocol.methods import HELLO
-from echo2.protocol.numbers import SPOKEN
+from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Welcome
-from echo2.protocol.task_kinds import PLAYED
+from echo2.protocol.task_kinds import PLAYED_KINDS
 from echo2.runtime.units import MBIT
-from echo2.tasks.registry import known
+from echo2.tasks.registry import list_tasks
 
 MOST_WORK: Final = 3
 
@@ -91,7 +91,8 @@ class Connectivity:
         self.reachability.on_change = self.coordinator_client.greet_again
         self.plan_client = PlanClient(
             network.handlers, network.rpc, network.links, network.exchange, self.dialer,
-            RateLimits(_bytes(config.uplink), _bytes(config.downlink)), connected=self.coordinator_client.connected,
+            RateLimits(_bytes(config.uplink), _bytes(config.downlink)),
+            connected=self.coordinator_client.wait_until_connected,
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -118,21 +119,21 @@ class Connectivity:
         dtype = dtype_for(runspec, probed.engine_class)
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
-            self.coordinator_client.lost("the engine changed")
+            self.coordinator_client.drop_connection("the engine changed")
 
     async def hello(self) -> Hello:
         """Return a greeting that describes this node now (rule 1)."""
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
         return Hello(
-            protocols=SPOKEN,
+            protocols=SPOKEN_NUMBERS,
             software=f"echo2/{_software()}",
             name=self._config.name or self._peer_id[-8:],
             engine=probed.engine_class,
             device=self._engine.hardware,
-            tasks=[TaskReference(name=name, version=number) for name, number in known()],
+            tasks=[TaskReference(name=name, version=number) for name, number in list_tasks()],
             record=await self.reachability.record(),
-            kinds=list(PLAYED),
+            kinds=list(PLAYED_KINDS),
             succession=self._succession(),
             work=self._work,
             ledger=self.newest_head(),
@@ -196,9 +197,9 @@ class Connectivity:
 
     def _untried_engines(self) -> list[str]:
         """Return the engines after the present one that are installed and compute on the owner's device."""
-        names, probed, kind = installed(), self._engine.probed, self._config.gpu.partition(":")[0]
+        names, probed, kind = installed_engines(), self._engine.probed, self._config.gpu.partition(":")[0]
         present = parts(probed.engine_class)[0] if probed is not None else ""
-        if self._config.engine != AUTO or present not in names or len(self._engine.engines) > 1:
+        if self._config.engine != AUTO_ENGINE or present not in names or len(self._engine.engines) > 1:
             return []
         later = names[names.index(present) + 1 :]
         return [name for name in later if kind == "auto" or kind in choose(name).devices]
@@ -213,20 +214,20 @@ class Connectivity:
         self._engine.dtype = dtype
         _log.info((await self._engine.start()).sentence())
 
-    async def welcomed(self, peer: str, welcome: Welcome) -> None:
+    async def on_welcome(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
         self._computed = 0
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession
-            heard(self._context.folder, public_bytes(self._context.key), self._context.clock.local())
+            record_replacement(self._context.folder, public_bytes(self._context.key), self._context.clock.local())
             _log.info("standing of the old key", answer=welcome.succession)
         if welcome.shown:
             _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:
-            self._tasks.start_soon(self.neighbours.welcomed, welcome.peers)
+            self._tasks.start_soon(self.neighbours.on_welcome, welcome.peers)
 
     def _relay_candidates(self) -> list[str]:
         head = self._context.trust_store.trusted.head

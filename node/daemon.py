@@ -200,7 +200,7 @@ class NodeDaemon:
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:
-            await self.connectivity.coordinator_client.connected()
+            await self.connectivity.coordinator_client.wait_until_connected()
         runspec = self.context.trust_store.trusted.runspec
         assert runspec is not None
         await self.connectivity.fit(runspec.value)
@@ -234,7 +234,7 @@ class NodeDaemon:
         _log.info(self.rollouts.blocked, waiting=self.outbox.waiting())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain):
-                while self._delivers and (self.outbox.waiting() or self.outbox.unconfirmed(1)):
+                while self._delivers and (self.outbox.waiting() or self.outbox.unconfirmed_leases(1)):
                     self.outbox_relay.settled.clear()
                     self.outbox_relay.finish()
                     await self.outbox_relay.settled.wait()
@@ -270,7 +270,7 @@ class NodeDaemon:
             self.engine.settle(choice.record.chosen)
         self.engine.chooser = chosen
         self.engine.on_choice = lambda: self.connectivity.coordinator_client.greet_again("the engine was chosen")
-        self.connectivity.on_calibrated = choice.told
+        self.connectivity.on_calibrated = choice.on_calibrated_classes
 
     def _over_https(self) -> Source | None:
         """Return the coordinator's ledger over HTTPS, where the owner admits it and the invite offers it."""

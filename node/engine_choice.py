@@ -29,7 +29,7 @@ from echo2.engines.rate import TaskShare, Workload
 from echo2.node.config import NodeConfig
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.engine_classes import admits
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 from echo2.runtime.files import writing
 
 FILE: Final = "engine-choice.json"
@@ -54,8 +54,8 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineChoice:
-    """The choice for one run. `folder`: of the run in the node's home. `calibrated`: engine classes that a Calibration
-    opens, as the coordinator's last welcome names them; before one, those kept. `trials`: the last ones."""
+    """The choice for one run. `folder`: folder of the run in the node's home. `calibrated`: engine classes that a
+    Calibration opens, as the coordinator's last welcome names them; before one, those kept. `trials`: the last ones."""
 
     def __init__(self, make: Make, config: NodeConfig, folder: Path) -> None:
         self._make, self._config, self._file = make, config, folder / FILE
@@ -63,7 +63,7 @@ class EngineChoice:
         self.trials: list[Trial] = self.record.trials if self.record is not None else []
         self.calibrated: list[str] = self.record.calibrated if self.record is not None else []
 
-    def told(self, calibrated: list[str]) -> None:
+    def on_calibrated_classes(self, calibrated: list[str]) -> None:
         """Take the classes that a welcome names."""
         self.calibrated = calibrated
 
@@ -87,7 +87,7 @@ class EngineChoice:
 
     async def _sights(self) -> list[Sight]:
         asked = self._config
-        names = registry.installed() if asked.engine == registry.AUTO else [asked.engine]
+        names = registry.installed_engines() if asked.engine == registry.AUTO_ENGINE else [asked.engine]
         seen = await sights(self._make, names, alone=not system_gpus())
         if asked.dtype == "auto":
             return seen
@@ -143,7 +143,7 @@ def _lasting(gpus: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Gpu]]:
 def workload_of(runspec: RunSpec) -> Workload:
     """Return the work by which a run's candidates are timed."""
     tasks = (
-        TaskShare(name=one.name, version=one.version, weight=one.weight, single_turn=one.kind != PURE)
+        TaskShare(name=one.name, version=one.version, weight=one.weight, single_turn=one.kind != PURE_KIND)
         for one in runspec.tasks
     )
     return Workload(

@@ -14,7 +14,7 @@ from echo2.engines import registry
 from echo2.engines.devices.devices import NoDevice
 from echo2.engines.engine import Dtype, dtype_named
 from echo2.engines.process.candidates import Candidate
-from echo2.engines.process.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
+from echo2.engines.process.device_list import ALL_DEVICES, device_list, hardware_of, has_bare_numbers, numbered_devices
 from echo2.engines.process.trials import Make, sights
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig, NoUsableDevice
@@ -25,7 +25,7 @@ from echo2.protocol.engine_classes import admits, parts
 async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
     """Return the settings with every GPU named by its kind. Raises `NoUsableDevice`, `BadConfig`."""
     check_engine(config)
-    if not numbered(config.gpu):
+    if not has_bare_numbers(config.gpu):
         try:
             device_list(config.gpu)
         except NoDevice as error:
@@ -40,19 +40,19 @@ async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
 
 def check_engine(config: NodeConfig) -> None:
     """Check the engine that the settings name against rule 3. Raises `BadConfig`."""
-    if config.engine == registry.AUTO:
+    if config.engine == registry.AUTO_ENGINE:
         return
     try:
-        row = registry.named(config.engine)
+        row = registry.engine_row(config.engine)
         if (dtype := dtype_named(config.dtype)) is not None:
             row.check(dtype)
     except registry.UnknownEngine as error:
         raise BadConfig(str(error)) from error
-    if row is registry.SERVER and ("," in config.gpu or config.gpu == ALL):
+    if row is registry.SERVER and ("," in config.gpu or config.gpu == ALL_DEVICES):
         raise BadConfig(f"--gpu {config.gpu}: a server that runs already is one engine: leave --gpu out")
-    kinds = [] if numbered(config.gpu) else [one.partition(":")[0] for one in config.gpu.split(",")]
+    kinds = [] if has_bare_numbers(config.gpu) else [one.partition(":")[0] for one in config.gpu.split(",")]
     for kind in kinds:
-        if kind not in (registry.AUTO, *row.devices):
+        if kind not in (registry.AUTO_ENGINE, *row.devices):
             raise BadConfig(
                 f"--gpu {config.gpu}: engine {row.name} computes on {', '.join(row.devices)}, not on {kind}"
             )
@@ -60,12 +60,12 @@ def check_engine(config: NodeConfig) -> None:
 
 def engine_for(device: str, config: NodeConfig) -> str:
     """Return the engine for a device (rule 2)."""
-    if config.engine != registry.AUTO or "," not in config.gpu:
+    if config.engine != registry.AUTO_ENGINE or "," not in config.gpu:
         return config.engine
     kind, dtype = device.partition(":")[0], dtype_named(config.dtype)
-    rows = map(registry.choose, registry.installed())
+    rows = map(registry.choose, registry.installed_engines())
     able = (row.name for row in rows if kind in row.devices and (dtype is None or dtype in row.dtypes))
-    return next(able, registry.AUTO)
+    return next(able, registry.AUTO_ENGINE)
 
 
 def dtype_for(runspec: RunSpec, engine_class: str) -> Dtype:
@@ -92,4 +92,4 @@ async def candidates_of(config: NodeConfig, make: Make, compute_dtype: str) -> l
 
 
 def _engines(config: NodeConfig) -> list[str]:
-    return registry.installed() if config.engine == registry.AUTO else [config.engine]
+    return registry.installed_engines() if config.engine == registry.AUTO_ENGINE else [config.engine]

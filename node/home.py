@@ -12,7 +12,7 @@ from echo2.runtime.lock import OF_HOME, AlreadyLocked, lock_file
 
 
 @contextmanager
-def locked(home: Path) -> Iterator[None]:
+def lock_home(home: Path) -> Iterator[None]:
     """Create `home` if it is missing, and hold its lock during the `with` block. Raises `AlreadyRuns` if a
     daemon has locked it, `TryLater` if the disk is full, and `BadConfig` if `home` is not writable."""
     try:
@@ -42,7 +42,7 @@ def run_folder(home: Path, run: bytes) -> Path:
     return home / "runs" / run.hex()[:16]
 
 
-def joined(home: Path) -> Invite:
+def invite_of_joined_run(home: Path) -> Invite:
     """Return the invite of the run joined last. Raises `BadConfig` if no run was joined, and `LocalFault` if the stored
     invite is damaged."""
     try:

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from echo2.protocol.refusals import FENCED, REASONS
+from echo2.protocol.refusals import FENCED_CODE, REASONS
 from echo2.protocol.requests import MOST_INSTANCES, Rival
 from echo2.runtime.files import writing
 
@@ -25,7 +25,7 @@ FILE: Final = "instance"
 LENGTH: Final = 16
 WARNINGS: Final[dict[Rival, str]] = {
     "": "",
-    "works": REASONS[FENCED].sentence,
+    "works": REASONS[FENCED_CODE].sentence,
     "waits": "Within the last hour another daemon with this node's key asked for work from elsewhere, and was refused."
     " If it is yours, give it another home: `--home DIR`. If you know of none, somebody has your key: stop this node,"
     " and `echo2-node keys rotate`.",
@@ -39,7 +39,7 @@ class HomeInstance:
     """The instance of one daemon in one run. `after`: the earlier ones that its greetings name, the oldest first."""
 
     def __init__(self, folder: Path, entropy: Callable[[int], bytes] = os.urandom) -> None:
-        """`folder`: of the run. Raises `DiskFull`."""
+        """`folder`: folder of the run. Raises `DiskFull`."""
         self._path = folder / FILE
         self.id = entropy(LENGTH)
         self.rival: Rival = ""
@@ -51,13 +51,13 @@ class HomeInstance:
         """Sentence for the owner about another daemon with the node's key; empty: none is known."""
         return WARNINGS[self.rival]
 
-    def heard(self, rival: Rival) -> None:
+    def on_message(self, rival: Rival) -> None:
         """Take what an answer of the run tells of another daemon with the node's key."""
         if rival and rival != self.rival:
             _log.warning("another daemon has this key", reason=WARNINGS[rival])
         self.rival = rival
 
-    def welcomed(self) -> None:
+    def on_welcome(self) -> None:
         """Note that the run has answered a greeting: unless another daemon works, this one is known to it (rule 2).
         Raises `DiskFull`."""
         if self.rival != "works" and self.after != [self.id]:

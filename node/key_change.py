@@ -27,7 +27,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.node.errors import BadConfig
-from echo2.node.home import locked
+from echo2.node.home import lock_home
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.trust.trust_store import stored_run
 from echo2.p2p.errors import BadSignature, Malformed
@@ -44,10 +44,10 @@ CHAIN: Final = (
 """Sentence for the owner who replaces a key that replaced another."""
 SUCCESSION: Final = "succession"
 """The statement's file in the folder of a run."""
-HEARD: Final = "succession.heard"
+HEARD_FILE: Final = "succession.heard"
 """The file in the folder of a run that names the key whose statement the run has answered, by peer id, and when it did
 first, ms."""
-DISPUTE: Final = "dispute"
+DISPUTE_FILE: Final = "dispute"
 """The file in the folder of a run that names a key whose replacement its owner disputes, by peer id."""
 
 
@@ -71,7 +71,7 @@ def rotate(home: Path, passphrase: str | None, now: int, *, give_up: bool = Fals
     """Replace the key; return lines for the owner. `now`: ms. `give_up`: also against rule 6. Raises `NodeError`,
     `LocalFault`."""
     own_key(home, passphrase)  # no lock file is made in a folder without a node
-    with locked(home):
+    with lock_home(home):
         old, fresh = own_key(home, passphrase), home / "node.key.new"
         name = hashlib.sha256(public_bytes(old)).hexdigest()[:16]
         runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
@@ -103,10 +103,10 @@ def rotate(home: Path, passphrase: str | None, now: int, *, give_up: bool = Fals
     ]
 
 
-def heard(folder: Path, key: bytes, now: int) -> None:
+def record_replacement(folder: Path, key: bytes, now: int) -> None:
     """Record that the run of `folder` has answered that this key, 32 bytes, replaced another (rule 6). `now`: ms."""
     if _heard_at(folder, key) is None:
-        with writing(folder / HEARD) as file:
+        with writing(folder / HEARD_FILE) as file:
             file.write(f"{peer_id(key)} {now}".encode())
 
 
@@ -118,7 +118,7 @@ def dispute(home: Path, passphrase: str | None) -> list[str]:
     if not runs:
         raise BadConfig(f"no run was joined in {home}: there is no balance to keep")
     for folder in runs:
-        with writing(folder / DISPUTE) as file:
+        with writing(folder / DISPUTE_FILE) as file:
             file.write(name.encode())
     return [
         f"the next start of this node disputes that {name} was replaced, in {number_of(len(runs), 'joined run')}",
@@ -128,7 +128,7 @@ def dispute(home: Path, passphrase: str | None) -> list[str]:
 
 def disputes(folder: Path, key: bytes) -> bool:
     """Tell whether the owner disputes that this key, 32 bytes, was replaced in the run of `folder` (rule 5)."""
-    path = folder / DISPUTE
+    path = folder / DISPUTE_FILE
     return path.exists() and path.read_text(errors="replace") == peer_id(key)
 
 
@@ -153,7 +153,7 @@ def _check_passed_on(runs: Sequence[Path], key: bytes, now: int) -> None:
 
 def _heard_at(folder: Path, key: bytes) -> int | None:
     """Return when the run of `folder` first answered that this key replaced another, ms; None: it did not."""
-    path = folder / HEARD
+    path = folder / HEARD_FILE
     name, _, at = path.read_text(errors="replace").partition(" ") if path.exists() else ("", "", "")
     if name != peer_id(key):
         return None
@@ -166,7 +166,7 @@ def _is_unheard(folder: Path, key: bytes) -> bool:
     if run is None or not statement.exists():
         return False
     try:
-        succession.opened(statement.read_bytes(), run, key)
+        succession.open_succession(statement.read_bytes(), run, key)
     except (BadSignature, Malformed):
         return False  # of an earlier key, or of one that a killed rotation has made (rule 3)
     return _heard_at(folder, key) is None

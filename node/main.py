@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig
-from echo2.node.home import joined, locked
+from echo2.node.home import invite_of_joined_run, lock_home
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import load_or_create_key, peer_id, public_bytes
 from echo2.p2p.local_addresses import listenable
@@ -31,7 +31,7 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     keep_private()
     descriptors.raise_limit()
     descriptors.watch()
-    with locked(config.home):
+    with lock_home(config.home):
         invite = invite_of(config)
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
@@ -56,7 +56,7 @@ def invite_of(config: NodeConfig) -> Invite:
         except LocalFault as error:
             raise BadConfig(str(error)) from error
     elif (config.home / "invite").exists() and config.accept_fingerprint is None:
-        return joined(config.home)
+        return invite_of_joined_run(config.home)
     else:
         invite = _found_nearby(config)
     with writing(config.home / "invite") as file:
@@ -78,7 +78,7 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
         relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
         listen = listenable(config.listen)
         seed = secrets.randbits(64)
-        (connections,) = descriptors.fitted(descriptors.raise_limit(), config.connections)
+        (connections,) = descriptors.fit_connections(descriptors.raise_limit(), config.connections)
         limits = PeerLimits(connections, config.subnet_connections)
         rates = PayloadRates(uplink, downlink)
         direct = ThreadedPeer(key, listen=listen, seed=seed, rates=rates, relay=relay, limits=limits)
@@ -92,13 +92,13 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
 def _found_nearby(config: NodeConfig) -> Invite:
     """Return the invite of the run with the accepted fingerprint, discovered on the local network. The invite of the
     run joined last needs no discovery if its fingerprint is the accepted one, because a service restarts often."""
-    from echo2.node.links.local_discovery import confirmed, normal
+    from echo2.node.links.local_discovery import confirm_invite, normal
 
     if config.accept_fingerprint is not None and (config.home / "invite").exists():
-        last = joined(config.home)
+        last = invite_of_joined_run(config.home)
         if normal(last.fingerprint) == normal(config.accept_fingerprint):
             return last
-    return confirmed(config.accept_fingerprint)
+    return confirm_invite(config.accept_fingerprint)
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:

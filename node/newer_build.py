@@ -25,7 +25,7 @@ def forget(folder: Path) -> None:
     (folder / FILE).unlink(missing_ok=True)
 
 
-def asked(folder: Path) -> str:
+def update_request(folder: Path) -> str:
     """Return the sentence by which the run asked for a newer build; empty: it did not."""
     path = folder / FILE
     return path.read_text("utf-8", errors="replace") if path.exists() else ""

@@ -18,8 +18,8 @@ from echo2.weights.store import Store
 
 @dataclass(frozen=True)
 class RunContext:
-    """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: of random waits and of choices among
-    peers. `instance`: of this daemon, and of those before it."""
+    """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: seed of random waits and of choices among
+    peers. `instance`: instance of this daemon, and of those before it."""
 
     invite: Invite
     key: Ed25519PrivateKey

@@ -16,7 +16,7 @@ from echo2.p2p.errors import P2PError, PeerFault, Unreachable
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exception_groups import single_error
 
-OURS: Final = (P2PError, LocalFault)
+OWN_ERRORS: Final = (P2PError, LocalFault)
 """Errors that are raised on purpose."""
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -25,13 +25,13 @@ log = logging.getLogger("p2p")
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise one error in place of a group of `OURS`, since callers of `p2p` are promised single errors. A fault of this
-    machine takes precedence over one of the peer, and both over `Unreachable`."""
-    with single_error(OURS, (LocalFault, PeerFault, Unreachable)):
+    """Raise one error in place of a group of `OWN_ERRORS`, since callers of `p2p` are promised single errors. A fault
+    of this machine takes precedence over one of the peer, and both over `Unreachable`."""
+    with single_error(OWN_ERRORS, (LocalFault, PeerFault, Unreachable)):
         yield
 
 
-def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def guard_handler(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Wrap `handler` so that every `Exception` is logged and contained.
 
     After an exception, a stream among the arguments is reset, and the result is None. Guarding twice has no further
@@ -63,7 +63,7 @@ def _report(handler: Callable[..., Awaitable[Any]], fault: BaseException) -> Non
     name = getattr(handler, "__qualname__", repr(handler))
     if _is_only(fault, Unreachable):
         log.debug("%s: %r", name, fault)
-    elif _is_only(fault, OURS):
+    elif _is_only(fault, OWN_ERRORS):
         log.info("%s: %r", name, fault)
     else:
         log.error("%s failed", name, exc_info=fault)

@@ -3,9 +3,9 @@
 1. A method is registered before the network runs. Registering it again replaces the earlier handler.
 2. An entrance reads a request within the method's limit, and passes it to `answer`. No exception of a handler ends the
    entrance.
-3. A request counts as unanswered from its complete arrival on, at most `COUNTED` of a peer for each method: a count
-   tells how many peers are served, and a few peers with many requests make no crowd. Each thread has its own counts.
-   `across` gives an entrance on another thread its own table, whose counts are included here.
+3. A request counts as unanswered from its complete arrival on, at most `MOST_COUNTED_REQUESTS` of a peer for each
+   method: a count tells how many peers are served, and a few peers with many requests make no crowd. Each thread has
+   its own counts. `across` gives an entrance on another thread its own table, whose counts are included here.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ MethodHandler = Callable[[str, bytes], Awaitable[bytes]]
 
 METHOD_LIMIT: Final = 64
 """Bytes of a method's name."""
-COUNTED: Final = 2
+MOST_COUNTED_REQUESTS: Final = 2
 
 
 class HandlerEntry(NamedTuple):
@@ -46,7 +46,7 @@ class Handlers:
     async def answer(self, method: str, peer: str, request: bytes) -> bytes:
         """Answer one request that has arrived completely. Raises the handler's errors."""
         asker = method, peer
-        counted = int(self._of_peers[asker] < COUNTED)
+        counted = int(self._of_peers[asker] < MOST_COUNTED_REQUESTS)
         self._of_peers[asker] += 1
         self._unanswered[method] += counted
         try:
@@ -57,11 +57,11 @@ class Handlers:
             if not self._of_peers[asker]:
                 del self._of_peers[asker]
 
-    def unanswered(self, methods: Sequence[str]) -> int:
+    def count_unanswered(self, methods: Sequence[str]) -> int:
         """Return the number of requests for these methods that have arrived and are not answered yet (rule 3).
         Thread-safe."""
         own = sum(self._unanswered[method] for method in methods)
-        return own + sum(other.unanswered(methods) for other in self._other_tables)
+        return own + sum(other.count_unanswered(methods) for other in self._other_tables)
 
     def across(self, bridged: Callable[[MethodHandler], MethodHandler]) -> "Handlers":
         """Return the same methods for an entrance on another thread. `bridged` converts a handler of this thread into

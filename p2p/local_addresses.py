@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from echo2.p2p.multiaddr import MOST, address_of, with_peer
+from echo2.p2p.multiaddr import MOST_ADDRESSES, address_of, with_peer
 
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
@@ -20,7 +20,7 @@ def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None 
     end; at most `MOST`. `machine`: its IP addresses; None: ask the operating system."""
     own = list(machine) if machine is not None else machine_addresses()
     spread = [concrete for address in addresses for concrete in _concrete(address, own)]
-    return list(dict.fromkeys(with_peer(address, peer) for address in spread))[:MOST]
+    return list(dict.fromkeys(with_peer(address, peer) for address in spread))[:MOST_ADDRESSES]
 
 
 def listenable(addresses: Sequence[str]) -> list[str]:

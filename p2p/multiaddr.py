@@ -10,8 +10,8 @@
    the binary form checks all of them. Parsing takes about 1 us; the library, which checks all, takes 20 us.
 3. Most addresses come from unknown peers, as hints. `address_of` never fails: text that is no multiaddress becomes an
    address without components. It has no peer, host or port, and cannot be dialled.
-4. The last `KEPT` addresses stay parsed in memory, except those longer than `KEPT_CHARACTERS` or with more than
-   `KEPT_SLASHES` slashes, with which a peer could fill this memory.
+4. The last `PARSED_ADDRESSES` addresses stay parsed in memory, except those longer than `KEPT_CHARACTERS` or with more
+   than `KEPT_SLASHES` slashes, with which a peer could fill this memory.
 """
 
 import ipaddress
@@ -20,11 +20,11 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from echo2.p2p.errors import Malformed, Unreachable
 
-MOST: Final = 16
+MOST_ADDRESSES: Final = 16
 """Most addresses in an invite or a Head."""
-LONGEST: Final = 1024
+MOST_ADDRESS_CHARACTERS: Final = 1024
 """Most characters of an address."""
-KEPT: Final = 4096
+PARSED_ADDRESSES: Final = 4096
 """Parsed addresses kept in memory."""
 KEPT_CHARACTERS: Final = 256
 KEPT_SLASHES: Final = 32
@@ -44,7 +44,7 @@ _NAMED_HOSTS: Final = ("dns", "dns4", "dns6")
 
 
 class Address(NamedTuple):
-    """A parsed multiaddress. `text`: as written. `components`: (name, value), "" for no value."""
+    """A parsed multiaddress. `text`: text as written. `components`: (name, value), "" for no value."""
 
     text: str
     components: tuple[tuple[str, str], ...]
@@ -150,8 +150,8 @@ class Address(NamedTuple):
 
 def parse(text: str) -> Address:
     """Parse an address by rule 1. Raises `Malformed`."""
-    if len(text) > LONGEST:
-        raise Malformed(f"multiaddress of {len(text)} characters, at most {LONGEST} are accepted")
+    if len(text) > MOST_ADDRESS_CHARACTERS:
+        raise Malformed(f"multiaddress of {len(text)} characters, at most {MOST_ADDRESS_CHARACTERS} are accepted")
     words, table = text.split("/"), _has_value()
     if words[0] or len(words) < 2:
         raise Malformed(f"{text[:80]!r} is no multiaddress: it must begin with a slash")
@@ -170,7 +170,7 @@ def parse(text: str) -> Address:
 
 def address_of(text: str) -> Address:
     """Parse an untrusted address (rules 3 and 4)."""
-    return _kept(text) if is_short(text) else _parsed(text)
+    return _kept(text) if is_short(text) else _parse_leniently(text)
 
 
 def is_short(text: str) -> bool:
@@ -186,14 +186,14 @@ def _has_value() -> dict[str, bool]:
     return {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
 
 
-def _parsed(text: str) -> Address:
+def _parse_leniently(text: str) -> Address:
     try:
         return parse(text)
     except Malformed:
         return Address(text, ())
 
 
-_kept = lru_cache(maxsize=KEPT)(_parsed)
+_kept = lru_cache(maxsize=PARSED_ADDRESSES)(_parse_leniently)
 
 
 def pack(text: str) -> bytes:

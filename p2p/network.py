@@ -48,8 +48,8 @@ class PeerTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a fetch. `feeds`: the senders, in the order in which they began. `seconds`: from the first call to
-    the finished file, cancelled calls included. Both are zero or empty if the payload was already on disk."""
+    """The report of a fetch. `feeds`: the senders, in the order in which they began. `seconds`: seconds from the first
+    call to the finished file, cancelled calls included. Both are zero or empty if the payload was already on disk."""
 
     seconds: float = 0.0
     feeds: tuple[PeerTransfer, ...] = ()

@@ -81,7 +81,7 @@ class Transport(Protocol):
     def keep_places(self, parties: Collection[str]) -> None:
         """See `Inbound.keep_places` (p2p/network.py)."""
 
-    def relayed(self) -> int:
+    def count_relayed_bytes(self) -> int:
         """Return the bytes forwarded for others as their relay, since the start."""
 
     def refusals(self) -> dict[str, int]:

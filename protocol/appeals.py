@@ -26,10 +26,11 @@ class CheckAnswer(Wire, frozen=True):
 
 
 class AppealResponse(Wire, frozen=True):
-    """coordinator -> node, to "appeal". `code`, `reason`: of the verdict. `statistic`, `threshold`: what was measured,
-    and what it was held against, for people. `calibration`: of the lease; None: its class is exact. `stored`: "group",
-    "excerpt" or "nothing". `state`: of the further checks: "none", "waiting", "answered" or "lost". `reversed`: whether
-    the group was paid after all (True) or taken back (False); None: the verdict stands."""
+    """coordinator -> node, to "appeal". `code`, `reason`: code and reason of the verdict. `statistic`, `threshold`:
+    what was measured, and what it was held against, for people. `calibration`: calibration of the lease; None: its
+    class is exact. `stored`: "group", "excerpt" or "nothing". `state`: state of the further checks: "none", "waiting",
+    "answered" or "lost". `reversed`: whether the group was paid after all (True) or taken back (False); None: the
+    verdict stands."""
 
     code: Name
     reason: Sentence

@@ -33,7 +33,7 @@ from echo2.protocol.leases import Receipt, Received
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.restored_logs import KIND as LOG_RESTORED
 from echo2.protocol.restored_logs import LogRestored, SealedLog
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 
 MOST_ROOTS = 64
 """Most Roots per run."""
@@ -75,12 +75,12 @@ class Asset(Wire, frozen=True):
 class TaskReference(Wire, frozen=True):
     """A task of a run, or in a Hello a task of the node's build. `name`: unique in the run. `kind`: the place where its
     code runs (protocol/task_kinds.py). `weight`: its share of the run's prompts, relative to that of the other tasks.
-    `settings_hash`: of the settings it was made with; None: it has none. `other_ends`: tokens that end a turn beside
-    `RunSpec.eos`, in each task of the run (protocol/numbers.py, rule 2)."""
+    `settings_hash`: settings hash of the settings it was made with; None: it has none. `other_ends`: tokens that end a
+    turn beside `RunSpec.eos`, in each task of the run (protocol/numbers.py, rule 2)."""
 
     name: Name
     version: Count
-    kind: Name = PURE
+    kind: Name = PURE_KIND
     weight: Annotated[int, Meta(ge=1, le=MOST_WEIGHT)] = 1
     settings_hash: Hash | None = None
     other_ends: Annotated[list[Token], Meta(max_length=MOST_OTHER_ENDS)] = []
@@ -90,8 +90,8 @@ class RunSpec(Wire, frozen=True):
     """operator (root) -> everyone. The definition of a run. `model` names its base for people; weights come by edges.
 
     `limit`: most sampled tokens per rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
-    each a prefix of "<engine>/<dtype>/<device>". `price_mode`: "points" or "market". `currency`: in which the market
-    pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken."""
+    each a prefix of "<engine>/<dtype>/<device>". `price_mode`: "points" or "market". `currency`: currency in which the
+    market pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken."""
 
     run: Hash
     name: Name
@@ -189,7 +189,7 @@ def threshold_changes(before: Root, root: Root) -> list[str]:
     return sentences
 
 
-def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = None) -> set[bytes]:
+def revoked_keys(chain: Sequence[Root], stored: int | None = None, at: int | None = None) -> set[bytes]:
     """Return the revoked keys (rules 4 and 5). `stored`: serial of the newest Root that the holder had when it stored
     the document; None: it stores it now. `at`: the document's own time."""
     keys = set()
@@ -221,7 +221,7 @@ def open_kept(
         at = _TIME_OF[kind](payload)
         if not named and successor is not None and at >= successor.issued:
             raise Unproven(f"Root {successor.serial} had replaced the key that signed this {kind}")
-        without = set() if named else revoked(chain, stored, at)
+        without = set() if named else revoked_keys(chain, stored, at)
         if without.isdisjoint(role.keys):
             return payload
         try:

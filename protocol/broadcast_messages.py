@@ -33,7 +33,7 @@ class Acknowledgement(Wire, frozen=True):
 
     Times are milliseconds before this message was written, on the node's own monotonic clock. `heard`: the version's
     first Head arrived; `complete`: the last payload was complete; `applied`: the engine held the version. `taken`: the
-    last payloads fetched for it; empty where all were present already. `ledger`: as in Hello."""
+    last payloads fetched for it; empty where all were present already. `ledger`: the same as in Hello."""
 
     era: Count
     version: Count

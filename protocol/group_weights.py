@@ -27,7 +27,8 @@ Turns = Sequence[Sequence[int]]
 
 class Costs(Wire, frozen=True):
     """coordinator (ledger): what tokens cost, the same for all engines. `given`, `attention`, `decode`, `denominator`:
-    rule 2. `unit`: the cost of one RE, in the units of `given`. `builds`: of the engine that was measured. `at`: ms."""
+    rule 2. `unit`: the cost of one RE, in the units of `given`. `builds`: builds of the engine that was measured. `at`:
+    ms."""
 
     run: Hash
     given: Factor

@@ -77,8 +77,8 @@ class Segment(Wire, frozen=True):
 
 
 class Rollout(Wire, frozen=True):
-    """One sampled episode. `tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one per
-    sampled token."""
+    """One sampled episode. `tokens`, `turns`: tokens and turns as tasks.task.Transcript. `logprobs`: float32
+    little-endian, one per sampled token."""
 
     tokens: Tokens
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -113,7 +113,7 @@ class Received(Wire, frozen=True):
 class Receipt(Wire, frozen=True):
     """coordinator (ledger) -> node: the final verdict. `verdict`: "accepted" or "refused". `weight`: milli-RE.
     `entry`, `entry_hash`: its ledger entry; entry 0: in an entry with others (docs/protocol/ledger.md). `epoch`,
-    `price`: of pay; None: points, or still pending."""
+    `price`: price of pay; None: points, or still pending."""
 
     run: Hash
     node: Key

@@ -43,7 +43,7 @@ SealedDocument = Annotated[bytes, Meta(max_length=MOST_SEALED)]
 
 class LedgerHead(Wire, frozen=True):
     """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the log's id: the run's, or that of a
-    later log (protocol/restored_logs.py). `number`: 1, 2, 3, ... `size`: its entries. `root`: of their
+    later log (protocol/restored_logs.py). `number`: 1, 2, 3, ... `size`: its entries. `root`: root of their
     tree. `tip`: hash of the last entry. `previous`: SHA-256 of the sealed head before; None: this is the first.
     `before`: SHA-256 of that head's payload; None: as for `previous`."""
 
@@ -82,7 +82,7 @@ class LedgerRequest(Wire, frozen=True):
 
 class GrownHead(Wire, frozen=True):
     """A sealed LedgerHead, and the consistency proof from the head before it. The newest head alone has none.
-    `restored`: of the first head of a later log, the proof from the entries that its document restored."""
+    `restored`: proof of the first head of a later log, the proof from the entries that its document restored."""
 
     sealed: Annotated[bytes, Meta(max_length=4096)]
     consistency: Proof = []
@@ -109,9 +109,9 @@ class EndProof(Wire, frozen=True):
 
 
 class LedgerResponse(Wire, frozen=True):
-    """anyone -> anyone, to "ledger". `heads`: in order. `proofs`: of the entries asked for, as far as they are in the
-    tree of that size, and fit. `ends`: of the leases asked for, all of one entry `leases.ended`, whose own proof is
-    then the last of `proofs`. `every`: milliseconds between two heads; None: not told. `restored`: the
+    """anyone -> anyone, to "ledger". `heads`: heads in order. `proofs`: proofs of the entries asked for, as far as they
+    are in the tree of that size, and fit. `ends`: ends of the leases asked for, all of one entry `leases.ended`, whose
+    own proof is then the last of `proofs`. `every`: milliseconds between two heads; None: not told. `restored`: the
     sealed documents of the logs that follow the one asked with (protocol/restored_logs.py), in order; all of them where
     it is not known. `continued`: the consistency proof to the last one's `size` from the head with the number asked
     with, or with the least number that one of these documents names; without such a head, none. A node answers with
@@ -182,12 +182,12 @@ def open_checkpoint(note: str, log: bytes, keys: Collection[bytes]) -> SignedSiz
         raise Malformed("the checkpoint's root is not in Base64") from error
     if not (fields[1].isascii() and fields[1].isdecimal() and len(fields[1]) < 16) or len(root) != 32:
         raise Malformed("the checkpoint has no size, or no root of 32 bytes")
-    if not any(_signed(text, name, key, signatures) for key in keys):
+    if not any(_is_signed(text, name, key, signatures) for key in keys):
         raise BadSignature("no ledger key of the newest Root signed the checkpoint")
     return SignedSize(name, int(fields[1]), root)
 
 
-def _signed(text: str, name: str, key: bytes, signatures: str) -> bool:
+def _is_signed(text: str, name: str, key: bytes, signatures: str) -> bool:
     """Tell whether a key signed a note's text."""
     for signature in signatures.splitlines():
         prefix, encoded = signature[: len(name) + 3], signature[len(name) + 3 :]

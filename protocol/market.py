@@ -12,9 +12,9 @@ needed; it made no offer, or no epoch runs."""
 
 
 class EpochTerms(Wire, frozen=True):
-    """The terms of an epoch, as its entry `epoch.announced` has them. `closes`: until when asks are sealed. `opens`:
-    when it opens by plan; asks are opened between. `need`: milli-RE per hour. `reserve`: highest price per RE, in units
-    of the ledger. `mode`: of the prices."""
+    """The terms of an epoch, as its entry `epoch.announced` has them. `closes`: time until which asks are sealed.
+    `opens`: when it opens by plan; asks are opened between. `need`: milli-RE per hour. `reserve`: highest price per RE,
+    in units of the ledger. `mode`: mode of the prices."""
 
     epoch: Count
     closes: Milliseconds
@@ -39,9 +39,9 @@ class MarketResponse(Wire, frozen=True):
     """coordinator -> node, to "market". Amounts are in units of the ledger, 10^-9 of `currency`; rates in milli-RE per
     hour. `coming`, `running`: epochs; None: there is none. `refused`: why the request's ask was not taken; empty: it
     was, or there was none. `sealed`: the node's commitment for `coming`. `ask`: that stands. `rate`: that counts.
-    `place`, `why`: of the node in `running`. `rank`, `active_at`: on standby, the place and the highest ask at which it
-    would be active. `price`: per RE, rounded down. `most`: milli-RE that are paid in this epoch at that price. The last
-    three: balances."""
+    `place`, `why`: place and reason of the node in `running`. `rank`, `active_at`: rank and active at on standby, the
+    place and the highest ask at which it would be active. `price`: price per RE, rounded down. `most`: milli-RE that
+    are paid in this epoch at that price. The last three: balances."""
 
     currency: Name
     coming: EpochTerms | None
@@ -62,8 +62,8 @@ class MarketResponse(Wire, frozen=True):
 
 
 class MovingBalance(Wire, frozen=True):
-    """The balance of a replaced key, told to its successor. `node`: the replaced key, peer id. `amount`: in units of
-    the ledger. `at`: when it moves. `disputed`: it stays."""
+    """The balance of a replaced key, told to its successor. `node`: the replaced key, peer id. `amount`: amount in
+    units of the ledger. `at`: when it moves. `disputed`: it stays."""
 
     node: Name
     amount: Count
@@ -80,8 +80,8 @@ class PayeeRequest(Wire, frozen=True):
 
 class PayeeResponse(Wire, frozen=True):
     """coordinator -> node, to "payee". `commitment`: SHA-256 of salt and account in force; None: none is. `coming`,
-    `since`: the commitment to the account that follows, and when it is in force. `salt`: of the account that the
-    request named. `rail`: how the run pays. `minimum`: least payment, and `fee`: of the payee, both in units of the
+    `since`: the commitment to the account that follows, and when it is in force. `salt`: salt of the account that the
+    request named. `rail`: how the run pays. `minimum`: least payment, and `fee`: fee of the payee, both in units of the
     ledger; None: not told. `moving`: balances of keys that this one replaced."""
 
     rail: Name

@@ -22,7 +22,7 @@ import msgspec
 from echo2.p2p.discovery import dial_back
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.handlers import Handlers
-from echo2.p2p.limits.request_slots import CLASS_OF, OTHER
+from echo2.p2p.limits.request_slots import CLASS_OF, OTHER_CLASS
 from echo2.p2p.network import Rpc
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse
@@ -34,7 +34,7 @@ from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, 
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.versions import HeadRequest, HeadResponse
 
-SMALL: Final = 64 << 10
+SMALL_REQUEST_BYTES: Final = 64 << 10
 """Most bytes of a sealed request, besides the submission that it carries."""
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def message(type_: type[S]) -> Body[S]:
     return Body(type_.__name__, encode, lambda data: decode(data, type_))
 
 
-def encoded(label: str) -> Body[bytes]:
+def body_of_bytes(label: str) -> Body[bytes]:
     """Return a body that is passed on as bytes: the receiver stores, hashes or decodes it."""
     return Body(label, bytes, bytes)
 
@@ -69,7 +69,7 @@ EMPTY: Final = Body[None]("empty", lambda nothing: b"", lambda data: None)
 @dataclass(frozen=True)
 class Method(Generic[Q, A]):
     """One wire method. `direction`: client -> server. `limit`: most bytes of a request. `at_coordinator`:
-    the coordinator's limit, where that is lower. `rank`: of a sealed method, the order in which the coordinator
+    the coordinator's limit, where that is lower. `rank`: rank of a sealed method, the order in which the coordinator
     answers, 0 first (coordinator/submissions/request_priority.py)."""
 
     name: str
@@ -84,7 +84,7 @@ class Method(Generic[Q, A]):
     @property
     def slots(self) -> str:
         """The class whose request slots this method occupies (p2p/limits/request_slots.py)."""
-        return CLASS_OF.get(self.name, OTHER)
+        return CLASS_OF.get(self.name, OTHER_CLASS)
 
     def serve(self, handlers: Handlers, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
         """Register the handler of an unsealed method. A request that does not decode fails; other requests go on.
@@ -103,21 +103,43 @@ class Method(Generic[Q, A]):
 
 _NODE, _ANYONE = "node -> coordinator", "anyone -> anyone"
 
-HELLO: Final = Method("hello", _NODE, message(Hello), message(Welcome), SMALL, sealed=True, rank=2)
+HELLO: Final = Method("hello", _NODE, message(Hello), message(Welcome), SMALL_REQUEST_BYTES, sealed=True, rank=2)
 LEASE: Final = Method(
-    "lease", _NODE, message(LeaseRequest), encoded(f"a sealed {Lease.__name__}"), SMALL, sealed=True, rank=3
+    "lease",
+    _NODE,
+    message(LeaseRequest),
+    body_of_bytes(f"a sealed {Lease.__name__}"),
+    SMALL_REQUEST_BYTES,
+    sealed=True,
+    rank=3,
 )
 SUBMIT: Final = Method(
-    "submit", _NODE, encoded(Submission.__name__), message(SubmitResponse), SMALL, sealed=True, rank=0
+    "submit",
+    _NODE,
+    body_of_bytes(Submission.__name__),
+    message(SubmitResponse),
+    SMALL_REQUEST_BYTES,
+    sealed=True,
+    rank=0,
 )
 VERDICTS: Final = Method(
-    "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL, sealed=True, rank=1
+    "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL_REQUEST_BYTES, sealed=True, rank=1
 )
-STEP: Final = Method("step", _NODE, message(StepRequest), message(StepResponse), SMALL, sealed=True, rank=1)
-ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
-APPEAL: Final = Method("appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL, sealed=True, rank=3)
-MARKET: Final = Method("market", _NODE, message(MarketRequest), message(MarketResponse), SMALL, sealed=True, rank=3)
-PAYEE: Final = Method("payee", _NODE, message(PayeeRequest), message(PayeeResponse), SMALL, sealed=True, rank=3)
+STEP: Final = Method(
+    "step", _NODE, message(StepRequest), message(StepResponse), SMALL_REQUEST_BYTES, sealed=True, rank=1
+)
+ACKNOWLEDGE: Final = Method(
+    "acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL_REQUEST_BYTES, sealed=True, rank=1
+)
+APPEAL: Final = Method(
+    "appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL_REQUEST_BYTES, sealed=True, rank=3
+)
+MARKET: Final = Method(
+    "market", _NODE, message(MarketRequest), message(MarketResponse), SMALL_REQUEST_BYTES, sealed=True, rank=3
+)
+PAYEE: Final = Method(
+    "payee", _NODE, message(PayeeRequest), message(PayeeResponse), SMALL_REQUEST_BYTES, sealed=True, rank=3
+)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method("head", _ANYONE, message(HeadRequest), message(HeadResponse), 4096, at_coordinator=1024)
@@ -125,7 +147,7 @@ DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), messa
 LEDGER: Final = Method("ledger", _ANYONE, message(LedgerRequest), message(LedgerResponse), 34 << 10)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)
 REACHABLE: Final = Method(
-    dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.LIMIT
+    dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.MOST_DIAL_BACK_BYTES
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (

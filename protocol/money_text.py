@@ -11,7 +11,7 @@ from echo2.protocol.sealed_asks import NANO
 from echo2.runtime.errors import LocalFault
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,6})(?:\.([0-9]{1,9}))?")
-_SHOWN: Final = 5
+_SHOWN_DIGITS: Final = 5
 
 
 class BadAmount(LocalFault):
@@ -36,8 +36,8 @@ def amount_text(amount: int, currency: str = "") -> str:
 
 
 def rounded_text(amount: Fraction | int | None) -> str:
-    """Return an amount for people: `_SHOWN` significant digits, whole units always, at most nine decimals, no exponent;
-    "-" for none. One that is not zero never looks like zero."""
+    """Return an amount for people: `_SHOWN_DIGITS` significant digits, whole units always, at most nine decimals, no
+    exponent; "-" for none. One that is not zero never looks like zero."""
     if amount is None:
         return "-"
     nano = abs(Fraction(amount))
@@ -46,7 +46,7 @@ def rounded_text(amount: Fraction | int | None) -> str:
     units = nano / NANO
     whole = len(str(int(units))) if units >= 1 else 0
     zeros = 0 if units >= 1 or not units else 9 - len(str(int(nano)))
-    decimals = max(0, min(9, _SHOWN - whole + zeros))
+    decimals = max(0, min(9, _SHOWN_DIGITS - whole + zeros))
     scaled = round(units * 10**decimals)
     text = f"{scaled // 10**decimals}.{scaled % 10**decimals:0{decimals}}" if decimals else str(scaled)
     return ("-" if amount < 0 and scaled else "") + (text.rstrip("0").rstrip(".") if decimals else text)

@@ -11,15 +11,15 @@ import importlib.metadata
 from collections.abc import Sequence
 from typing import Final
 
-OLDEST: Final = 1
+OLDEST_NUMBER: Final = 1
 SEVERAL_ENDS: Final = 2
-SPOKEN: Final = (OLDEST, SEVERAL_ENDS)
+SPOKEN_NUMBERS: Final = (OLDEST_NUMBER, SEVERAL_ENDS)
 """Lowest and highest number that this build's nodes speak."""
 
 
-def needed(other_ends: Sequence[int]) -> tuple[int, int]:
+def number_range(other_ends: Sequence[int]) -> tuple[int, int]:
     """Return the lowest and highest number of a run. `other_ends`: those of its tasks."""
-    return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST, OLDEST)
+    return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST_NUMBER, OLDEST_NUMBER)
 
 
 def spoken(low: int, high: int) -> str:
@@ -33,4 +33,4 @@ def build() -> str:
         release = importlib.metadata.version("echo2")
     except importlib.metadata.PackageNotFoundError:
         release = "from source, not installed"
-    return f"echo2 {release}, {spoken(*SPOKEN)}"
+    return f"echo2 {release}, {spoken(*SPOKEN_NUMBERS)}"

@@ -1,7 +1,7 @@
 """An account that a node is paid to, as text: one line that can do no harm in a file or in a table. Pure.
 
 Rules
-1. An account is one line of 1 to `MOST` printable characters, without a blank at either end.
+1. An account is one line of 1 to `MOST_ACCOUNT_CHARACTERS` printable characters, without a blank at either end.
 2. It begins as no formula does: spreadsheets run cells that begin with `=`, `+`, `-` or `@`.
 3. It is named in public by the hash of a salt and its text alone (`account_hash`).
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 from echo2.runtime.printable import printable
 
-MOST: Final = 200
+MOST_ACCOUNT_CHARACTERS: Final = 200
 """Characters of an account."""
 FORMULA: Final = ("=", "+", "-", "@")
 
@@ -20,8 +20,9 @@ def account_fault(account: str) -> str:
     """Return why a text is no account (rules 1 and 2), as part of a sentence; empty: it is one."""
     if not account:
         return "the account is empty"
-    if len(account) > MOST:
-        return f"the account has {len(account)} characters, more than {MOST}: {printable(account[:20])}..."
+    if len(account) > MOST_ACCOUNT_CHARACTERS:
+        beginning = printable(account[:20])
+        return f"the account has {len(account)} characters, more than {MOST_ACCOUNT_CHARACTERS}: {beginning}..."
     if not account.isprintable():
         return f"the account has characters that cannot be printed, such as new lines: {printable(account)}"
     if account != account.strip():

@@ -17,8 +17,8 @@ class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. A repeated id gets the same answer again until `expires`.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
     a request for verdicts besides the method's own; the Response's `verdicts` answers it. `leases`: a report on the
-    node's open leases; None: nothing changed for the coordinator, and what the node reported last holds. `instance`: of
-    the daemon, random at its start; None: no daemon sends it."""
+    node's open leases; None: nothing changed for the coordinator, and what the node reported last holds. `instance`:
+    instance of the daemon, random at its start; None: no daemon sends it."""
 
     recipient: Key
     id: Id
@@ -34,8 +34,8 @@ class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
     Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
-    code `moved`. `hour`: of the coordinator's clock, with the code `work` (protocol/hello_work.py). `engines`: those
-    that the run admits, with the code `engine`."""
+    code `moved`. `hour`: hour of the coordinator's clock, with the code `work` (protocol/hello_work.py). `engines`:
+    those that the run admits, with the code `engine`."""
 
     code: Name
     sentence: Sentence
@@ -47,7 +47,7 @@ class Refusal(Wire, frozen=True):
 
 class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
-    None: it had none. `ended`: of the leases that the Request reports as
+    None: it had none. `ended`: those of the leases that the Request reports as
     waiting, those that are no longer open: the node does not begin them. `rival`: another daemon has the node's key. It
     "works", and this one gets no leases; or it "waits": it asked within the hour, and was refused."""
 

@@ -29,8 +29,9 @@ KIND: Final = "log.restored"
 
 class LogRestored(Wire, frozen=True):
     """operator (root) -> everyone. The log that begins where a ledger was restored from a copy. `serial`: 1, 2, 3, ...
-    `old`: id of the log before. `number`: of the copy's newest head; 0: it has none. `size`, `root`: entries of the
-    copy, and of their tree. `restored`: when the copy took the ledger's place, ms. `head`: the newest head known."""
+    `old`: id of the log before. `number`: number of the copy's newest head; 0: it has none. `size`, `root`: entries of
+    the copy, and of their tree. `restored`: when the copy took the ledger's place, ms. `head`: the newest head
+    known."""
 
     serial: Annotated[int, Meta(ge=1, lt=1 << 53)]
     old: Hash
@@ -59,7 +60,7 @@ class SealedLog:
         return payload_hash(self.sealed)
 
 
-def unverified(sealed: bytes) -> SealedLog:
+def open_unverified(sealed: bytes) -> SealedLog:
     """Decode a document that was verified before. Raises `Malformed`."""
     return SealedLog(decode(decode_unverified(sealed).payload, LogRestored), sealed)
 
@@ -132,7 +133,7 @@ def chain_of(run: bytes, documents: Iterable[bytes]) -> LogChain:
     """Return the chain of documents that were verified before, in order. Raises `BadSignature`, `Malformed`."""
     chain = LogChain(run)
     for sealed in documents:
-        chain = chain.with_next(unverified(sealed))
+        chain = chain.with_next(open_unverified(sealed))
     return chain
 
 

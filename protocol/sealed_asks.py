@@ -1,7 +1,7 @@
 """An ask as node and coordinator agree on it: its text, its limits, its hash. Pure.
 
 Rules
-1. An ask is a price per hour, an integer in nano units of the run's currency. It lies from `LEAST` to `MOST`.
+1. An ask is a price per hour, an integer in nano units of the run's currency. It lies from `LEAST_ASK` to `MOST_ASK`.
 2. As text it is a decimal number of whole nano units, then optionally a currency, then `/h`: "0.12/h", "0.12 USD/h".
 3. It is at most 5/4 of the one that stands (`most_after`). The first one has no such limit.
 4. A node binds itself to an ask by the hash of run, node, epoch, ask and a salt (`commitment`).
@@ -17,10 +17,10 @@ import msgspec
 from echo2.runtime.errors import LocalFault
 
 NANO: Final = 10**9
-LEAST: Final = 1_000
-MOST: Final = 10**14
+LEAST_ASK: Final = 1_000
+MOST_ASK: Final = 10**14
 """100,000 units per hour."""
-RISE: Final = Fraction(5, 4)
+MOST_ASK_RISE: Final = Fraction(5, 4)
 SALT: Final = 16
 """Bytes of salt, at least."""
 _TEXT: Final = re.compile(r"(?P<whole>[0-9]{1,40})(\.(?P<part>[0-9]{1,30}))?( ?(?P<currency>[A-Z]{3}))?/h")
@@ -47,23 +47,23 @@ def parse_ask(text: str, currency: str | None) -> int:
     part = (match["part"] or "").rstrip("0")
     if len(part) > 9:
         raise BadAsk(f"{text.strip()} has more than nine decimals: the smallest unit is 0.000000001 of {name}")
-    return checked(int(match["whole"]) * NANO + int(part.ljust(9, "0")))
+    return check_ask(int(match["whole"]) * NANO + int(part.ljust(9, "0")))
 
 
-def checked(ask: object) -> int:
+def check_ask(ask: object) -> int:
     """Return `ask` if it is a whole number within the limits (rule 1). Raises `BadAsk`."""
     if not isinstance(ask, int) or isinstance(ask, bool):
         raise BadAsk(f"an ask is a whole number of nano units per hour, not {str(ask)[:40]!r}")
     if ask < 0:
         raise BadAsk("an ask is not negative")
-    if not LEAST <= ask <= MOST:
+    if not LEAST_ASK <= ask <= MOST_ASK:
         raise BadAsk("an ask lies from 0.000001/h to 100000/h; this one is less or more")
     return ask
 
 
 def most_after(standing: int | None) -> int:
     """Return the highest ask that may follow the one that stands (rule 3)."""
-    return MOST if standing is None else min(MOST, int(RISE * standing))
+    return MOST_ASK if standing is None else min(MOST_ASK, int(MOST_ASK_RISE * standing))
 
 
 def steps_to(wanted: int, standing: int | None) -> list[int]:
@@ -71,6 +71,6 @@ def steps_to(wanted: int, standing: int | None) -> list[int]:
     fast as rule 3 lets it; the last one is `wanted`. Empty: it stands already."""
     steps: list[int] = []
     while wanted != standing:
-        standing = min(wanted, max(LEAST, most_after(standing)))
+        standing = min(wanted, max(LEAST_ASK, most_after(standing)))
         steps.append(standing)
     return steps

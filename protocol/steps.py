@@ -9,7 +9,7 @@ from echo2.p2p.wire_types import Id, Milliseconds, Tokens, Wire
 
 class StepRequest(Wire, frozen=True):
     """node -> coordinator, method "step": a sampled turn of an open lease. `sample`: number of the rollout in its
-    group. `turn_number`: its place in `Rollout.turns`, an even number. `tokens`: of this turn."""
+    group. `turn_number`: its place in `Rollout.turns`, an even number. `tokens`: tokens of this turn."""
 
     lease: Id
     sample: Annotated[int, Meta(ge=0, le=1023)]

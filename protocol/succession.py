@@ -30,7 +30,7 @@ def make(run: bytes, old: Ed25519PrivateKey, new: Ed25519PrivateKey, now: int) -
     return seal(KIND, run, encode(statement), old, new)
 
 
-def opened(sealed: bytes, run: bytes, sender: bytes) -> Succession:
+def open_succession(sealed: bytes, run: bytes, sender: bytes) -> Succession:
     """Verify a statement (rule 1) that `sender` brought, and return it. Raises `Malformed`, `BadSignature`."""
     envelope = decode_unverified(sealed)
     keys = {one.key for one in envelope.signatures}

@@ -12,17 +12,17 @@ Every node plays pure tasks of its build; its Hello's `kinds` names the others t
 from collections.abc import Collection, Iterable
 from typing import Final
 
-PURE: Final = "pure"
-SINGLE: Final = "single"
-SERVED: Final = "served"
-OPENED: Final = "opened"
-ANSWERED: Final = (SERVED, OPENED)
+PURE_KIND: Final = "pure"
+SINGLE_KIND: Final = "single"
+SERVED_KIND: Final = "served"
+OPENED_KIND: Final = "opened"
+ANSWERED_KINDS: Final = (SERVED_KIND, OPENED_KIND)
 """The kinds whose sampled turns the operator answers."""
-PLAYED: Final = (SINGLE, *ANSWERED)
-"""The kinds beside `PURE` that this build's nodes work for."""
+PLAYED_KINDS: Final = (SINGLE_KIND, *ANSWERED_KINDS)
+"""The kinds beside `PURE_KIND` that this build's nodes work for."""
 
 
 def is_played(kind: str, name: str, version: int, *, kinds: Iterable[str], tasks: Collection[tuple[str, int]]) -> bool:
-    """Tell whether a node can work for a task. `kinds`: those beside `PURE` that it plays. `tasks`: those of its build,
-    by (name, version)."""
-    return (name, version) in tasks if kind == PURE else kind in kinds
+    """Tell whether a node can work for a task. `kinds`: those beside `PURE_KIND` that it plays. `tasks`: those of its
+    build, by (name, version)."""
+    return (name, version) in tasks if kind == PURE_KIND else kind in kinds

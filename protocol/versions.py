@@ -17,7 +17,7 @@ def head_topic(run: bytes) -> str:
 
 class Head(Wire, frozen=True):
     """coordinator (channel) -> everyone, by gossip and on request. Announces the newest version. Ordered by (era,
-    version, sequence). `index_hash`: of the sealed EdgeIndex. `step`: the learner's."""
+    version, sequence). `index_hash`: index hash of the sealed EdgeIndex. `step`: the learner's."""
 
     era: Count
     version: Count
@@ -33,8 +33,8 @@ class Head(Wire, frozen=True):
 
 
 class HeadRequest(Wire, frozen=True):
-    """anyone -> anyone, method "head", unsealed. Asks for the newest Head that the peer holds. `root_serial`: of the
-    newest Root that the requester holds; None: no Roots are requested."""
+    """anyone -> anyone, method "head", unsealed. Asks for the newest Head that the peer holds. `root_serial`: serial
+    number of the newest Root that the requester holds; None: no Roots are requested."""
 
     root_serial: Count | None = None
 

@@ -7,7 +7,7 @@
 
 from dataclasses import dataclass
 
-_ENOUGH = 64
+_MOST_DOUBLINGS = 64
 """Failures in a row from which on the pause stays the same; a higher power would overflow."""
 
 
@@ -25,7 +25,7 @@ class Backoff:
         pause."""
         if failures <= 0:
             return 0.0
-        pause = min(self.most, self.least * self.factor ** min(failures - 1, _ENOUGH))
+        pause = min(self.most, self.least * self.factor ** min(failures - 1, _MOST_DOUBLINGS))
         return pause * (1 - self.jitter * (1 - draw))
 
     def after(self, pause: float) -> float:

@@ -17,7 +17,7 @@ import msgspec
 
 
 class WaitingCall(NamedTuple):
-    """A call that has arrived. `id`: of its answer."""
+    """A call that has arrived. `id`: id of its answer."""
 
     id: int
     method: str
@@ -59,7 +59,7 @@ class CallOrder:
         """Tell whether `call` is answered later."""
         return call.method in self._deferred
 
-    def answered(self, id: int) -> None:
+    def on_answer(self, id: int) -> None:
         """Note that a deferred call was answered."""
         self._begun.discard(id)
 

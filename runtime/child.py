@@ -32,7 +32,7 @@ import msgspec
 import structlog
 
 from echo2.runtime import resident_memory
-from echo2.runtime.child_budgets import RESIDENT
+from echo2.runtime.child_budgets import RESIDENT_MEMORY_SHARE
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.pipe_frames import (
     LENGTH,
@@ -45,8 +45,8 @@ from echo2.runtime.pipe_frames import (
 )
 
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
-ENDING = 0.01  # seconds between two looks at a child that has closed its pipe
-LOOK = 5.0  # seconds between two looks at a child's memory
+ENDING_POLL_SECONDS = 0.01  # seconds between two looks at a child that has closed its pipe
+MEMORY_POLL_SECONDS = 5.0  # seconds between two looks at a child's memory
 READ_AHEAD = 2**20  # bytes buffered ahead of a read, so that a long answer arrives in few reads
 DEFAULTS = {
     "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false",
@@ -87,7 +87,7 @@ class ChildDied(Exception):
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
-def _raised(fault: PipeFault) -> Exception:
+def _error_of_fault(fault: PipeFault) -> Exception:
     """Return the error that the parent raises for a fault (rule 4)."""
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
 
@@ -102,7 +102,7 @@ async def _status(process: Process) -> int:
     """Return the status of a process that ends. `Process.wait` waits for its pipes as well, which a grandchild may hold
     for ever."""
     while process.returncode is None:  # noqa: ASYNC110
-        await asyncio.sleep(ENDING)  # asyncio has no event for it
+        await asyncio.sleep(ENDING_POLL_SECONDS)  # asyncio has no event for it
     return process.returncode
 
 
@@ -283,8 +283,8 @@ class Child:
     async def _watch_memory(self, process: Process) -> None:
         """Kill the child when it takes too much of the machine's memory (rule 9)."""
         while self._confined is None:
-            await asyncio.sleep(LOOK)
-            if excess := resident_memory.excess(process.pid, RESIDENT):
+            await asyncio.sleep(MEMORY_POLL_SECONDS)
+            if excess := resident_memory.excess(process.pid, RESIDENT_MEMORY_SHARE):
                 self._log.error("child took too much memory; killed it", fault=excess)
                 return self.kill(excess)
 
@@ -315,7 +315,7 @@ class Child:
         if answer is None or answer.done():
             return  # its caller was cancelled or timed out
         if frame.kind == "error":
-            answer.set_exception(_raised(msgspec.msgpack.decode(frame.body, type=PipeFault)))
+            answer.set_exception(_error_of_fault(msgspec.msgpack.decode(frame.body, type=PipeFault)))
         else:
             answer.set_result(bytes(frame.body))
 

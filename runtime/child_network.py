@@ -55,7 +55,7 @@ def one_port(address: str) -> str:
     except (ValueError, KeyError):
         return f"{printable(address)} names no port"
     named = _is_looked_up(url.hostname or "")
-    return _limited([port, LOOK_UP] if named else [port], [], "datagrams" if named else "streams")
+    return _limit_network([port, LOOK_UP] if named else [port], [], "datagrams" if named else "streams")
 
 
 def meeting(port: int) -> str:
@@ -66,7 +66,7 @@ def meeting(port: int) -> str:
         free = tcp_ports.free_ports()
     except (OSError, ValueError) as error:
         return f"the system does not tell which ports are free: {error}"
-    return _limited([port, LOOK_UP, *free], [port, 0, *free], "all")
+    return _limit_network([port, LOOK_UP, *free], [port, 0, *free], "all")
 
 
 def _is_looked_up(host: str) -> bool:
@@ -79,7 +79,7 @@ def _is_looked_up(host: str) -> bool:
     return False
 
 
-def _limited(connect: list[int], listen: list[int], sockets: Sockets) -> str:
+def _limit_network(connect: list[int], listen: list[int], sockets: Sockets) -> str:
     try:
         tcp_ports.limit(connect=connect, listen=listen)
         install(sockets=sockets, subprocesses=True)

@@ -103,18 +103,18 @@ class Pipe:
                 self._handle(call, handlers)
             elif order.busy and not work.idle:
                 for id, answer in work.step():
-                    order.answered(id)
+                    order.on_answer(id)
                     self._answer(id, answer)
             else:
-                _arrived(frames.get(), order, work)
+                _on_frame(frames.get(), order, work)
             while not frames.empty():
-                _arrived(frames.get(), order, work)
+                _on_frame(frames.get(), order, work)
 
     def _begin(self, call: WaitingCall, order: CallOrder, work: DeferredWork) -> None:
         try:
             work.begin(call.id, msgspec.msgpack.decode(call.body, type=work.calls[call.method]))
         except Exception as error:
-            order.answered(call.id)
+            order.on_answer(call.id)
             self._answer(call.id, error)
 
     def _handle(self, call: WaitingCall, handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]]) -> None:
@@ -170,7 +170,7 @@ class Pipe:
                     os._exit(0)  # the parent is gone
 
 
-def _arrived(frame: PipeFrame, order: CallOrder, work: DeferredWork) -> None:
+def _on_frame(frame: PipeFrame, order: CallOrder, work: DeferredWork) -> None:
     if frame.kind != "cancel":
         order.put(WaitingCall(frame.id, frame.method, frame.body))
     elif order.take_back(frame.id):

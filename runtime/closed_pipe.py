@@ -21,7 +21,7 @@ def exit_on_closed_pipe(code: int) -> Iterator[None]:
     """Apply the rules of this module within the block. Raises SystemExit with `code` where standard output is
     closed."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _guarded(sys.stdout, code), _guarded(sys.stderr, None)
+    sys.stdout, sys.stderr = _guard_stream(sys.stdout, code), _guard_stream(sys.stderr, None)
     try:
         try:
             yield
@@ -55,7 +55,7 @@ class _Pipe(io.FileIO):
         os.close(nowhere)
 
 
-def _guarded(stream: TextIO, code: int | None) -> TextIO:
+def _guard_stream(stream: TextIO, code: int | None) -> TextIO:
     """Wrap `stream` over a `_Pipe`. Return it unchanged where it has no descriptor: closed from the start, or a test's
     own."""
     try:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-PATIENCE: Final = 30.0
+ANSWER_SECONDS: Final = 30.0
 NAME: Final = "control.sock"
 """File name of a socket that lies in its home."""
 _LONGEST_PATH: Final = 100
@@ -67,7 +67,7 @@ def ask(home: Path, **asked: Any) -> dict[str, Any]:
     """Send one command to the daemon of `home`, from another process, and return the answer. Raises `ControlFault`."""
     path = socket_path(home)
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(ANSWER_SECONDS)
         try:
             if path.name != NAME and not is_ours_alone(path.parent):
                 raise NotYours(str(home))

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import structlog
 
-from echo2.runtime.control_client import NAME, PATIENCE, NotYours, is_ours_alone
+from echo2.runtime.control_client import ANSWER_SECONDS, NAME, NotYours, is_ours_alone
 
 LINE_LIMIT: Final = 64 << 10
 
@@ -83,9 +83,9 @@ class ControlSocket:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while request := await asyncio.wait_for(reader.readline(), PATIENCE):
+            while request := await asyncio.wait_for(reader.readline(), ANSWER_SECONDS):
                 writer.write(json.dumps(await self._answer(request)).encode() + b"\n")
-                await asyncio.wait_for(writer.drain(), PATIENCE)
+                await asyncio.wait_for(writer.drain(), ANSWER_SECONDS)
         except (TimeoutError, ValueError, ConnectionError) as error:
             self._log.debug("control client dropped", reason=str(error))
         finally:

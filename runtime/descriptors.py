@@ -1,8 +1,10 @@
 """Set the limit of open files, fit connections to it, and report shortages of descriptors.
 
 Rules
-1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
-2. Limits on connections are lowered to fit: `RESERVED` descriptors stay free for files, pipes and listeners.
+1. At start the soft limit is raised to the hard one, at most to `MOST_DESCRIPTORS`: some systems give 256 or 1,024 by
+   default.
+2. Limits on connections are lowered to fit: `RESERVED_DESCRIPTORS` descriptors stay free for files, pipes and
+   listeners.
 3. A shortage of descriptors ends no process: the failed call is retried. Each shortage is counted; the log reports them
    rarely (runtime/log_throttle.py).
 """
@@ -16,16 +18,16 @@ from typing import Final
 
 from echo2.runtime.log_throttle import LogThrottle
 
-MOST: Final = 65_536
+MOST_DESCRIPTORS: Final = 65_536
 FALLBACKS: Final = (10_240, 4_096, 1_024)
 """Limits to try where the system refuses its own hard limit: macOS takes no more than OPEN_MAX, 10,240."""
-RESERVED: Final = 160
+RESERVED_DESCRIPTORS: Final = 160
 """Descriptors that no connection may take: open payloads (48), databases, logs, children, listeners, and a margin."""
 
 log = logging.getLogger("runtime")
 
 
-def raise_limit(most: int = MOST) -> int:
+def raise_limit(most: int = MOST_DESCRIPTORS) -> int:
     """Raise the soft limit of open files to the hard one, at most to `most`. Return the soft limit in
     force, or `most` if that is lower."""
     soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -39,10 +41,10 @@ def raise_limit(most: int = MOST) -> int:
     return min(soft, most)
 
 
-def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
+def fit_connections(limit: int, *wanted: int) -> tuple[int, ...]:
     """Return how many connections of each kind fit under `limit` descriptors: as many as `wanted`, or in proportion.
     Where it is fewer, the log says so."""
-    room, total = max(limit - RESERVED, len(wanted)), sum(wanted)
+    room, total = max(limit - RESERVED_DESCRIPTORS, len(wanted)), sum(wanted)
     if total <= room:
         return wanted
     log.warning(
@@ -51,7 +53,7 @@ def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
         total,
         limit,
         room,
-        RESERVED,
+        RESERVED_DESCRIPTORS,
     )
     return tuple(number and max(1, number * room // total) for number in wanted)
 
@@ -75,7 +77,7 @@ class Shortages(logging.Filter):
         """Shortages since the start."""
         return sum(self._met.counts().values())
 
-    def met(self, doing: str) -> None:
+    def count_failure(self, doing: str) -> None:
         """Count one failure while `doing` something."""
         if times := self._met.count(""):
             log.warning(
@@ -89,7 +91,7 @@ class Shortages(logging.Filter):
         """Count a library's report of a shortage, and keep it out of the log."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, OSError) and is_shortage(error):
-            self.met("accepting a connection")
+            self.count_failure("accepting a connection")
             return False
         return True
 
@@ -105,4 +107,4 @@ def watch() -> None:
 
 
 def _finite(limit: int) -> int:
-    return MOST if limit == resource.RLIM_INFINITY else limit
+    return MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit

@@ -3,22 +3,22 @@
 1. Different numbers never look alike: "off by 0.00104, at most 0.00100", not "off by 0.001, at most 0.001". So all
    numbers that a message compares are formatted in one call, with the same number of decimals.
 2. Each shows at least three significant digits, or is exact with fewer; only zero is written as zero.
-3. No exponent, unless more than `MOST` decimals or digits would be needed.
+3. No exponent, unless more than `MOST_DECIMALS` decimals or digits would be needed.
 4. A counted noun is singular behind 1: `number_of`.
 """
 
 import math
 from typing import Final
 
-MOST: Final = 15
+MOST_DECIMALS: Final = 15
 """Most decimals, and most digits before the point: the precision of a float."""
-_SIGNIFICANT: Final = 3
+_SIGNIFICANT_DIGITS: Final = 3
 
 
 def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
     """Format the numbers of one message, so that different numbers look different. `decimals`: least number of
     decimals."""
-    for count in range(decimals, MOST + 1):
+    for count in range(decimals, MOST_DECIMALS + 1):
         texts = tuple(f"{value:.{count}f}" for value in values)
         told = all(_tells(value, text) for value, text in zip(values, texts, strict=True))
         if told and len(set(texts)) == len(set(values)):
@@ -32,7 +32,7 @@ def figure(value: float) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, such as "1 node", "2 nodes", "3 entries". `noun`: in the singular, its plural
+    """Return a count with its noun, such as "1 node", "2 nodes", "3 entries". `noun`: noun in the singular, its plural
     regular; words in front of it stay ("reference rollout")."""
     if count == 1:
         return f"1 {noun}"
@@ -44,7 +44,7 @@ def _tells(value: float, text: str) -> bool:
     """Return whether a text shows enough digits of its number (rules 2 and 3)."""
     if not math.isfinite(value):
         return True
-    if abs(value) >= 10**MOST:
+    if abs(value) >= 10**MOST_DECIMALS:
         return False
     shown = text.lstrip("-").replace(".", "").lstrip("0")
-    return len(shown) >= _SIGNIFICANT or math.isclose(float(text), value, rel_tol=1e-9)
+    return len(shown) >= _SIGNIFICANT_DIGITS or math.isclose(float(text), value, rel_tol=1e-9)

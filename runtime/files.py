@@ -31,7 +31,7 @@ def room(path: Path) -> Iterator[None]:
         raise
 
 
-def hidden(path: Path) -> Path:
+def hidden_path(path: Path) -> Path:
     """Return the path of the hidden file that holds the bytes of `path` while it is being written."""
     return path.with_name(f".{path.name}.tmp")
 
@@ -39,7 +39,7 @@ def hidden(path: Path) -> Path:
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
-    temporary = hidden(path)
+    temporary = hidden_path(path)
     try:
         with room(path), temporary.open("wb") as file:
             yield file

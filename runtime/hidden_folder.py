@@ -1,8 +1,9 @@
 """Hide a folder from this process and its children: a Linux mount namespace with an empty file system over it.
 
 Rules
-1. A process hides the folder that `HIDDEN` names before it starts threads, and before it imports what computes. Where
-   the system does not allow that it works on without, and says so on its stderr; `echo2-coord doctor` says it, too.
+1. A process hides the folder that `HIDDEN_FOLDER_VARIABLE` names before it starts threads, and before it imports what
+   computes. Where the system does not allow that it works on without, and says so on its stderr; `echo2-coord doctor`
+   says it, too.
 2. The process gives up all capabilities, and those that a program it starts could get. So neither can remove the empty
    file system: in a namespace made later that is locked.
 3. It is in a user namespace of its own, so it can neither trace nor read the memory or the environment of the daemon,
@@ -20,7 +21,7 @@ from typing import Final
 
 from echo2.runtime import capabilities
 
-HIDDEN: Final = "ECHO2_HIDDEN_FOLDER"
+HIDDEN_FOLDER_VARIABLE: Final = "ECHO2_HIDDEN_FOLDER"
 """The environment variable with the folder's path."""
 _NEW_USER: Final = 0x10000000
 _NEW_MOUNTS: Final = 0x00020000
@@ -38,7 +39,7 @@ def hide(folder: Path) -> None:
         raise CannotHide(f"{sys.platform} has no mount namespaces")
     library = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
-    _checked(library.unshare(_NEW_USER | _NEW_MOUNTS), "a namespace")
+    _check_call(library.unshare(_NEW_USER | _NEW_MOUNTS), "a namespace")
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -46,7 +47,7 @@ def hide(folder: Path) -> None:
     except OSError as error:
         raise CannotHide(f"the kernel refuses the map of users ({error.strerror})") from error
     mounted = library.mount(b"none", os.fsencode(folder), b"tmpfs", _MOUNT_FLAGS, b"size=4k,mode=0500")
-    _checked(mounted, "a file system over the folder")
+    _check_call(mounted, "a file system over the folder")
     try:
         capabilities.give_up()
     except OSError as error:
@@ -57,7 +58,7 @@ def hide(folder: Path) -> None:
 
 def hide_named() -> None:
     """Hide the folder that the environment names, if any, and forget the name (rule 1)."""
-    folder = os.environ.pop(HIDDEN, "")
+    folder = os.environ.pop(HIDDEN_FOLDER_VARIABLE, "")
     if not folder:
         return
     try:
@@ -66,7 +67,7 @@ def hide_named() -> None:
         print(f"the folder {folder} is not hidden from this process: {error}", file=sys.stderr)
 
 
-def _checked(returned: int, what: str) -> None:
+def _check_call(returned: int, what: str) -> None:
     if returned != 0:
         code = ctypes.get_errno()
         raise CannotHide(f"the kernel refuses {what} ({errno.errorcode.get(code, code)})")

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 from echo2.runtime.errors import LocalFault
 
 NAME: Final = "echo2"
-PUBLISHED: Final = False
+IS_PUBLISHED: Final = False
 """Whether an index has echo2 under its name. RELEASING.md says when this changes."""
 NO_SOURCE: Final = "WHEEL_OR_FOLDER"
 """Place for a source in a command, where none is known."""
@@ -92,7 +92,7 @@ class InstallSource:
             return f"{NAME}{chosen} @ git+{place}{'@' * bool(revision)}{revision}{within}"
         if self.kind == "address":
             return f"{NAME}{chosen} @ {self.place}"
-        return f"{NAME if PUBLISHED else NO_SOURCE}{chosen}"
+        return f"{NAME if IS_PUBLISHED else NO_SOURCE}{chosen}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Count frequent events and log them rarely: one line per subject per `QUIET` seconds, with the count since the
-last."""
+"""Count frequent events and log them rarely: one line per subject per `THROTTLE_SECONDS` seconds, with the count since
+the last."""
 
 import math
 import threading
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-QUIET: Final = 60.0
+THROTTLE_SECONDS: Final = 60.0
 
 
 class LogThrottle:
@@ -26,7 +26,7 @@ class LogThrottle:
         with self._lock:
             self._counts[subject] += 1
             now, (at, told) = self._clock(), self._said.get(subject, (-math.inf, 0))
-            if now - at < QUIET:
+            if now - at < THROTTLE_SECONDS:
                 return 0
             self._said[subject] = now, self._counts[subject]
             return self._counts[subject] - told

@@ -5,8 +5,8 @@
 2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`; the oldest is deleted.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
 4. Bytes are shown as hex digits, and control characters are escaped, so that a message is one line, and no word of a
-   peer's controls a terminal. A field's value is replaced by `***` where its name contains a word of `_SECRET`. A
-   traceback shows no local variables.
+   peer's controls a terminal. A field's value is replaced by `***` where its name contains a word of `_SECRET_FIELDS`.
+   A traceback shows no local variables.
 """
 
 import logging
@@ -28,7 +28,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # a local variable may be a passphrase
 )
-_SECRET: Final = ("invite", "passphrase", "private", "secret", "seed")
+_SECRET_FIELDS: Final = ("invite", "passphrase", "private", "secret", "seed")
 
 
 def set_up_logging(
@@ -110,26 +110,26 @@ def _before_rendering(named: bool) -> Sequence[Processor]:
 def _readable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Show bytes as hex digits, all text on one line and without characters that control a terminal, and no secrets
     (rule 4)."""
-    return {name: _shown(name, value) for name, value in event.items()}
+    return {name: _printable_value(name, value) for name, value in event.items()}
 
 
 def _readable_traceback(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Escape the control characters of a traceback, but for the ends of its lines: its last one may hold a peer's words
     (rule 4)."""
     if isinstance(shown := event.get("exception"), str):
-        event["exception"] = "\n".join(map(_escaped, shown.split("\n")))
+        event["exception"] = "\n".join(map(_escape_controls, shown.split("\n")))
     return event
 
 
-def _shown(name: str, value: object) -> object:
-    if any(word in name.lower() for word in _SECRET):
+def _printable_value(name: str, value: object) -> object:
+    if any(word in name.lower() for word in _SECRET_FIELDS):
         return "***"
     if isinstance(value, str) and name != "exception":
-        return _escaped(value)
+        return _escape_controls(value)
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _escaped(text: str) -> str:
+def _escape_controls(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -19,7 +19,7 @@ _TRIALS: Final = {
     "rendezvous": ("of several hosts: TCP to the port where they meet and to free ports", "meeting(29500)", _LANDLOCK),
 }
 """A use of a network -> what the system enforces, the call that makes it, and what to do where it does not."""
-_PATIENCE: Final = 60.0
+_TRIAL_SECONDS: Final = 60.0
 """Seconds for a trial."""
 
 
@@ -34,10 +34,10 @@ class NetworkTrial(NamedTuple):
 
 def trials(kinds: Collection[str] = tuple(BUDGETS)) -> list[NetworkTrial]:
     """Return the outcome for each use of a network that a child of these kinds has."""
-    return [_tried(names, *row) for use, row in _TRIALS.items() if (names := _children(use, kinds))]
+    return [_try_limit(names, *row) for use, row in _TRIALS.items() if (names := _children(use, kinds))]
 
 
-def _tried(names: str, enforced: str, call: str, remedy: str) -> NetworkTrial:
+def _try_limit(names: str, enforced: str, call: str, remedy: str) -> NetworkTrial:
     missing = _missing(call)
     return NetworkTrial(names, f"not enforced here: {missing}" if missing else enforced, remedy if missing else "")
 
@@ -49,7 +49,7 @@ def _children(use: str, kinds: Collection[str]) -> str:
 def _missing(call: str) -> str:
     code = f"from echo2.runtime import child_network; print(child_network.{call})"
     try:
-        done = subprocess.run(code_command(code), capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        done = subprocess.run(code_command(code), capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"the trial did not end within {_PATIENCE:g} s"
+        return f"the trial did not end within {_TRIAL_SECONDS:g} s"
     return done.stdout.strip() if done.returncode == 0 else f"the trial ended with {done.returncode}"

@@ -19,7 +19,7 @@ from typing import Final
 _NEW_USER: Final = 0x10000000
 _NEW_NETWORK: Final = 0x40000000
 _GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
-_UP: Final = 1
+_INTERFACE_UP_FLAG: Final = 1
 _REQUEST: Final = struct.Struct("16sh22x")
 """An interface's name and its flags: struct ifreq, 40 bytes."""
 _LOOPBACK: Final = "lo"
@@ -48,7 +48,11 @@ def enter() -> bool:
         except OSError as error:
             raise OwnNetworkUnavailable(f"the kernel refuses the map of users ({error.strerror})") from error
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SET_FLAGS, _REQUEST.pack(_LOOPBACK.encode(), _flags(any_socket, _LOOPBACK) | _UP))
+        fcntl.ioctl(
+            any_socket,
+            _SET_FLAGS,
+            _REQUEST.pack(_LOOPBACK.encode(), _flags(any_socket, _LOOPBACK) | _INTERFACE_UP_FLAG),
+        )
     return as_user
 
 
@@ -57,7 +61,9 @@ def is_alone() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as any_socket:
-        return all(name == _LOOPBACK or not _flags(any_socket, name) & _UP for _, name in socket.if_nameindex())
+        return all(
+            name == _LOOPBACK or not _flags(any_socket, name) & _INTERFACE_UP_FLAG for _, name in socket.if_nameindex()
+        )
 
 
 def _unshare(flags: int) -> int:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-SMOOTHING: Final = 0.2
+SMOOTHING_WEIGHT: Final = 0.2
 """Weight of the newest value in a moving average."""
 
 
@@ -14,9 +14,9 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def smoothed(before: float | None, newest: float) -> float:
+def moving_average(before: float | None, newest: float) -> float:
     """Return the exponential moving average including `newest`. `before`: the average so far; None: no value yet."""
-    return newest if before is None else before + SMOOTHING * (newest - before)
+    return newest if before is None else before + SMOOTHING_WEIGHT * (newest - before)
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:

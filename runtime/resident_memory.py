@@ -9,14 +9,14 @@ from typing import Final
 
 import psutil
 
-_OWN: Final = "RssAnon:"
+_OWN_MEMORY_FIELD: Final = "RssAnon:"
 
 
 def used_by(pid: int) -> int:
     """Return the bytes of memory that a process uses; 0 if it has ended."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return int(next(one for one in lines if one.startswith(_OWN)).split()[1]) << 10
+        return int(next(one for one in lines if one.startswith(_OWN_MEMORY_FIELD)).split()[1]) << 10
     with suppress(psutil.NoSuchProcess):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

@@ -1,8 +1,8 @@
 """Measure how long this process ran, not counting suspension, by a thread that busy work cannot hold up.
 
 Rules
-1. The thread looks at the monotonic clock every `EVERY` seconds. The time between two looks counts as running time,
-   unless it is `GAP` seconds or longer.
+1. The thread looks at the monotonic clock every `CLOCK_POLL_SECONDS` seconds. The time between two looks counts as
+   running time, unless it is `STOP_GAP_SECONDS` seconds or longer.
 2. Long work on the event loop, or a slow disk, stops the loop but not the thread: that time counts.
 3. A stopped process (SIGSTOP, a frozen container) stops the thread too: the time does not count. The monotonic clock of
    Linux and macOS stands still while the machine is suspended: that time does not count either.
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-EVERY: Final = 0.25
-GAP: Final = 4.0
+CLOCK_POLL_SECONDS: Final = 0.25
+STOP_GAP_SECONDS: Final = 4.0
 """Seconds between two looks from which on the process counts as stopped. A call that held the GIL for so long would
 look the same; our calls hold it for milliseconds."""
 
@@ -35,7 +35,7 @@ class RunningTime:
         with self._lock:
             now = self._clock()
             since, self._last = now - self._last, now
-            if since < GAP:
+            if since < STOP_GAP_SECONDS:
                 self._ran += since
             return self._ran
 
@@ -47,5 +47,5 @@ class RunningTime:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(EVERY):
+        while not self._stopped.wait(CLOCK_POLL_SECONDS):
             self()

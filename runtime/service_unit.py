@@ -29,7 +29,7 @@ VARIABLES: Final = "service.env"
 START_SECONDS: Final = 900
 """Most seconds until a daemon is up: an environment of tasks may take minutes."""
 RESTART_SECONDS: Final = 30
-FINAL: Final = (Exit.REFUSED, Exit.CONFIG, Exit.TRUST)
+FINAL_EXITS: Final = (Exit.REFUSED, Exit.CONFIG, Exit.TRUST)
 """Exit codes after which nothing is started again (rule 2)."""
 _HOME_KEY: Final = "\n[X-echo2]\nHome="
 """systemd ignores a section whose name begins with X-."""
@@ -82,8 +82,8 @@ exit $code
 
 @dataclass(frozen=True)
 class Service:
-    """A daemon as a service. `program`: echo2-node or echo2-coord. `name`: of the service. `command`: what it runs,
-    with absolute paths. `stop_seconds`: most that it takes to end in order. `home`: absolute."""
+    """A daemon as a service. `program`: echo2-node or echo2-coord. `name`: name of the service. `command`: what it
+    runs, with absolute paths. `stop_seconds`: most that it takes to end in order. `home`: absolute."""
 
     program: str
     name: str
@@ -104,11 +104,11 @@ def unit_text(service: Service) -> str:
         name=service.name,
         description=_verbatim(service.description),
         home=_verbatim(str(service.home)),
-        command=" ".join([_quoted(service.command[0]), *map(_argument, service.command[1:])]),
+        command=" ".join([_quote_word(service.command[0]), *map(_argument, service.command[1:])]),
         variables=_verbatim(glob.escape(str(service.variables).replace("\\", "\\\\"))),
         start=START_SECONDS,
         restart=RESTART_SECONDS,
-        final=" ".join(str(int(code)) for code in FINAL),
+        final=" ".join(str(int(code)) for code in FINAL_EXITS),
         stop=service.stop_seconds,
     )
     return f"{filled}{_HOME_KEY}{service.home}\n"
@@ -122,7 +122,7 @@ def home_of_unit(text: str) -> Path | None:
 
 def agent_text(service: Service, log: Path) -> str:
     """Return the service's launchd agent, a property list. `log`: the file of the daemon's log."""
-    shell = _SHELL.format(final="|".join(str(int(code)) for code in FINAL))
+    shell = _SHELL.format(final="|".join(str(int(code)) for code in FINAL_EXITS))
     facts = {
         "Label": service.name,
         "ProgramArguments": ["/bin/sh", "-c", shell, str(service.variables), *service.command],
@@ -167,9 +167,9 @@ def _verbatim(value: str) -> str:
 
 def _argument(word: str) -> str:
     """Return an argument as systemd reads it: variables are expanded there, and not in a program's path."""
-    return _quoted(word.replace("$", "$$"))
+    return _quote_word(word.replace("$", "$$"))
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{_verbatim(escaped)}"'

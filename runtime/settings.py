@@ -27,8 +27,8 @@ M = TypeVar("M", bound=BaseModel)
 Values = Mapping[str, Any]
 """Values as the model has them: by name, or by section and name."""
 FLAG: Final = "command line"
-DEFAULT: Final = "default"
-_WANTED: Final = {
+DEFAULT_ORIGIN: Final = "default"
+_WANTED_KINDS: Final = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -87,7 +87,7 @@ class Loader(Generic[M]):
         """Return the settings, and where the value of each key comes from. `source`: the file's name, for messages.
         Raises `SettingsFault`."""
         variables = self.from_env(env)
-        origins = dict.fromkeys(self.keys, DEFAULT)
+        origins = dict.fromkeys(self.keys, DEFAULT_ORIGIN)
         merged: dict[str, Any] = {}
         for values, origin in ((file, lambda key: source), (variables, self.variable), (flags, lambda key: FLAG)):
             _merge(merged, values)
@@ -142,7 +142,7 @@ class Loader(Generic[M]):
             return f"{key}: {message}" if key else message
         if key not in self.keys:
             return f"[{key}] should be a section of settings, not {error['input']!r}"
-        wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
+        wanted = _WANTED_KINDS.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
         if error["type"] == "string_pattern_mismatch":
             wanted = f"like {' or '.join(map(str, self.keys[key].examples or ['its description']))}"
         given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]

@@ -28,16 +28,16 @@ import platform
 import sys
 from typing import Final, Literal, NamedTuple
 
-_LOAD: Final = 0x20
-_EQUAL: Final = 0x15
+_LOAD_CODE: Final = 0x20
+_EQUAL_CODE: Final = 0x15
 _AT_LEAST: Final = 0x35
 _ANY_BIT: Final = 0x45
-_RETURN: Final = 0x06
-_ALLOW: Final = 0x7FFF0000
+_RETURN_CODE: Final = 0x06
+_ALLOW_VALUE: Final = 0x7FFF0000
 _ERROR: Final = 0x00050000
-_AND: Final = 0x54
+_AND_CODE: Final = 0x54
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
-_ARGUMENT: Final = 8
+_ARGUMENT_BYTES: Final = 8
 """Bytes of an argument."""
 _CLONE_THREAD: Final = 0x10000
 _OTHER_NUMBERS: Final = 0x40000000
@@ -110,8 +110,8 @@ def rules(machine: str, *, sockets: Sockets, subprocesses: bool, own: int = 0) -
     calls = _CALLS.get(machine)
     if calls is None:
         raise FilterUnavailable(f"the system calls of {machine} are not known")
-    program = [Instruction(_LOAD, 0, 0, _ARCHITECTURE_AT), Instruction(_EQUAL, 1, 0, calls.architecture)]
-    program += [_error(errno.EPERM), Instruction(_LOAD, 0, 0, _NUMBER_AT)]
+    program = [Instruction(_LOAD_CODE, 0, 0, _ARCHITECTURE_AT), Instruction(_EQUAL_CODE, 1, 0, calls.architecture)]
+    program += [_error(errno.EPERM), Instruction(_LOAD_CODE, 0, 0, _NUMBER_AT)]
     program += [Instruction(_AT_LEAST, 0, 1, _OTHER_NUMBERS), _error(errno.EPERM)]
     program += _fails(_IO_URING_SETUP, errno.ENOSYS)
     if sockets == "none":
@@ -127,35 +127,40 @@ def rules(machine: str, *, sockets: Sockets, subprocesses: bool, own: int = 0) -
         program += _on_call(calls.clone, clone)
         program += [one for number in (*calls.foreign, *_PIDFD_CALLS) for one in _fails(number, errno.EPERM)]
         program += [one for number in calls.own for one in _on_call(number, _reaches(own))]
-    return [*program, Instruction(_RETURN, 0, 0, _ALLOW)]
+    return [*program, Instruction(_RETURN_CODE, 0, 0, _ALLOW_VALUE)]
 
 
 def _families(sockets: Sockets) -> list[Instruction]:
     """Return the rule of a call of socket: a local family, or a kind of an Internet one that `sockets` names."""
     unix, netlink = _LOCAL_FAMILIES
     if sockets == "local":
-        return [_load(0), Instruction(_EQUAL, 2, 0, unix), Instruction(_EQUAL, 1, 0, netlink), _error(errno.EACCES)]
+        return [
+            _load(0),
+            Instruction(_EQUAL_CODE, 2, 0, unix),
+            Instruction(_EQUAL_CODE, 1, 0, netlink),
+            _error(errno.EACCES),
+        ]
     of_four, of_six = _INTERNET_FAMILIES
     kinds = (_STREAM, _DATAGRAM) if sockets == "datagrams" else (_STREAM, _STREAM)
     inner = [
         _load(1),
-        Instruction(_AND, 0, 0, _KIND),
-        Instruction(_EQUAL, 2, 0, kinds[0]),
-        Instruction(_EQUAL, 1, 0, kinds[1]),
+        Instruction(_AND_CODE, 0, 0, _KIND),
+        Instruction(_EQUAL_CODE, 2, 0, kinds[0]),
+        Instruction(_EQUAL_CODE, 1, 0, kinds[1]),
         _error(errno.EACCES),
         _load(2),
-        Instruction(_EQUAL, 3, 0, 0),
-        Instruction(_EQUAL, 2, 0, _TCP),
-        Instruction(_EQUAL, 1, 0, _UDP if sockets == "datagrams" else _TCP),
+        Instruction(_EQUAL_CODE, 3, 0, 0),
+        Instruction(_EQUAL_CODE, 2, 0, _TCP),
+        Instruction(_EQUAL_CODE, 1, 0, _UDP if sockets == "datagrams" else _TCP),
         _error(errno.EACCES),
     ]
     allowed = len(inner)
     return [
         _load(0),
-        Instruction(_EQUAL, 4 + allowed, 0, unix),
-        Instruction(_EQUAL, 3 + allowed, 0, netlink),
-        Instruction(_EQUAL, 2, 0, of_four),
-        Instruction(_EQUAL, 1, 0, of_six),
+        Instruction(_EQUAL_CODE, 4 + allowed, 0, unix),
+        Instruction(_EQUAL_CODE, 3 + allowed, 0, netlink),
+        Instruction(_EQUAL_CODE, 2, 0, of_four),
+        Instruction(_EQUAL_CODE, 1, 0, of_six),
         _error(errno.EACCES),
         *inner,
     ]
@@ -168,25 +173,25 @@ def _fast_open(flags: int) -> list[Instruction]:
 
 def _reaches(own: int) -> list[Instruction]:
     """Return a call's rule: its first argument is the process itself, by its id or by 0."""
-    return [_load(0), Instruction(_EQUAL, 2, 0, 0), Instruction(_EQUAL, 1, 0, own), _error(errno.EPERM)]
+    return [_load(0), Instruction(_EQUAL_CODE, 2, 0, 0), Instruction(_EQUAL_CODE, 1, 0, own), _error(errno.EPERM)]
 
 
 def _on_call(number: int, rule: list[Instruction]) -> list[Instruction]:
     """Return a rule for one call. It falls through where it allows the call, and the number is loaded again."""
-    return [Instruction(_EQUAL, 0, len(rule) + 1, number), *rule, Instruction(_LOAD, 0, 0, _NUMBER_AT)]
+    return [Instruction(_EQUAL_CODE, 0, len(rule) + 1, number), *rule, Instruction(_LOAD_CODE, 0, 0, _NUMBER_AT)]
 
 
 def _load(argument: int) -> Instruction:
     """Load the low half of an argument, by its place from 0."""
-    return Instruction(_LOAD, 0, 0, _FIRST_ARGUMENT_AT + _ARGUMENT * argument)
+    return Instruction(_LOAD_CODE, 0, 0, _FIRST_ARGUMENT_AT + _ARGUMENT_BYTES * argument)
 
 
 def _fails(number: int, error: int) -> list[Instruction]:
-    return [Instruction(_EQUAL, 0, 1, number), _error(error)]
+    return [Instruction(_EQUAL_CODE, 0, 1, number), _error(error)]
 
 
 def _error(number: int) -> Instruction:
-    return Instruction(_RETURN, 0, 0, _ERROR | number)
+    return Instruction(_RETURN_CODE, 0, 0, _ERROR | number)
 
 
 class _Filter(ctypes.Structure):

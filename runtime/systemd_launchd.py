@@ -16,12 +16,12 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.service_unit import Service, agent_text, home_of_agent, home_of_unit, unit_text
 
-_LINGERING: Final = Path("/var/lib/systemd/linger")
-_BOOTED: Final = Path("/run/systemd/system")
+_LINGERING_FOLDER: Final = Path("/var/lib/systemd/linger")
+_SYSTEMD_FOLDER: Final = Path("/run/systemd/system")
 """Exists where systemd is the first process."""
-_PATIENCE: Final = 60.0
+_ANSWER_SECONDS: Final = 60.0
 """Seconds for an answer of the service manager; a start may take as long as the unit says."""
-_EXITED: Final = "1"
+_EXITED_CODE: Final = "1"
 """ExecMainCode of a process that ended by itself: CLD_EXITED of siginfo_t."""
 _NO_BUS: Final = (
     "log in as this user, not by su or sudo, or `sudo loginctl enable-linger USER`, "
@@ -117,7 +117,7 @@ class SystemdOfUser:
         runs = facts.get("ActiveState") == "active"
         parts = [f"{facts.get('ActiveState')} ({facts.get('SubState')})"]
         if (code := facts.get("ExecMainStatus", "0")) != "0":
-            signal = facts.get("ExecMainCode", _EXITED) != _EXITED
+            signal = facts.get("ExecMainCode", _EXITED_CODE) != _EXITED_CODE
             parts.append(f"last ended by signal {code}" if signal else f"last ended with {_code_in_words(code)}")
         if (restarts := facts.get("NRestarts", "0")) != "0":
             parts.append(f"{restarts} restarts")
@@ -135,14 +135,14 @@ class SystemdOfUser:
 
     def presence(self) -> str:
         user = pwd.getpwuid(os.getuid()).pw_name
-        if (_LINGERING / user).exists():
+        if (_LINGERING_FOLDER / user).exists():
             return "it starts with the machine"
         return (
             f"it starts as you log in and ends as you log out; to have it run from the start of the machine on: "
             f"sudo loginctl enable-linger {user}"
         )
 
-    def _systemctl(self, *words: str, patience: float | None = _PATIENCE) -> str:
+    def _systemctl(self, *words: str, patience: float | None = _ANSWER_SECONDS) -> str:
         return _answer(["systemctl", "--user", *words], "the systemd of this user", patience, _NO_BUS)
 
 
@@ -164,20 +164,20 @@ class LaunchdOfUser:
     def start(self, name: str) -> None:
         self._log(name).parent.mkdir(parents=True, exist_ok=True)
         self._launchctl("enable", f"{self._domain}/{name}")
-        if self._known(name):
+        if self._is_loaded(name):
             self._launchctl("kickstart", f"{self._domain}/{name}")
         else:
             self._launchctl("bootstrap", self._domain, str(self.path(name)))
 
     def stop(self, name: str) -> None:
-        if self._known(name):
+        if self._is_loaded(name):
             self._launchctl("bootout", f"{self._domain}/{name}", patience=None)
 
     def forget(self) -> None:
         """launchd has forgotten a service as it stopped it."""
 
     def state(self, name: str) -> ServiceState:
-        if not self._known(name):
+        if not self._is_loaded(name):
             return ServiceState(False, "not loaded", False)
         answer = self._launchctl("print", f"{self._domain}/{name}")
         facts = dict(row.strip().partition(" = ")[::2] for row in answer.splitlines() if " = " in row)
@@ -206,18 +206,18 @@ class LaunchdOfUser:
     def _log(self, name: str) -> Path:
         return Path("~/Library/Logs").expanduser() / f"{name}.log"
 
-    def _known(self, name: str) -> bool:
+    def _is_loaded(self, name: str) -> bool:
         try:
             self._launchctl("print", f"{self._domain}/{name}")
         except LocalFault:
             return False
         return True
 
-    def _launchctl(self, *words: str, patience: float | None = _PATIENCE) -> str:
+    def _launchctl(self, *words: str, patience: float | None = _ANSWER_SECONDS) -> str:
         return _answer(["launchctl", *words], "launchd", patience, _NO_SCREEN)
 
 
-def manager_here(program: str, platform: str = sys.platform, booted: Path = _BOOTED) -> ServiceManager:
+def manager_here(program: str, platform: str = sys.platform, booted: Path = _SYSTEMD_FOLDER) -> ServiceManager:
     """Return the service manager of this user. Raises `LocalFault` where there is none."""
     if platform == "darwin" and shutil.which("launchctl"):
         return LaunchdOfUser()

@@ -53,13 +53,13 @@ def limit(*, connect: Iterable[int], listen: Iterable[int]) -> None:
     Raises `PortsUnavailable`."""
     check()
     library = ctypes.CDLL(None, use_errno=True)
-    rules = _checked(library.syscall(_CREATE_RULESET, _RULESET.pack(0, _BIND | _CONNECT), _RULESET.size, 0))
+    rules = _check_call(library.syscall(_CREATE_RULESET, _RULESET.pack(0, _BIND | _CONNECT), _RULESET.size, 0))
     try:
         for right, ports in ((_CONNECT, connect), (_BIND, listen)):
             for port in ports:
-                _checked(library.syscall(_ADD_RULE, rules, _PORT_RULE, _PORT.pack(right, port), 0))
-        _checked(library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(library.syscall(_RESTRICT_SELF, rules, 0))
+                _check_call(library.syscall(_ADD_RULE, rules, _PORT_RULE, _PORT.pack(right, port), 0))
+        _check_call(library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _check_call(library.syscall(_RESTRICT_SELF, rules, 0))
     finally:
         os.close(rules)
 
@@ -70,7 +70,7 @@ def free_ports() -> range:
     return range(int(first), int(last) + 1)
 
 
-def _checked(returned: int) -> int:
+def _check_call(returned: int) -> int:
     if returned < 0:
         code = ctypes.get_errno()
         raise PortsUnavailable(f"the kernel refuses a rule of Landlock ({errno.errorcode.get(code, code)})")

@@ -13,11 +13,11 @@ from operator import eq
 from typing import ClassVar
 
 from echo2.tasks import splits
-from echo2.tasks.chat import posed
+from echo2.tasks.chat import tokens_of_prompt
 from echo2.tasks.measure import Measure
 from echo2.tasks.task import Score, Split, Tokenizer
 
-PARTIAL = 0.2
+PARTIAL_REWARD = 0.2
 DIGITS = "0123456789"
 
 
@@ -26,7 +26,7 @@ def grade(output: str, answer: str) -> Score:
     if output == answer:
         return Score(1.0, True)
     right = sum(map(eq, output, answer))
-    return Score(PARTIAL * right / max(len(answer), len(output)), False)
+    return Score(PARTIAL_REWARD * right / max(len(answer), len(output)), False)
 
 
 class _ArithmeticEpisode:
@@ -39,7 +39,7 @@ class _ArithmeticEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return posed(self._text, [{"role": "user", "content": self._question}])
+        return tokens_of_prompt(self._text, [{"role": "user", "content": self._question}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._output = self._text.decode(sampled).strip(" ")
@@ -68,7 +68,7 @@ class Arithmetic:
 
     def question(self, split: Split, index: int) -> tuple[str, str]:
         """Return (question, answer). Raises IndexError outside the split."""
-        return _asked(self, split, index)
+        return _question_and_answer(self, split, index)
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _ArithmeticEpisode:
         return _ArithmeticEpisode(*self.question(split, index), text)
@@ -87,7 +87,7 @@ class Arithmetic:
 
 
 @lru_cache(64)
-def _asked(task: Arithmetic, split: Split, index: int) -> tuple[str, str]:
+def _question_and_answer(task: Arithmetic, split: Split, index: int) -> tuple[str, str]:
     """Return (question, answer): each rollout of a group is scored by an episode of its own, of the same question."""
     return task.pose(splits.number(f"{task.name}/{task.version}", task.count, split, index, task.share))
 
@@ -125,6 +125,6 @@ def _one_too_few(question: str, answer: str) -> str:
     return str(abs(int(answer) - 1))
 
 
-REVERSE = Arithmetic("reverse", 1, 10_000, _reverse, _as_they_stand)
-ADD = Arithmetic("add", 1, 10_000, _add, _without_carries)
+REVERSE_TASK = Arithmetic("reverse", 1, 10_000, _reverse, _as_they_stand)
+ADD_TASK = Arithmetic("add", 1, 10_000, _add, _without_carries)
 SINGLE_SUM = Arithmetic("single_sum", 2, 210, _single_sum, _one_too_few, lead=" ", share=4)

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from echo2.tasks.tokenizer import BYTES, FileTokenizer
 
-END = "<|end of turn|>"
+TURN_END = "<|end of turn|>"
 
 
 class ByteText(FileTokenizer):
@@ -23,8 +23,8 @@ class ByteText(FileTokenizer):
 
 def _byte_tokenizer() -> Tokenizer:
     spelled = sorted(BYTES, key=BYTES.__getitem__)
-    tokenizer = Tokenizer(models.BPE({name: token for token, name in enumerate([END, *spelled])}, []))
+    tokenizer = Tokenizer(models.BPE({name: token for token, name in enumerate([TURN_END, *spelled])}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([END])
+    tokenizer.add_special_tokens([TURN_END])
     return tokenizer

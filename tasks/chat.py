@@ -19,7 +19,7 @@ import msgspec
 from echo2.tasks.task import Tokenizer
 from echo2.tasks.tokenizer import FileTokenizer
 
-PLAIN: Final = (
+PLAIN_TEMPLATE: Final = (
     "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
@@ -60,14 +60,14 @@ class Chatting(Protocol):
         """Return the tokens of a user's message behind the model's answer, up to where it answers again (rule 4)."""
 
 
-def posed(text: Tokenizer, messages: Sequence[Message]) -> list[int]:
+def tokens_of_prompt(text: Tokenizer, messages: Sequence[Message]) -> list[int]:
     """Return the tokens of a prompt (rule 1). Raises `TemplateFault`."""
     if isinstance(text, Chatting):
         return text.pose(messages)
     return text.encode("".join(message["content"] for message in messages))
 
 
-def followed(text: Tokenizer, content: str) -> list[int]:
+def tokens_of_reply(text: Tokenizer, content: str) -> list[int]:
     """Return the tokens of an environment's turn (rule 1). Raises `TemplateFault`."""
     return text.follow(content) if isinstance(text, Chatting) else text.encode(content)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from echo2.tasks.check_probe import USUAL, ProbedEpisode, ProbedPrompt, ProbedTask, Question
+from echo2.tasks.check_probe import USUAL_ANSWERS, ProbedEpisode, ProbedPrompt, ProbedTask, Question
 from echo2.tasks.hostile_answers import HOSTILE
 from echo2.tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
 from echo2.tasks.task import Split
@@ -32,9 +32,9 @@ CHECKS: Final = (
     "hostile answers",
 )  # fmt: skip
 SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
-SHOWN: Final = 3
+SHOWN_FAULTS: Final = 3
 """Faults of a check that are told one by one."""
-_SCORED: Final = 8
+_SCORED_PROMPTS: Final = 8
 """Prompts of each split for which answers are scored."""
 _HOSTILE_TURNS: Final = 8
 """Turns of an episode in which hostile answers are tried."""
@@ -70,15 +70,15 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
             if empty:
                 return empty
             questions = _questions(sizes, extent.prompts)
-            one = _asked(first, questions)
-            again = _asked(first, [question for question in questions if question.answers])
+            one = _ask_all(first, questions)
+            again = _ask_all(first, [question for question in questions if question.answers])
         with _process(name, extent, 1) as second:
-            other = _asked(second, questions[::-1])
+            other = _ask_all(second, questions[::-1])
     except _Stopped as stopped:
         return [stopped.fault]
     except (ProbeSilent, ProbeDied) as error:
         return [Fault("opens", str(error))]
-    faults = [*_posed(one), *_separate(one), *_results(one)]
+    faults = [*_prompt_faults(one), *_separate(one), *_results(one)]
     if not first.opened.opened:  # else each episode has a prompt of its own
         faults += _same(one, other)
         faults += _same_scores(one, again, "a second time in one process")
@@ -107,12 +107,12 @@ def _questions(sizes: dict[Split, int], most: int) -> list[Question]:
     for split in SPLITS:
         number = min(sizes[split], most)
         for place in range(number):
-            answers = list(USUAL) if place < _SCORED else []
+            answers = list(USUAL_ANSWERS) if place < _SCORED_PROMPTS else []
             questions.append(Question(split, place * sizes[split] // number, answers))
     return questions
 
 
-def _asked(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
+def _ask_all(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
     """Ask all questions. Raises `_Stopped`."""
     answers: Answers = {}
     for question in questions:
@@ -126,7 +126,7 @@ def _asked(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
     return answers
 
 
-def _posed(one: Answers) -> Iterator[Fault]:
+def _prompt_faults(one: Answers) -> Iterator[Fault]:
     for (split, index), played in one.items():
         if played.error:
             yield Fault("prompts", f"{split} {index}: {played.error}")
@@ -212,14 +212,16 @@ def report(name: str, faults: Sequence[Fault]) -> Iterator[str]:
             yield f"{check_name}: not tried, as the task fails before"
             continue
         yield f"{check_name}: {'ok' if not own else 'fails'}"
-        yield from (f"  {fault.sentence}" for fault in own[:SHOWN])
-        if len(own) > SHOWN:
-            yield f"  and {len(own) - SHOWN} more"
+        yield from (f"  {fault.sentence}" for fault in own[:SHOWN_FAULTS])
+        if len(own) > SHOWN_FAULTS:
+            yield f"  and {len(own) - SHOWN_FAULTS} more"
     yield f"{name} {'passes' if not faults else 'does not pass'}"
 
 
 @contextmanager
-def opened(name: str, extent: Extent = USUAL_EXTENT) -> Iterator[tuple[ProbedTask, Callable[[Question], ProbedPrompt]]]:
+def open_probe(
+    name: str, extent: Extent = USUAL_EXTENT
+) -> Iterator[tuple[ProbedTask, Callable[[Question], ProbedPrompt]]]:
     """Yield a task's facts, and a function that asks it in a process of its own. Raises `CheckFault`."""
     try:
         with _process(name, extent, 0) as process:

@@ -23,27 +23,28 @@ from echo2.tasks.task import (
     Task,
     TaskFault,
     Transcript,
-    begun,
-    left,
+    begin_episode,
+    leave_episode,
     opens,
     prompt_of,
-    readied,
+    ready_task,
     replay,
-    replied,
-    scored,
+    reply_to_episode,
+    score_episode,
 )
 
 DEMONSTRATION: Final = "its own demonstration"
 PROMPT: Final = "the prompt again"
 DEMONSTRATIONS: Final = "another demonstration in each turn"
-MIXED: Final = "another answer in each turn"
-USUAL: Final[Mapping[str, str]] = {
-    DEMONSTRATION: "", DEMONSTRATIONS: "", PROMPT: "", MIXED: "", "42": "42", "a word": "perhaps", "no answer": "",
+MIXED_ANSWERS: Final = "another answer in each turn"
+USUAL_ANSWERS: Final[Mapping[str, str]] = {
+    DEMONSTRATION: "", DEMONSTRATIONS: "", PROMPT: "", MIXED_ANSWERS: "", "42": "42", "a word": "perhaps",
+    "no answer": "",
 }  # fmt: skip
 """Answers that every task meets. The texts of the first four depend on the prompt or the turn. A task of one turn does
 not tell some of them apart."""
 MOST_TURNS: Final = 64
-_LIMIT: Final = 1 << 30
+_TOKEN_LIMIT: Final = 1 << 30
 
 
 class ProbedTask(msgspec.Struct, frozen=True):
@@ -57,9 +58,9 @@ class ProbedTask(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`answers`: names in `USUAL` or `HOSTILE`, or with `said` True the answers themselves. `whole`: the results have
-    the whole texts of prompts and answers. `usual`: the answer's name for all turns but the turn `at`, from 0; empty:
-    an answer is given in all turns."""
+    """`answers`: names in `USUAL_ANSWERS` or `HOSTILE`, or with `said` True the answers themselves. `whole`: the
+    results have the whole texts of prompts and answers. `usual`: the answer's name for all turns but the turn `at`,
+    from 0; empty: an answer is given in all turns."""
 
     split: Split
     index: int
@@ -71,9 +72,9 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class ProbedEpisode(msgspec.Struct, frozen=True):
-    """The end of one episode. `answer`: of its first turn, which the others say too unless the answer's name tells
-    another. `given`: the environment's replies. `error`: of the task's code. `endless`: it did not end within
-    `MOST_TURNS` turns."""
+    """The end of one episode. `answer`: answer of its first turn, which the others say too unless the answer's name
+    tells another. `given`: the environment's replies. `error`: error of the task's code. `endless`: it did not end
+    within `MOST_TURNS` turns."""
 
     answer: str
     reward: float = 0.0
@@ -84,7 +85,7 @@ class ProbedEpisode(msgspec.Struct, frozen=True):
 
 
 class ProbedPrompt(msgspec.Struct, frozen=True):
-    """`prompt`: its text. `digest`: of its tokens. `results`: by the name of the answer."""
+    """`prompt`: its text. `digest`: digest of its tokens. `results`: results by the name of the answer."""
 
     prompt: str = ""
     digest: str = ""
@@ -111,11 +112,11 @@ def _whole_prompt(task: Task, question: Question) -> list[int]:
     prompt = prompt_of(task, question.split, question.index, TEXT)
     if not opens(task):
         return prompt
-    episode = begun(task, question.split, question.index, TEXT)
+    episode = begin_episode(task, question.split, question.index, TEXT)
     try:
-        return [*prompt, *(replied(episode, [], prompt=prompt) or [])]
+        return [*prompt, *(reply_to_episode(episode, [], prompt=prompt) or [])]
     finally:
-        left(episode)
+        leave_episode(episode)
 
 
 Script = Callable[[int], str]
@@ -139,12 +140,12 @@ def _said_as(task: Task, question: Question, name: str, prompt: str) -> Script:
     named: dict[str, Script] = {
         DEMONSTRATION: lambda _: demonstration(0),
         DEMONSTRATIONS: demonstration,
-        MIXED: lambda turn_number: mixed[turn_number % len(mixed)](turn_number),
+        MIXED_ANSWERS: lambda turn_number: mixed[turn_number % len(mixed)](turn_number),
         PROMPT: lambda _: prompt,
     }
     if question.said:
         return lambda _: name
-    return named.get(name, lambda _: {**USUAL, **HOSTILE}[name])
+    return named.get(name, lambda _: {**USUAL_ANSWERS, **HOSTILE}[name])
 
 
 def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
@@ -157,14 +158,14 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
     episodes: list[Episode] = []
 
     def begin() -> Episode:
-        episodes.append(begun(task, question.split, question.index, TEXT))
+        episodes.append(begin_episode(task, question.split, question.index, TEXT))
         return episodes[-1]
 
     try:
         answer = script(0)
         episode = begin()
         if opens(task):
-            replied(episode, [], prompt=prompt_of(task, question.split, question.index, TEXT))
+            reply_to_episode(episode, [], prompt=prompt_of(task, question.split, question.index, TEXT))
         for turn_number in range(MOST_TURNS):
             sampled = [*TEXT.encode(script(turn_number)), TEXT.eos]
             tokens += sampled
@@ -172,7 +173,11 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
             reply = episode.reply(list(sampled))
             if reply is None:
                 transcript = Transcript(tokens, turns)
-                score = scored(episode) if opens(task) else replay(begin(), transcript, ends=TEXT.ends, limit=_LIMIT)
+                score = (
+                    score_episode(episode)
+                    if opens(task)
+                    else replay(begin(), transcript, ends=TEXT.ends, limit=_TOKEN_LIMIT)
+                )
                 return ProbedEpisode(answer, score.reward, score.success, tuple(given))
             tokens += reply
             turns.append(len(reply))
@@ -187,7 +192,7 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
         return ProbedEpisode(answer, error=f"a turn raised {type(error).__name__}: {error}")
     finally:
         for one in episodes:
-            left(one)
+            leave_episode(one)
     return ProbedEpisode(answer, endless=True)
 
 
@@ -198,7 +203,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         task = plugins.find(arguments[0])
         opened = ProbedTask(task.version, task.size("train"), task.size("heldout"), opened=opens(task))
-        readied(task, TEXT)
+        ready_task(task, TEXT)
     except (Exception, SystemExit) as error:
         own = isinstance(error, LookupError)
         opened = ProbedTask(fault=str(error) if own else f"size raised {type(error).__name__}: {error}")

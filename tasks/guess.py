@@ -16,11 +16,11 @@ from itertools import combinations
 from typing import ClassVar
 
 from echo2.tasks import splits
-from echo2.tasks.chat import followed, posed
+from echo2.tasks.chat import tokens_of_prompt, tokens_of_reply
 from echo2.tasks.measure import Measure
 from echo2.tasks.task import Score, Split, Tokenizer
 
-PARTIAL = 0.2
+PARTIAL_REWARD = 0.2
 _BOUNDS = tuple(combinations(range(100), 2))
 
 
@@ -34,7 +34,7 @@ class _GuessEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return posed(self._text, [{"role": "user", "content": self._question}])
+        return tokens_of_prompt(self._text, [{"role": "user", "content": self._question}])
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._turns += 1
@@ -45,14 +45,14 @@ class _GuessEpisode:
         self._guess = int(said)
         if self._guess == self._secret or self._turns == 2:
             return None
-        return followed(self._text, "higher>" if self._secret > self._guess else "lower>")
+        return tokens_of_reply(self._text, "higher>" if self._secret > self._guess else "lower>")
 
     def score(self) -> Score:
         if self._guess == self._secret:
             return Score(1.0, True)
         if self._guess is None:
             return Score(0.0, False)
-        return Score(PARTIAL * max(0.0, 1 - abs(self._guess - self._secret) / self._width), False)
+        return Score(PARTIAL_REWARD * max(0.0, 1 - abs(self._guess - self._secret) / self._width), False)
 
 
 @dataclass(frozen=True)

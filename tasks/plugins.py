@@ -2,9 +2,9 @@
 
 Rules
 1. A name is FAMILY or FAMILY:ARGUMENT. The family decides who makes the task; the argument is the family's own.
-2. Families are looked for in this order: tasks of this build, ours with an extra (`OURS`), then the entry points of the
-   group `echo2.tasks` of all installed packages. A plug-in never replaces a task of ours, and where two packages bring
-   one family, neither is taken.
+2. Families are looked for in this order: tasks of this build, ours with an extra (`OWN_PLUGINS`), then the entry points
+   of the group `echo2.tasks` of all installed packages. A plug-in never replaces a task of ours, and where two packages
+   bring one family, neither is taken.
 3. An entry point names a task, or a function from the argument (a text, empty without one) to a task. The task's name
    is the whole name that was asked for, and its version a whole number of at least 1.
 4. A plug-in is imported only by `find`. Volunteers' nodes and the coordinator's main process never call it: foreign
@@ -24,7 +24,7 @@ from echo2.tasks.task import Task
 from echo2.tasks.verifiers import taskset_file
 
 GROUP: Final = "echo2.tasks"
-OURS: Final[Mapping[str, tuple[str, str]]] = {
+OWN_PLUGINS: Final[Mapping[str, tuple[str, str]]] = {
     "gym": ("echo2.tasks.gym.gym_task:task", "gym"),
     "math": ("echo2.tasks.math.math_task:task", "math"),
     "poker": ("echo2.tasks.poker.poker_task:task", "poker"),
@@ -52,11 +52,12 @@ class Family(NamedTuple):
 
 def families() -> list[Family]:
     """Return all families, sorted, without importing any."""
-    own = [Family(name, "this build") for name in {name for name, _ in registry.known()}]
+    own = [Family(name, "this build") for name in {name for name, _ in registry.list_tasks()}]
     extra = [
-        Family(name, f"echo2[{needed}]" if needed else "this build", _lacks(name)) for name, (_, needed) in OURS.items()
+        Family(name, f"echo2[{needed}]" if needed else "this build", _lacks(name))
+        for name, (_, needed) in OWN_PLUGINS.items()
     ]
-    return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(None))])
+    return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed_points(None))])
 
 
 def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | None = None) -> Task:
@@ -64,23 +65,23 @@ def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | N
     family, colon, argument = name.partition(":")
     if colon and not argument:
         raise PluginFault(f"{name} has nothing behind its colon: name {family}, or {family}:ARGUMENT")
-    point = _point(family, [one for one in _installed(points) if one.name == family])
+    point = _point(family, [one for one in _installed_points(points) if one.name == family])
     if point is None:
         return _of_this_build(name, version)
-    return _opened(point, name, argument, version)
+    return _open_task(point, name, argument, version)
 
 
 def _lacks(name: str) -> str:
     """Return the command that a family of ours needs before it can be opened; empty: none."""
     if name == "verifiers":
         return "" if taskset_file.usual_python().is_file() else command_adding(name)
-    return "" if importlib.util.find_spec(_LIBRARY[name]) else command_adding(OURS[name][1])
+    return "" if importlib.util.find_spec(_LIBRARY[name]) else command_adding(OWN_PLUGINS[name][1])
 
 
 def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
     """Choose who makes a family (rule 2); None: this build. Raises `PluginFault`."""
-    known = {name for name, _ in registry.known()}
-    if brought and (family in known or family in OURS):
+    known = {name for name, _ in registry.list_tasks()}
+    if brought and (family in known or family in OWN_PLUGINS):
         raise PluginFault(
             f"{_package(brought[0])} brings a task named {family}, which echo2 has itself: that package must give its "
             "entry point another name"
@@ -88,8 +89,8 @@ def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
     if len(brought) > 1:
         packages = " and ".join(sorted(map(_package, brought)))
         raise PluginFault(f"{packages} both bring a task named {family}: uninstall one of them")
-    if family in OURS:
-        return EntryPoint(family, OURS[family][0], GROUP)
+    if family in OWN_PLUGINS:
+        return EntryPoint(family, OWN_PLUGINS[family][0], GROUP)
     return brought[0] if brought else None
 
 
@@ -109,16 +110,16 @@ def _unknown(name: str, known: Sequence[str]) -> PluginFault:
 
 
 def _of_this_build(name: str, version: int | None) -> Task:
-    versions = [number for other, number in registry.known() if other == name]
+    versions = [number for other, number in registry.list_tasks() if other == name]
     if not versions:
         family, colon, _ = name.partition(":")
-        if colon and any(family == other for other, _ in registry.known()):
+        if colon and any(family == other for other, _ in registry.list_tasks()):
             raise PluginFault(f"task {family} takes no argument: name it {family}, not {name}")
         raise _unknown(name, [family.name for family in families()])
     return registry.get(name, max(versions) if version is None else version)
 
 
-def _opened(point: EntryPoint, name: str, argument: str, version: int | None) -> Task:
+def _open_task(point: EntryPoint, name: str, argument: str, version: int | None) -> Task:
     """Import a plug-in, make its task and check it (rule 3). Raises `PluginFault`."""
     where = f"the plug-in {point.name} of {_package(point)}"
     try:
@@ -128,7 +129,7 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
     try:
         made_task = target if _is_task(target) else target(argument)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ImportError) and OURS.get(point.name, ("", ""))[1]:
+        if isinstance(error, ImportError) and OWN_PLUGINS.get(point.name, ("", ""))[1]:
             raise PluginFault(_not_imported(point, where, error)) from error
         raise PluginFault(_not_made(point, where, name, error)) from error
     if not _is_task(made_task):
@@ -159,7 +160,7 @@ def _load(point: EntryPoint) -> Any:
 
 
 def _not_imported(point: EntryPoint, where: str, error: BaseException) -> str:
-    extra = OURS.get(point.name, ("", ""))[1]
+    extra = OWN_PLUGINS.get(point.name, ("", ""))[1]
     if extra and isinstance(error, ImportError):
         return f"task {point.name} needs the extra {extra} ({error}): {command_adding(extra)}"
     return f"{where} cannot be imported: {type(error).__name__}: {error}"
@@ -168,7 +169,7 @@ def _not_imported(point: EntryPoint, where: str, error: BaseException) -> str:
 def _not_made(point: EntryPoint, where: str, name: str, error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"the task {name} needs more memory than its process has: give it less data, or more memory"
-    if point.name in OURS and isinstance(error, ValueError):
+    if point.name in OWN_PLUGINS and isinstance(error, ValueError):
         return f"the task {name} cannot be made: {error}"
     return f"{where} cannot make the task {name}: {type(error).__name__}: {error}"
 
@@ -178,7 +179,7 @@ def _is_task(target: object) -> bool:
     return all(callable(getattr(target, method, None)) for method in methods) and not isinstance(target, type)
 
 
-def _installed(points: Iterable[EntryPoint] | None) -> list[EntryPoint]:
+def _installed_points(points: Iterable[EntryPoint] | None) -> list[EntryPoint]:
     return list(entry_points(group=GROUP) if points is None else points)
 
 

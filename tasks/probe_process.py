@@ -12,7 +12,7 @@ import msgspec
 from echo2.runtime.python_command import module_command
 from echo2.tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
-_SHOWN = 300
+_SHOWN_CHARACTERS = 300
 
 
 class ProbeSilent(Exception):
@@ -88,4 +88,4 @@ class ProbeProcess:
         status = self._process.wait()
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))
         printed = self._printed.read().decode(errors="replace").strip().splitlines()
-        return f"the task's process ended with {status}: {(printed or ['no output'])[-1][:_SHOWN]}"
+        return f"the task's process ended with {status}: {(printed or ['no output'])[-1][:_SHOWN_CHARACTERS]}"

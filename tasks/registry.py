@@ -1,6 +1,6 @@
 """Tasks by name and version. A RunSpec names a run's tasks; a node that lacks one reports the versions that it has."""
 
-from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
+from echo2.tasks.arithmetic import ADD_TASK, REVERSE_TASK, SINGLE_SUM
 from echo2.tasks.guess import GUESS
 from echo2.tasks.task import Task
 
@@ -18,7 +18,7 @@ def register(task: Task) -> None:
     _TASKS[task.name, task.version] = task
 
 
-def known() -> list[tuple[str, int]]:
+def list_tasks() -> list[tuple[str, int]]:
     """Return (name, version) of every task of this build, sorted."""
     return sorted(_TASKS)
 
@@ -28,14 +28,14 @@ def get(name: str, version: int) -> Task:
     task = _TASKS.get((name, version))
     if task is not None:
         return task
-    versions = [str(v) for n, v in known() if n == name]
+    versions = [str(v) for n, v in list_tasks() if n == name]
     if versions:
         raise UnknownTask(
             f"task {name} version {version} is not in this build, which has {', '.join(versions)}: update echo2"
         )
-    names = ", ".join(sorted({n for n, _ in known()}))
+    names = ", ".join(sorted({n for n, _ in list_tasks()}))
     raise UnknownTask(f"task {name} is not in this build, which has {names}: update echo2, or correct the name")
 
 
-for _task in (REVERSE, ADD, SINGLE_SUM, GUESS):
+for _task in (REVERSE_TASK, ADD_TASK, SINGLE_SUM, GUESS):
     register(_task)

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2.tasks.turn_ends import Ends, fault_of_turn, listed
+from echo2.tasks.turn_ends import Ends, fault_of_turn, token_list
 
 Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38
@@ -138,7 +138,7 @@ def sampled_mask(turns: Sequence[int]) -> list[bool]:
     return [number % 2 == 0 for number, length in enumerate(turns) for _ in range(length)]
 
 
-def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
+def begin_episode(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
     """Begin a fresh episode. Raises `TaskFault`."""
     with _EPISODE:
         return task.episode(split, index, text)
@@ -146,12 +146,12 @@ def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
 
 def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int]:
     """Return the tokens of a prompt. Raises `TaskFault`."""
-    episode = begun(task, split, index, text)
+    episode = begin_episode(task, split, index, text)
     try:
         with _task_code("prompt", verified=False):
             return list(map(whole, episode.prompt))
     finally:
-        left(episode)
+        leave_episode(episode)
 
 
 def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) -> Score:
@@ -161,7 +161,7 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
     that a turn without one is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
     `InvalidTranscript`, whose message names the fault, and `TaskFault`.
     """
-    tokens, turns = listed(transcript.tokens), list(transcript.turns)
+    tokens, turns = token_list(transcript.tokens), list(transcript.turns)
     if not turns or sum(turns) != len(tokens) or min(turns) <= 0:
         raise InvalidTranscript("turn lengths do not add up to the tokens")
     start, sampled = 0, 0
@@ -170,7 +170,7 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
         part = tokens[start : start + length]
         start += length
         if number % 2:
-            if given is None or given != listed(part):
+            if given is None or given != token_list(part):
                 raise InvalidTranscript("tokens marked as the environment's are not the environment's")
             continue
         if given is None or (number and turns[number - 1] != len(given)):
@@ -180,39 +180,39 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
             raise InvalidTranscript(fault)
         if sampled > limit:
             raise InvalidTranscript("more tokens than the limit")
-        given = replied(episode, listed(part), verified=number == len(turns) - 1)
+        given = reply_to_episode(episode, token_list(part), verified=number == len(turns) - 1)
         if sampled == limit:
             given = None
     if given is not None:
         raise InvalidTranscript("the episode is not over")
-    return scored(episode)
+    return score_episode(episode)
 
 
-def replied(
+def reply_to_episode(
     episode: Episode, sampled: Sequence[int], *, verified: bool = False, prompt: Sequence[int] = ()
 ) -> list[int] | None:
     """Return the environment's tokens after a sampled turn; None: the episode is over. A turn without tokens opens the
     episode behind the lease's `prompt`. `verified`: see `TaskFault`. Raises `TaskFault`."""
     if not sampled:
-        return _opened(episode, prompt)
+        return _opening_of(episode, prompt)
     with _LAST_REPLY if verified else _REPLY:
         reply = episode.reply(sampled)
         return None if reply is None else list(map(whole, reply))
 
 
-def _opened(episode: Episode, prompt: Sequence[int]) -> list[int] | None:
+def _opening_of(episode: Episode, prompt: Sequence[int]) -> list[int] | None:
     with _OPEN:
         given = getattr(episode, "open")(prompt)  # noqa: B009 (no method of every episode)
         return None if given is None else list(map(whole, given))
 
 
-def scored(episode: Episode) -> Score:
+def score_episode(episode: Episode) -> Score:
     """Return the score of an episode that has ended. Raises `TaskFault`."""
     with _SCORE:
         return _finite(episode.score())
 
 
-def left(episode: Episode) -> None:
+def leave_episode(episode: Episode) -> None:
     """Leave an episode that nobody plays on."""
     leave = getattr(episode, "leave", None)
     if leave is not None:
@@ -220,13 +220,13 @@ def left(episode: Episode) -> None:
             leave()
 
 
-def demonstrated(task: Task, index: int, text: Tokenizer, seed: int, noise: float, slip: float) -> list[int]:
+def demonstrate_prompt(task: Task, index: int, text: Tokenizer, seed: int, noise: float, slip: float) -> list[int]:
     """Return a demonstration for a prompt of the training split. Raises `TaskFault`."""
     with _task_code("demonstration", verified=False):
         return list(map(whole, task.demonstration("train", index, text, seed, noise, slip)))
 
 
-def readied(task: Task, text: Tokenizer) -> None:
+def ready_task(task: Task, text: Tokenizer) -> None:
     """Let a task that has a method `ready` do what its first episode needs. An error is that episode's, which meets it
     again."""
     ready = getattr(task, "ready", None)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-SHORT = 64
+SHORT_TURN_TOKENS = 64
 """Tokens of a turn up to which a list is quicker than an array."""
 Ends = tuple[int, ...]
 """Ids of the tokens that end a turn; the first is the one that is written where an answer is ended by a program."""
@@ -33,7 +33,7 @@ def without_end(tokens: Sequence[int], ends: Ends) -> Sequence[int]:
     return tokens[:-1] if len(tokens) and tokens[-1] in ends else tokens
 
 
-def listed(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
+def token_list(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
     """Return tokens as a list."""
     if isinstance(tokens, list):
         return tokens
@@ -41,10 +41,10 @@ def listed(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
 
 
 def fault_of_turn(tokens: Sequence[int] | NDArray[np.integer], ends: Ends, *, at_limit: bool) -> str | None:
-    """Return the fault in the form of a sampled turn, in words; None: there is none. `tokens`: at least one.
+    """Return the fault in the form of a sampled turn, in words; None: there is none. `tokens`: tokens at least one.
     `at_limit`: whether the limit on sampled tokens is reached with it."""
-    if len(tokens) <= SHORT:
-        tokens = listed(tokens)
+    if len(tokens) <= SHORT_TURN_TOKENS:
+        tokens = token_list(tokens)
         inner = tokens[:-1]
         followed, ended = ends[0] in inner or (len(ends) > 1 and not set(ends).isdisjoint(inner)), tokens[-1] in ends
     else:

@@ -35,12 +35,12 @@ from echo2.p2p.https.failover import FailoverNetwork
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.libp2p.trio_bridge import TrioThread
-from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.limits.origin import LOCAL_ORIGIN
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.swarm.download import Download
 from echo2.p2p.swarm.exchange import ChunkExchange
-from echo2.p2p.swarm.manifest import hashed, leaf_digest, manifest_of
+from echo2.p2p.swarm.manifest import hash_payload, leaf_digest, manifest_of
 from echo2.p2p.swarm.payload_file import PayloadFile
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Submission
@@ -110,10 +110,10 @@ async def test_a_payload_is_hashed_once_on_its_way_from_the_learner_to_the_peers
     step, key, peers = Step(tmp_path), generate_key(), _Peers()
     with hashing(monkeypatch) as nbytes, Store(tmp_path / "store") as store:
         edge_payload = encode_diff(step.old, step.new, tmp_path / "v2.edge")
-        known = hashed(edge_payload.path, edge_payload.hash)
-        assert set(nbytes) == bytes_by(Sink, hashed)
+        known = hash_payload(edge_payload.path, edge_payload.hash)
+        assert set(nbytes) == bytes_by(Sink, hash_payload)
         assert nbytes[Sink.__module__] == edge_payload.length, "the whole, as it is written"
-        assert nbytes[hashed.__module__] <= 1.1 * edge_payload.length, "its chunks, and the tree over them"
+        assert nbytes[hash_payload.__module__] <= 1.1 * edge_payload.length, "its chunks, and the tree over them"
         nbytes.clear()
         edge = ExportedEdge(base=1, base_root=step.old.root, payload=str(edge_payload.path), hashed=known)
         export = Export(version=2, root=step.new.root, snapshot=str(step.new.path), edges=[edge], seconds=0.0)
@@ -251,7 +251,7 @@ async def test_a_submission_is_decoded_once_as_it_comes_and_once_as_it_is_drawn(
     """From its request to the ledger, and to the batch. At 439044d it was decoded four times, and three objects passed
     it on."""
     node, world, handlers = Ed25519PrivateKey.generate(), World(tmp_path, batch_groups=1), Handlers()
-    control_of(world, RequestHandler).serve(handlers, lambda peer: LOCAL)
+    control_of(world, RequestHandler).serve(handlers, lambda peer: LOCAL_ORIGIN)
     lease = world.lease(public_bytes(node))
     request = Request(
         recipient=public_bytes(KEYS["channel"]), method="submit", id=bytes(16), expires=world.now + 1000,

@@ -59,8 +59,8 @@ def rebuild(
 
 
 def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
-    """Return the number of elements that a diff changes; None where only decoding shows it. `tensors`: of its base.
-    Raises `BadPayload`."""
+    """Return the number of elements that a diff changes; None where only decoding shows it. `tensors`: tensors of its
+    base. Raises `BadPayload`."""
     reader = PayloadReader(payload)
     if read_header(reader).base_root is None:
         return None

@@ -21,9 +21,9 @@ from echo2.weights.errors import BadSnapshot
 from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
 
 _INDEX: Final = "model.safetensors.index.json"
-_SINGLE: Final = "model.safetensors"
+_SINGLE_FILE: Final = "model.safetensors"
 _MAX_INDEX: Final = 64 << 20
-_PIECE: Final = 4 << 20
+_PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
 
 
@@ -43,8 +43,8 @@ def import_model(
         for entry in wanted:
             source, data = entries[entry.name]
             bits = data.view(BITS[ITEM_BYTES[source.dtype]])
-            for at in range(0, len(bits), _PIECE):
-                piece = bits[at : at + _PIECE]
+            for at in range(0, len(bits), _PIECE_ELEMENTS):
+                piece = bits[at : at + _PIECE_ELEMENTS]
                 writer.write(piece if source.dtype == entry.dtype else bf16_of(piece))
         root = writer.finish()
     return Snapshot(out, root=root)
@@ -71,11 +71,11 @@ def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if (folder / _SINGLE).is_file():
-        return [folder / _SINGLE]
+    if (folder / _SINGLE_FILE).is_file():
+        return [folder / _SINGLE_FILE]
     index = folder / _INDEX
     if not index.is_file():
-        raise BadSnapshot(f"{folder} holds neither {_SINGLE} nor {_INDEX}: download a safetensors model there")
+        raise BadSnapshot(f"{folder} holds neither {_SINGLE_FILE} nor {_INDEX}: download a safetensors model there")
     if index.stat().st_size > _MAX_INDEX:
         raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes: download it again")
     try:

@@ -41,7 +41,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from echo2.runtime.files import hidden, move, sync_file, sync_folder, writing
+from echo2.runtime.files import hidden_path, move, sync_file, sync_folder, writing
 from echo2.weights import diff
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change, by_tensor, open_payload, patches
@@ -73,7 +73,7 @@ class _Journal:
             self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         body = self._data[:-_HASH]
         if len(body) < 72 or blake3(body).digest() != self._data[-_HASH:]:
-            raise _damaged(path)
+            raise _damage_error(path)
 
     def records(self) -> Iterator[_Record]:
         at, end = 72, len(self._data) - _HASH
@@ -98,7 +98,7 @@ class Rolling:
         self._origin = bytes.fromhex((folder / "origin").read_text())
         (folder / "redo").mkdir(exist_ok=True)
         self.path = folder / "snapshot.safetensors"
-        for leftover in (hidden(folder / "forward"), hidden(folder / "origin")):
+        for leftover in (hidden_path(folder / "forward"), hidden_path(folder / "origin")):
             leftover.unlink(missing_ok=True)
         if (folder / "forward").exists():
             self._finish_forward()
@@ -108,7 +108,7 @@ class Rolling:
     @classmethod
     def create(cls, folder: Path, source: Snapshot) -> Self:
         """Copy a snapshot into a folder, in place of any earlier content. Raises `DiskFull`."""
-        _cleared(folder)
+        _clear_journal(folder)
         with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
             shutil.copyfileobj(original, file, 8 << 20)
         return cls._begin(folder, source.root)
@@ -117,7 +117,7 @@ class Rolling:
     def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
         """Write the weights of a full payload into a folder, in place of any earlier content. Raises as `diff.apply`
         does."""
-        _cleared(folder)
+        _clear_journal(folder)
         diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
         return cls._begin(folder, root)
 
@@ -161,7 +161,7 @@ class Rolling:
         keep: int = 0,
         threads: int | None = None,
     ) -> None:
-        """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`: as for
+        """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`: the same as in
         `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied
         (write a new file with `diff.apply` then)."""
         base, reader = self.snapshot, PayloadReader(payload)
@@ -223,7 +223,7 @@ class Rolling:
         if not redo:
             raise WrongBase("no undone step is kept that could be redone")
         if _ends(redo[0])[0] != self.root:
-            raise _damaged(redo[0])
+            raise _damage_error(redo[0])
         move(redo[0], self.folder / "forward")
         sync_folder(self.folder / "redo")
         self._finish_forward()
@@ -312,11 +312,11 @@ def _ends(journal: Path) -> tuple[bytes, bytes]:
     with journal.open("rb") as file:
         head = file.read(72)
     if len(head) < 72 or head[:8] != _MAGIC:
-        raise _damaged(journal)
+        raise _damage_error(journal)
     return head[8:40], head[40:72]
 
 
-def _damaged(journal: Path) -> StoreCorrupt:
+def _damage_error(journal: Path) -> StoreCorrupt:
     return StoreCorrupt(f"{journal} is damaged: remove its folder, and the weights are fetched again")
 
 
@@ -328,7 +328,7 @@ def _number(journal: Path) -> int:
     return int(journal.name)
 
 
-def _cleared(folder: Path) -> None:
+def _clear_journal(folder: Path) -> None:
     """Make an empty folder with `undo` and `redo`. The caller writes `origin` last."""
     remove(folder)
     for name in ("undo", "redo"):

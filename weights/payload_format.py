@@ -152,10 +152,10 @@ def frames_of(tensors: list[TensorEntry]) -> Iterator[Frame]:
             start, elements, pieces = start + frame.elements * frame.width, 0, []
         first = 0
         while first < entry.elements:
-            count = min(entry.elements - first, frames.FRAME - elements)
+            count = min(entry.elements - first, frames.FRAME_ELEMENTS - elements)
             pieces.append((entry, first, count))
             first, elements = first + count, elements + count
-            if elements == frames.FRAME:
+            if elements == frames.FRAME_ELEMENTS:
                 yield _frame(start, pieces)
                 start, elements, pieces = start + elements * width, 0, []
     if pieces:

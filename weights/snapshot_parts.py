@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from echo2.runtime.files import hidden, move, room
+from echo2.runtime.files import hidden_path, move, room
 from echo2.weights import safetensors_header
 from echo2.weights.documents import TensorEntry, check_table
 from echo2.weights.errors import BadPayload, BadSnapshot
@@ -28,7 +28,7 @@ def begin(path: Path, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -
         check_table(list(tensors), aliases)
     except BadPayload as error:
         raise BadSnapshot(str(error)) from error
-    partial = hidden(path)
+    partial = hidden_path(path)
     with room(partial), partial.open("wb") as file:
         header = safetensors_header.build(list(tensors), header_metadata(aliases))
         file.write(header)
@@ -85,8 +85,9 @@ def hashes(partial: Path, names: Iterable[str]) -> list[bytes]:
 
 
 def finish(path: Path, tensor_hashes: Sequence[bytes]) -> Snapshot:
-    """Make the snapshot visible at its place, and return it. `tensor_hashes`: in the order of the tensors."""
-    begun = Snapshot(hidden(path))
+    """Make the snapshot visible at its place, and return it. `tensor_hashes`: tensor hashes in the order of the
+    tensors."""
+    begun = Snapshot(hidden_path(path))
     root = root_of(begun.tensors, begun.aliases, tensor_hashes)
-    move(hidden(path), path)
+    move(hidden_path(path), path)
     return Snapshot(path, root=root)

@@ -49,7 +49,7 @@ CREATE TABLE files (
 ) WITHOUT ROWID;
 """
 _FOLDERS: Final = ("payloads", "snapshots")
-_LAST: Final = "\U0010ffff"
+_LAST_CHARACTER: Final = "\U0010ffff"
 """A character that sorts after every name with the same beginning."""
 
 
@@ -80,7 +80,7 @@ class StoreReader:
     def __init__(self, folder: Path) -> None:
         """Open to read. Raises `FileNotFoundError` where there is no store, `PermissionError`, `StoreCorrupt`."""
         self.folder = folder
-        with contextlib.ExitStack() as undo, self._translated():
+        with contextlib.ExitStack() as undo, self._translate_errors():
             self._open_to_read(undo)
             undo.pop_all()
 
@@ -92,7 +92,7 @@ class StoreReader:
 
     def close(self) -> None:
         """Close the store. A second call changes nothing."""
-        with self._reads, self._translated():
+        with self._reads, self._translate_errors():
             self._reading.close()
 
     def __enter__(self) -> Self:
@@ -158,7 +158,7 @@ class StoreReader:
         rows = self._read(
             "SELECT name, hash, era, version, nbytes FROM files WHERE name >= ? AND name < ? "
             "ORDER BY era, version, name",
-            (prefix, prefix + _LAST),
+            (prefix, prefix + _LAST_CHARACTER),
         )
         return [
             StoredFile(path=self.folder / row[0], hash=row[1], era=row[2], version=row[3], nbytes=row[4])
@@ -170,11 +170,11 @@ class StoreReader:
             raise self._corrupt("no tables")
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
-        with self._reads, self._translated():
+        with self._reads, self._translate_errors():
             return self._reading.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite_form.OtherForm as error:
@@ -207,9 +207,9 @@ class Store(StoreReader):
                 (folder / name).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.RLock()
         with contextlib.ExitStack() as undo:
-            self._lock = _locked(folder / "lock")
+            self._lock = _lock_store(folder / "lock")
             undo.callback(self._lock.release)
-            with self._translated():
+            with self._translate_errors():
                 self._database = _connect(folder / "index.sqlite")
                 undo.callback(self._database.close)
                 self._set_up()
@@ -234,7 +234,7 @@ class Store(StoreReader):
         """Keep the documents `added` (kind, era, version, sealed) and drop those of `dropped` (hashes), all or none."""
         rows = [(blake3(sealed).digest(), kind, era, version, sealed) for kind, era, version, sealed in added]
         fresh = {row[0] for row in rows}
-        with self._mutex, self._translated():
+        with self._mutex, self._translate_errors():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._database.executemany("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
@@ -267,7 +267,7 @@ class Store(StoreReader):
         return dropped
 
     def _drop_documents(self, hashes: list[bytes]) -> None:
-        with self._mutex, self._translated():
+        with self._mutex, self._translate_errors():
             marks = ", ".join("?" * len(hashes))
             self._database.execute(f"DELETE FROM documents WHERE hash IN ({marks})", hashes)
 
@@ -359,7 +359,7 @@ class Store(StoreReader):
             sync_folder(self.folder / folder)
 
     def _write(self, query: str, values: Sequence[object]) -> None:
-        with self._mutex, self._translated():
+        with self._mutex, self._translate_errors():
             self._database.execute(query, values)
 
 
@@ -390,7 +390,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     )
 
 
-def _locked(path: Path) -> Lock:
+def _lock_store(path: Path) -> Lock:
     try:
         return lock_file(path)
     except AlreadyLocked as error:

@@ -21,7 +21,7 @@ from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.lora.adapter_config import INNER, OUTER, PREFIX
+from echo2.weights.lora.adapter_config import INNER_SUFFIX, OUTER_SUFFIX, PREFIX
 from echo2.weights.snapshot import BITS, Snapshot, writing_snapshot
 
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
@@ -47,7 +47,7 @@ _NAMES: Final = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 def save_model(model: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> Snapshot:
     """Write a model's state dict as a snapshot, floating-point tensors cast to `dtype`. Memory beyond the model: one
     tensor. Raises `BadSnapshot`, `DiskFull`."""
-    tensors = published(model)
+    tensors = published_tensors(model)
     return save_tensors(tensors, path, dtype=dtype, aliases=aliases_of(model, tensors))
 
 
@@ -78,10 +78,12 @@ def _entry(name: str, tensor: Tensor, dtype: torch.dtype) -> TensorEntry:
     return TensorEntry(name=name, dtype=_name_of(name, _cast_to(tensor, dtype)), shape=tuple(tensor.shape))
 
 
-def published(model: nn.Module) -> dict[str, Tensor]:
+def published_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of which a model's versions consist, by their names in a snapshot (rule 4)."""
     tensors = model.state_dict()
-    adapters = {f"{PREFIX}{name}": tensor for name, tensor in tensors.items() if name.endswith((INNER, OUTER))}
+    adapters = {
+        f"{PREFIX}{name}": tensor for name, tensor in tensors.items() if name.endswith((INNER_SUFFIX, OUTER_SUFFIX))
+    }
     return adapters or tensors
 
 
@@ -113,8 +115,8 @@ def load_into(model: nn.Module, snapshot: Snapshot) -> None:
 
 def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
     """Write the changed elements into a model in place, cast to the dtype of its parameters; return their number.
-    `aliases`: of the snapshot. Call only with changes that `apply` has verified. Raises `BadSnapshot` where they do not
-    fit the model: an index out of range would wedge a GPU until its process ends."""
+    `aliases`: aliases of the snapshot. Call only with changes that `apply` has verified. Raises `BadSnapshot` where
+    they do not fit the model: an index out of range would wedge a GPU until its process ends."""
     targets = _targets(model, aliases)
     written = 0
     for change in changes:
@@ -149,7 +151,7 @@ def _put(target: Tensor, index: Tensor, values: Tensor) -> None:
 def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Tensor]]:
     """Return stored name -> the model's tensors that hold it: more than one if only the snapshot ties them."""
     targets: dict[str, list[Tensor]] = {}
-    for name, tensor in published(model).items():
+    for name, tensor in published_tensors(model).items():
         tensors = targets.setdefault(aliases.get(name, name), [])
         if all(other.data_ptr() != tensor.data_ptr() for other in tensors):
             tensors.append(tensor)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from echo2.weights.documents import Edge
 
-_NOTHING = None
+_NO_ROOT = None
 _Rank = tuple[int, int, bytes]
 
 
@@ -27,7 +27,7 @@ def path_to(edges: Iterable[Edge], known: Collection[bytes], head: bytes) -> lis
         leaving.setdefault(edge.base_root, []).append(edge)
     queue: list[tuple[int, int, tuple[bytes, ...], tuple[_Rank, ...], bytes | None, tuple[Edge, ...]]]
     # Hashes (the start's root first) and then ranks decide every tie, so roots and edges are never compared by order.
-    queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NOTHING, *known)]
+    queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NO_ROOT, *known)]
     heapq.heapify(queue)
     done: set[bytes | None] = set()
     while queue:
@@ -50,7 +50,7 @@ def reachable(edges: Iterable[Edge], known: Collection[bytes]) -> set[bytes]:
     for edge in edges:
         leaving.setdefault(edge.base_root, []).append(edge.root)
     reached = set(known)
-    queue: list[bytes | None] = [_NOTHING, *known]
+    queue: list[bytes | None] = [_NO_ROOT, *known]
     while queue:
         ends = [root for root in leaving.get(queue.pop(), ()) if root not in reached]
         reached.update(ends)

@@ -18,7 +18,7 @@ from echo2.weights.snapshot import Bits, Snapshot, WeightsSource, writing_snapsh
 
 
 class VirtualSnapshot:
-    """The weights at the end of a chain. `tensors`, `aliases`, `root`: as of a `Snapshot`."""
+    """The weights at the end of a chain. `tensors`, `aliases`, `root`: the same as in a `Snapshot`."""
 
     def __init__(self, start: Snapshot | None, payloads: Sequence[Path], root: bytes) -> None:
         """`start`: None: the first payload is full. `root`: that the chain leads to. Raises `WrongBase`, `BadPayload`,

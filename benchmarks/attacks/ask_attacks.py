@@ -23,7 +23,7 @@ from benchmarks.attacks.engine_place import EnginePlace
 from benchmarks.attacks.flood_keys import Key
 from echo2.coordinator.calibration.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
 from echo2.coordinator.calibration.cost_times import NO_END
-from echo2.coordinator.epochs.free_places import FREE, FREE_OF_PARTY
+from echo2.coordinator.epochs.free_places import FREE_ASKS, FREE_OF_PARTY
 from echo2.engines import direct
 from echo2.engines.context import context_of
 from echo2.engines.engine import Job
@@ -32,7 +32,7 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.group_weights import whole_weight
 from echo2.protocol.market import MarketRequest, MarketResponse
 from echo2.protocol.requests import Refusal
-from echo2.protocol.sealed_asks import MOST
+from echo2.protocol.sealed_asks import MOST_ASK
 
 PARTIES: Final = 20
 KEYS_OF_PARTY: Final = 10
@@ -102,7 +102,7 @@ _FORMS: Final[dict[str, dict[str, Any]]] = {
     "infinite": {"ask": float("inf"), "salt": SALT},
     "in words": {"ask": "0.12/h", "salt": SALT},
     "true": {"ask": True, "salt": SALT},
-    "above the most": {"ask": MOST + 1, "salt": SALT},
+    "above the most": {"ask": MOST_ASK + 1, "salt": SALT},
     "of 64 bits": {"ask": (1 << 64) - 1, "salt": SALT},
     "a short salt": {"ask": ASK, "salt": b"short"},
     "a long salt": {"ask": ASK, "salt": bytes(65)},
@@ -141,7 +141,7 @@ class FreeAsks:
     def finding(self, place: EnginePlace) -> AttackFinding:
         """Compare the entries that there are more of with what is allowed."""
         left = self._sealed(place) - self.before
-        bound = min(FREE * len(self.epochs), FREE_OF_PARTY * PARTIES * len(self.epochs))
+        bound = min(FREE_ASKS * len(self.epochs), FREE_OF_PARTY * PARTIES * len(self.epochs))
         note = f"{left} asks became entries in {len(self.epochs)} epochs, bound {bound}"
         return AttackFinding(tried=self.sent, prevented=0 < left <= bound, note=note)
 

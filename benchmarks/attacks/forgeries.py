@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.attacks.altered_weights import altered
 from benchmarks.attacks.attack_client import PATIENCE, AttackRefused, Client
-from echo2.coordinator.verdicts.verdicts import ACCEPTED
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
 from echo2.engines import direct
 from echo2.engines.process.messages import float_bytes, floats
 from echo2.p2p.envelope import Envelope, Signature, decode_unverified
@@ -136,7 +136,7 @@ async def _second_submission(client: Client) -> str:
     honest = client.work(lease)
     await client.submit(honest)
     said = await _code(client.submit(_shifted(1e-5)(client, lease, honest)))
-    assert await client.verdict(honest) in ACCEPTED, "the first submission stands"
+    assert await client.verdict(honest) in ACCEPTED_CODES, "the first submission stands"
     return said
 
 
@@ -146,7 +146,7 @@ async def _anothers_lease(client: Client) -> str:
     client.key = generate_key()
     said = await _code(client.submit(honest))
     client.key = own
-    assert await client.verdict(honest) in ACCEPTED, "the owner's submission counts"
+    assert await client.verdict(honest) in ACCEPTED_CODES, "the owner's submission counts"
     return said
 
 

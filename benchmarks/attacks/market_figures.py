@@ -39,7 +39,7 @@ from benchmarks.plays.seeded_markets import (
     one_asks_high,
 )
 from echo2.coordinator.epochs.free_places import FREE_OF_PARTY
-from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
 from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput
 
@@ -92,7 +92,7 @@ def false_ask(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     """A node asks other than its cost."""
     gains = [
         market.gain(place, false_asks(place))
-        for market in _drawn(MarketSetting(cap=CAP), seed, markets)
+        for market in _drawn(MarketSetting(cap=OWNER_CAP_SHARE), seed, markets)
         for place in _tried(market, seed)
     ]
     return _gained("a node asks other than its cost", gains, NOTHING)
@@ -100,7 +100,7 @@ def false_ask(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
 
 def two_keys(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     """One of an owner's two keys asks high, to lift the other's price."""
-    setting = MarketSetting(cap=CAP, owned=2)
+    setting = MarketSetting(cap=OWNER_CAP_SHARE, owned=2)
     gains = [
         market.gain(place, one_asks_high(market, place))
         for market in _drawn(setting, seed, markets)
@@ -111,7 +111,7 @@ def two_keys(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
 
 def fleet_of_half(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     """An owner of half of the supply: the share of the need for which it is paid."""
-    setting = MarketSetting(cap=CAP, owned=20)
+    setting = MarketSetting(cap=OWNER_CAP_SHARE, owned=20)
     drawn = _drawn(setting, seed, markets)
     shares, gains = [], []
     for market in drawn:
@@ -123,7 +123,11 @@ def fleet_of_half(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
         f"{float(max(gains)):.0f} % at most: the cap bounds its share, and the reserve price what it can ask"
     )
     return MarketFigure(
-        "a fleet of half of the supply", 100 * float(max(shares)), float(100 * CAP), "% of the need paid to it", note
+        "a fleet of half of the supply",
+        100 * float(max(shares)),
+        float(100 * OWNER_CAP_SHARE),
+        "% of the need paid to it",
+        note,
     )
 
 
@@ -221,7 +225,7 @@ def ground_lottery(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
 def unopened(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     """A node opens its ask only if that pays, once it has seen all others; else the one before stands."""
     gains = []
-    for market in _drawn(MarketSetting(cap=CAP), seed, markets):
+    for market in _drawn(MarketSetting(cap=OWNER_CAP_SHARE), seed, markets):
         for place in _tried(market, seed):
             # The ask that stands and the sealed one: any two of the tries. The best of both is the best of each.
             gains.append(market.gain(place, [{place: percent} for percent in (80, 90, 100, 110, 125)]))

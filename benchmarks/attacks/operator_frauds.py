@@ -36,7 +36,7 @@ from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import audit
-from echo2.ledger.ledger_entries import FORFEIT, FUND, Posting, Tampered, accrued, transfer
+from echo2.ledger.ledger_entries import FORFEIT, FUND, Posting, Tampered, accrued_account, transfer
 
 ACCUSED: Final = 6
 """Groups of a node that are taken back."""
@@ -266,7 +266,7 @@ def _closed_anew(entries: list[NewEntry], change: Callable[[ClosedNode], ClosedN
     row, *others = closed.nodes
     less = row.pay - change(row).pay
     facts = msgspec.structs.replace(closed, nodes=[change(row), *others])
-    lost = {accrued(row.node): -less, FUND: less}
+    lost = {accrued_account(row.node): -less, FUND: less}
     postings = tuple(Posting(one.account, one.amount + lost.get(one.account, 0)) for one in entries[place].postings)
     return [*entries[:place], entries[place]._replace(facts=facts, postings=postings), *entries[place + 1 :]]
 

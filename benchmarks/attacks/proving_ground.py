@@ -220,9 +220,11 @@ class ProvingGround:
         for name, values in _LOOPBACK.items():
             known = CoordinatorConfig.model_fields[name].annotation.model_fields  # type: ignore[union-attr]
             flags.setdefault(name, {}).update({key: value for key, value in values.items() if key in known})
-        settings = setup.settings_for(model_folder.TINY, flags, env={})
+        settings = setup.settings_for(model_folder.TINY_MODEL, flags, env={})
         warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
-        return setup.init(self._folder / "run", model_folder.TINY, settings, now=unix_milliseconds(), warm_up=warm_up)
+        return setup.init(
+            self._folder / "run", model_folder.TINY_MODEL, settings, now=unix_milliseconds(), warm_up=warm_up
+        )
 
     def _start(self) -> None:
         place = self.run.folder

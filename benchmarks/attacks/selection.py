@@ -24,8 +24,8 @@ from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.floods import Crowd, learned
 from benchmarks.attacks.groups import nothing, submission_of
 from benchmarks.attacks.place import AttackPlace
-from echo2.coordinator.verdicts.verdicts import ACCEPTED
-from echo2.coordinator.verification.verification import EXACT
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
+from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
 from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease
@@ -206,7 +206,7 @@ class CheckedDraft:
 
     def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many rollouts the check replaced; each group has to be accepted."""
-        accepted = [code for code in self.codes if code in ACCEPTED]
+        accepted = [code for code in self.codes if code in ACCEPTED_CODES]
         note = f"allowed: {len(accepted)} groups accepted, {self.corrected} of {self.drafted} drafts corrected"
         return AttackFinding(tried=GROUPS, prevented=bool(accepted) and accepted == self.codes, note=note)
 
@@ -236,7 +236,7 @@ def _variants(place: EnginePlace, lease: Lease, number: int, sample: Sample) -> 
         others = [token for token in range(most) if token != chosen]
         guesses = [_guess(sample, at, token) for token in others]
         scores = place.engine.score(_of(job, number, len(guesses)), guesses)
-        count += sum(one.margins[at] <= EXACT.margin for one in scores)
+        count += sum(one.margins[at] <= EXACT_THRESHOLDS.margin for one in scores)
     return count
 
 

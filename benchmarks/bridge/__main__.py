@@ -26,7 +26,7 @@ from echo2.engines.process.process import EngineProcess
 from echo2.tasks import tokenizer
 from echo2.tasks.verifiers.other_side import SCRIPTS
 from echo2.tasks.verifiers.taskset_file import usual_python
-from echo2.tasks.verifiers.verifiers_task import written
+from echo2.tasks.verifiers.verifiers_task import write_tokenizer
 
 ENDS: Final = (tokenizer.EOS, *range(50, tokenizer.CHAR_SIZE))
 """So many that a turn of the random model ends after four tokens on average."""
@@ -61,7 +61,7 @@ async def measure(folder: Path, taskset: str, groups: int, rounds: int) -> tuple
         async with server.serving() as url:
             settings = {
                 "env": {"taskset": {"id": taskset}}, "path": [str(TASKSETS), str(SCRIPTS)], "url": url,
-                "at_once": groups * GROUP, **written(text, Path(tempfile.mkdtemp(dir=folder)), None),
+                "at_once": groups * GROUP, **write_tokenizer(text, Path(tempfile.mkdtemp(dir=folder)), None),
             }  # fmt: skip
             async with rolling_out(settings) as local:
                 local.order(order)

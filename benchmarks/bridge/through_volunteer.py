@@ -38,7 +38,7 @@ from echo2.p2p.network import Network
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 from echo2.tasks.task import Score
-from echo2.tasks.turn_ends import listed
+from echo2.tasks.turn_ends import token_list
 from echo2.weights.diff import encode_full
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
@@ -112,7 +112,7 @@ class Volunteer:
             prompt = list(decode(document, Lease).prompt)
             scores = msgspec.msgpack.decode(packed or b"\x90", type=list[Score])
             for rollout, score in zip(decode_group(payload).rollouts, scores, strict=False):
-                episodes.append(Played(prompt, _sampled(listed(rollout.tokens), rollout.turns), score.reward))
+                episodes.append(Played(prompt, _sampled(token_list(rollout.tokens), rollout.turns), score.reward))
         return episodes
 
     def _accepted(self) -> int:

@@ -23,10 +23,10 @@ from typing import Final
 
 from benchmarks.broadcast.simulated_space import Place
 from benchmarks.plays.simulated_clock import SimulatedClock
-from echo2.coordinator.publishing.broadcast_planner import APART, SETTLE
-from echo2.coordinator.publishing.broadcast_planner import LOOK as SEEN
+from echo2.coordinator.publishing.broadcast_planner import EXCLUDED_PARENT_SECONDS, PLAN_SETTLE_SECONDS
+from echo2.coordinator.publishing.broadcast_planner import NODE_POLL_SECONDS as SEEN
 from echo2.node.links.neighbours import NEIGHBOURS
-from echo2.node.links.plan_client import ASK_EVERY, LOOK
+from echo2.node.links.plan_client import ASK_EVERY, PEER_POLL_SECONDS
 from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
 from echo2.p2p.plan.repair import Planner
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan
@@ -113,7 +113,7 @@ class Peer:
                 self.swarm.stream_opened(name, self.clock.now)
                 stream = self._streams[name] = Stream(self.world.peers[name], self)
                 self.clock.after(
-                    (3 if name in self.world.met(self) else 5) * stream.latency, stream.holder._asked, stream
+                    (3 if name in self.world.count_failure(self) else 5) * stream.latency, stream.holder._asked, stream
                 )
 
     def _pump(self) -> None:
@@ -161,7 +161,7 @@ class Peer:
             return
         swarm = self.swarm
         assert swarm is not None
-        assert swarm.requested(stream.holder.name, index)
+        assert swarm.is_requested(stream.holder.name, index)
         swarm.on_chunk(stream.holder.name, index, self.clock.now)
         self.world.delivered += 1
         bit = 1 << index
@@ -197,7 +197,7 @@ class Peer:
             del self._streams[name]
             self.swarm.on_leave(name)
             if name in self.parents:
-                self.clock.after(LOOK, self.world.ask, self, name)
+                self.clock.after(PEER_POLL_SECONDS, self.world.ask, self, name)
             self._pump()
 
     # As a holder.
@@ -336,7 +336,7 @@ class World:
         """Return the bytes of a chunk."""
         return min(self.load.chunk, self.load.length - index * self.load.chunk)
 
-    def met(self, peer: Peer) -> Iterable[str]:
+    def count_failure(self, peer: Peer) -> Iterable[str]:
         """Return the peers with which `peer` was connected before the broadcast."""
         return self._met.get(peer.name, ())
 
@@ -358,7 +358,7 @@ class World:
         if not peer.awake or (failed is not None and failed not in peer.parents):
             return
         if failed is not None:
-            self._apart.setdefault(peer.name, {})[failed] = self.clock.now + APART
+            self._apart.setdefault(peer.name, {})[failed] = self.clock.now + EXCLUDED_PARENT_SECONDS
         self._settle()
 
     def gone(self, peer: Peer) -> None:
@@ -384,7 +384,7 @@ class World:
         changed."""
         if not self._due:
             self._due = True
-            self.clock.after(max(SEEN, self._made_at + SETTLE - self.clock.now), self._tell)
+            self.clock.after(max(SEEN, self._made_at + PLAN_SETTLE_SECONDS - self.clock.now), self._tell)
 
     def _tell(self) -> None:
         self._due = False

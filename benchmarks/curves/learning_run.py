@@ -97,7 +97,7 @@ class LearningRun:
         except FileNotFoundError:  # a newer one took its place
             return
         model = poker_measure.model_of(self._folder / "run" / "model", copy, "plain")
-        policy = poker_measure.measured(poker_measure.poker_task(self._curve.task), model, 4)
+        policy = poker_measure.measure_policy(poker_measure.poker_task(self._curve.task), model, 4)
         assert policy is not None
         self.points[newest.version] = replace(
             self._point(newest.version), exploitability=policy.exploitability, legal=policy.legal

@@ -84,7 +84,7 @@ def _gains(turns: list[CoreTurn]) -> tuple[float, float]:
 def _works(tiled: Tiled) -> dict[str, Work]:
     bodies = tiled.encode()
     return {
-        "memcpy": tiled.copied,
+        "memcpy": tiled.copy_place,
         "encode": tiled.encode,
         "decode+apply": lambda threads: tiled.decode(bodies, threads),
     }

@@ -109,7 +109,7 @@ class Loop:
         )  # fmt: skip
         self._groups: dict[bytes, TrainGroup] = {}
         self._session = Session(order, report=print, read=lambda names: [self._groups[name] for name in names])
-        first = self._session.opened().export
+        first = self._session.answer_open().export
         assert first is not None
         self._folder, self._task = folder, model_folder.task_named(course.task)
         self._eos = model_folder.facts(base).eos

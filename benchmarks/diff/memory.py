@@ -33,7 +33,7 @@ def memory(stream: Stream, folder: Path) -> list[Claim]:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
             peak = fresh.submit(peak_of_apply, old.path, old.root, payload.path, new.root, which).result()
         name = f"{stream.name}, {which} memory of apply by one worker"
-        claims.append(Claim(name, peak / (2 * frames.FRAME), "a frame of 32 MiB", 1, at_most=True))
+        claims.append(Claim(name, peak / (2 * frames.FRAME_ELEMENTS), "a frame of 32 MiB", 1, at_most=True))
     return claims
 
 

@@ -52,7 +52,7 @@ class Tiled:
         self.current, self.copy = self.old.copy(), np.empty_like(self.old)
         self.waits: list[float] = []
         """Per frame so far, the seconds that its thread waited for a core."""
-        self.frames = [slice(at, at + frames.FRAME) for at in range(0, len(self.old), frames.FRAME)]
+        self.frames = [slice(at, at + frames.FRAME_ELEMENTS) for at in range(0, len(self.old), frames.FRAME_ELEMENTS)]
 
     def encode(self, threads: int = 1) -> list[tuple[int, bytes]]:
         return self._each(lambda part: frames.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
@@ -69,7 +69,7 @@ class Tiled:
 
         self._each(one, list(zip(self.frames, bodies, strict=True)), threads)
 
-    def copied(self, threads: int) -> None:
+    def copy_place(self, threads: int) -> None:
         self._each(lambda part: np.copyto(self.copy[part], self.old[part]), self.frames, threads)
 
     def _each(self, work: Callable[[Item], Result], items: list[Item], threads: int) -> list[Result]:

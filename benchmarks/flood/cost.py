@@ -205,7 +205,7 @@ class _Bench:
         """Let the learner draw the waiting groups, so that the cost of a request does not depend on the length of the
         run."""
         group_service = self._at.coordinator.group_service
-        while group_service.buffered() >= BATCH:
+        while group_service.count_buffered() >= BATCH:
             version = self._at.terms().version + 1
             self._at.learner.let.set()
             await until(partial(self._stands_at, version))

@@ -138,7 +138,7 @@ class Measuring(RequestHandler):
         self._tokens = 0
         self.settled.clear()
 
-    def closed(self) -> Measured:
+    def on_connection_end(self) -> Measured:
         """Return the accepted tokens since `open`, and their cost. Raises `NodeFault`."""
         refused = self._database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
         if refused:
@@ -219,7 +219,7 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
         if node.poll() is not None or time.monotonic() > until:
             raise NodeFault(f"the node ended with {node.poll()}, or made no progress")
         await asyncio.sleep(0.2)
-    return control.closed()
+    return control.on_connection_end()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.handlers import Handlers
-from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.network import FetchReport, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.transport import GossipHandler
@@ -71,7 +71,7 @@ class Nobody:
         raise Unreachable("nobody is here")
 
     def origin(self, peer: str) -> Origin:
-        return LOCAL
+        return LOCAL_ORIGIN
 
     def keep_places(self, parties: Collection[str]) -> None: ...
 

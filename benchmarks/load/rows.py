@@ -21,7 +21,7 @@ import numpy as np
 from echo2.coordinator.accounts.ledger import POINTS_ISSUED
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.ledger.ledger_entries import ESCROW, FUND, ORIGIN, accrued, canonical, chained, transfer
+from echo2.ledger.ledger_entries import ESCROW, FUND, ORIGIN, accrued_account, canonical, chain_hash, transfer
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import encode
@@ -197,7 +197,9 @@ class Rows:
             submission_hash=digest,
         )
         kind = {"ok": "lease.accepted", "expired": "lease.expired"}.get(code, "lease.refused")
-        return self._entry(at, kind, f"lease:{lease.id.hex()}", end, (ESCROW, accrued(self._peers[node])), total)
+        return self._entry(
+            at, kind, f"lease:{lease.id.hex()}", end, (ESCROW, accrued_account(self._peers[node])), total
+        )
 
     def _entry(
         self, at: int, kind: str, key: str, facts: Any, between: tuple[str, str], amount: int
@@ -207,7 +209,7 @@ class Rows:
             self.balances[account] += change
         self._seq += 1
         data = _pack(facts)
-        self._tip = chained(self._tip, canonical(self._seq, at, kind, key, postings, data))
+        self._tip = chain_hash(self._tip, canonical(self._seq, at, kind, key, postings, data))
         return (self._seq, at, kind, key, _pack(postings), data, self._tip)
 
     def _verdict(

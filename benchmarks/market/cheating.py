@@ -19,13 +19,27 @@ import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts.strikes import ENOUGH, WINDOW, suspended_until
+from echo2.coordinator.accounts.strikes import STRIKE_WINDOW_GROUPS, SUSPENDING_STRIKES, suspended_until
 from echo2.coordinator.calibration.cost_fit import REFERENCE, SAMPLES
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
-from echo2.coordinator.market.holdback import Tranches, added, earned, forfeited, released, vested
-from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, LIFELONG_REFUSAL, MOST_PEAK, REFUSAL
+from echo2.coordinator.market.holdback import (
+    Tranches,
+    add_tranche,
+    earned_tranche,
+    forfeit_amount,
+    release_tranches,
+    vest_tranches,
+)
+from echo2.coordinator.verification.evidence import (
+    BET_UNIT,
+    BETS,
+    DOUBT_EVIDENCE,
+    LIFELONG_REFUSAL,
+    MOST_PEAK,
+    REFUSAL_EVIDENCE,
+)
 from echo2.ledger.ledger_facts import KeyAccount
-from echo2.ledger.standing import FOREVER
+from echo2.ledger.standing import FOREVER_MS
 from echo2.runtime.units import DAY
 
 DAYS: Final = 30
@@ -96,7 +110,7 @@ class _Evidence:
 
     def new_day(self) -> None:
         """Begin a day: the daily evidence begins anew unless the last day ended in doubt."""
-        if self.value < DOUBT:
+        if self.value < DOUBT_EVIDENCE:
             self._daily, self._groups[0] = [-math.inf] * len(BETS), 0
         self.peak = 0.0
 
@@ -122,7 +136,7 @@ class _Evidence:
     @property
     def refuses(self) -> bool:
         """True where the last group is refused."""
-        return self.value >= REFUSAL or self.lifelong >= LIFELONG_REFUSAL
+        return self.value >= REFUSAL_EVIDENCE or self.lifelong >= LIFELONG_REFUSAL
 
 
 def _mean(stakes: list[float]) -> float:
@@ -149,17 +163,17 @@ class _Purse:
         """Close an epoch."""
         if self._groups:
             work = MILLI_RE * self._groups
-            self._tranches = added(self._tranches, earned(now, work, PRICE * work // 1000))
+            self._tranches = add_tranche(self._tranches, earned_tranche(now, work, PRICE * work // 1000))
         self._groups = 0
-        self._tranches, _ = vested(self._tranches, now)
-        self._tranches, amount = released(self._tranches, now, proven=self.accepted >= VESTED_AFTER)
+        self._tranches, _ = vest_tranches(self._tranches, now)
+        self._tranches, amount = release_tranches(self._tranches, now, proven=self.accepted >= VESTED_AFTER)
         self.paid += amount
 
     def forfeit(self, now: int) -> None:
         """Forfeit all that can be taken; the rest is the owner's, and its key's work ends."""
         self.close(now)
         every = sum(one.amount for one in self._tranches)
-        self._tranches = forfeited(self._tranches, now, self.accepted >= VESTED_AFTER, every).tranches
+        self._tranches = forfeit_amount(self._tranches, now, self.accepted >= VESTED_AFTER, every).tranches
         self.end()
 
     def end(self) -> None:
@@ -213,7 +227,7 @@ class _Life:
         self._evidence.take(_binomial(self._chance, TOKENS, differ))
         if self._evidence.refuses:
             self._refused("evidence")
-        elif self._evidence.peak >= DOUBT:
+        elif self._evidence.peak >= DOUBT_EVIDENCE:
             self._quarantined, self._false_quarantined = self._quarantined + 1, self._false_quarantined + false
         else:
             self._accepted(false)
@@ -223,7 +237,7 @@ class _Life:
         self.false_paid += false
 
     def _day_ends(self) -> None:
-        if self._evidence.value < DOUBT and self._evidence.peak < 10**MOST_PEAK:
+        if self._evidence.value < DOUBT_EVIDENCE and self._evidence.peak < 10**MOST_PEAK:
             for _ in range(self._quarantined):
                 self._purse.group()
             self.false_paid += self._false_quarantined
@@ -231,12 +245,12 @@ class _Life:
         self._evidence.new_day()
 
     def _refused(self, code: str) -> None:
-        self._strikes = [one for one in self._strikes if one > self._groups - WINDOW] + [self._groups]
+        self._strikes = [one for one in self._strikes if one > self._groups - STRIKE_WINDOW_GROUPS] + [self._groups]
         end = suspended_until(self._account, self.now, code)
-        if end >= FOREVER:
+        if end >= FOREVER_MS:
             self._purse.forfeit(self.now)
             self._new_key()
-        elif len(self._strikes) >= ENOUGH:
+        elif len(self._strikes) >= SUSPENDING_STRIKES:
             self._account = self._account._replace(since=self.now, until=end)
             self._strikes = []
             self.suspended += min(end, DAYS * DAY) - self.now

@@ -16,7 +16,7 @@ from echo2.coordinator.calibration.cost_times import MOST_GROUPS, clock_of, shap
 from echo2.engines.context import context_of
 from echo2.engines.engine import Dtype
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import installed, named
+from echo2.engines.registry import engine_row, installed_engines
 from echo2.protocol.group_weights import Costs, whole_weight
 
 OPERATORS: Final[tuple[str, Dtype]] = ("transformers", "float32")
@@ -47,7 +47,7 @@ def claims(folder: Path, snapshot: Path, vocabulary: int, names: Collection[str]
     first = asyncio.run(_measured(folder, snapshot, *OPERATORS, wanted, vocabulary))
     factors = fit(first.times)
     costs = costs_of(factors, bytes(32), [], 0)
-    engines = [OPERATORS, *(one for one in OTHERS if one[0] in names and one[0] in installed())]
+    engines = [OPERATORS, *(one for one in OTHERS if one[0] in names and one[0] in installed_engines())]
     all_times = [asyncio.run(_measured(folder, snapshot, *one, wanted, vocabulary)) for one in engines]
     _print(factors, costs, wanted, all_times)
     for sentence in not_measured():
@@ -60,7 +60,7 @@ def claims(folder: Path, snapshot: Path, vocabulary: int, names: Collection[str]
 
 def not_measured() -> list[str]:
     """Return a sentence per engine that is not measured here."""
-    rows = [named(engine) for engine in dict(OTHERS) if engine not in installed()]
+    rows = [engine_row(engine) for engine in dict(OTHERS) if engine not in installed_engines()]
     lacks = [f"{row.name} is not measured: {', '.join(row.missing())} is not installed; {row.remedy()}" for row in rows]
     return [*lacks, *(f"{name} is not measured: {why}" for name, why in APART.items())]
 

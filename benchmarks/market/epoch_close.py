@@ -19,7 +19,7 @@ from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
 from echo2.coordinator.market.epoch_plan import offers
 from echo2.coordinator.market.epochs import announce, close_epoch, draw, open_epoch, release, vest
 from echo2.coordinator.market.market_state import MarketState
-from echo2.coordinator.market.throughput import LeasedGroup, Throughput, measured
+from echo2.coordinator.market.throughput import LeasedGroup, Throughput, measure_node
 from echo2.ledger.ledger_entries import Entry, Posting
 
 NODES: Final = 10_000
@@ -49,7 +49,7 @@ def at_work(nodes: int) -> MarketState:
     names = [f"node{place}" for place in range(nodes)]
     for name in names:
         first = [record(chance, number * 20_000) for number in range(40)]
-        state.measurements[name] = measured(Throughput(), first).throughput
+        state.measurements[name] = measure_node(Throughput(), first).throughput
         state.asks[name] = chance.randint(10**7, 10**9)
     rates = sum(one.lower for one in state.measurements.values())
     at = 3_600_000

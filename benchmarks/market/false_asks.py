@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.harness import bench
 from benchmarks.plays.seeded_markets import FALSE_PERCENT, NODES, MarketSetting, SeededMarket, false_asks
-from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
 
 TRIED: Final = 2
 """Nodes per market that try false asks."""
@@ -23,13 +23,13 @@ BINDS: Final = Fraction(9, 10)
 
 SETTINGS: Final = {
     "pivot": MarketSetting("pivot"),
-    "pivot, cap of 40 %": MarketSetting("pivot", CAP),
+    "pivot, cap of 40 %": MarketSetting("pivot", OWNER_CAP_SHARE),
     "pivot, large": MarketSetting("pivot", large=15),
-    "pivot, large, cap": MarketSetting("pivot", CAP, large=15),
+    "pivot, large, cap": MarketSetting("pivot", OWNER_CAP_SHARE, large=15),
     "pivot, owners of 4 nodes": MarketSetting("pivot", owned=4),
-    "pivot, owners of 20 nodes, cap": MarketSetting("pivot", CAP, owned=20),
+    "pivot, owners of 20 nodes, cap": MarketSetting("pivot", OWNER_CAP_SHARE, owned=20),
     "pivot, budget binds": MarketSetting("pivot", budget=BINDS),
-    "pivot, cap, budget binds": MarketSetting("pivot", CAP, BINDS),
+    "pivot, cap, budget binds": MarketSetting("pivot", OWNER_CAP_SHARE, BINDS),
     "uniform": MarketSetting("uniform"),
     "paybid": MarketSetting("paybid"),
     "random, paid its ask": MarketSetting("random"),

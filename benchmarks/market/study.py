@@ -31,7 +31,7 @@ from benchmarks.plays.seeded_markets import (
     one_asks_high,
 )
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
-from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
 from echo2.coordinator.market.prices import MILLI, Mode
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "results"
@@ -98,7 +98,7 @@ def _sizes(gains: Gains) -> Table:
     rows = list[list[str]]()
     for nodes, number in SIZES.items():
         for rule in RULES:
-            markets = [SeededMarket(MarketSetting(rule, CAP, nodes=nodes), seed) for seed in range(number)]
+            markets = [SeededMarket(MarketSetting(rule, OWNER_CAP_SHARE, nodes=nodes), seed) for seed in range(number)]
             each = [
                 float(market.gain(place, false_asks(place)))
                 for seed, market in enumerate(markets)
@@ -121,7 +121,7 @@ def _sizes(gains: Gains) -> Table:
 def _collusion() -> Table:
     rows = list[list[str]]()
     for owned in (2, 4, 8, 20):
-        for name, cap in (("none", None), ("40 %", CAP)):
+        for name, cap in (("none", None), ("40 %", OWNER_CAP_SHARE)):
             markets = [SeededMarket(MarketSetting(cap=cap, owned=owned), seed) for seed in range(20)]
             places = [random.Random(seed).randrange(40 // owned) * owned for seed in range(20)]
             one = [
@@ -150,7 +150,7 @@ def _collusion() -> Table:
 def _budget() -> Table:
     rows = list[list[str]]()
     for budget in (None, Fraction(3, 2), Fraction(1), Fraction(9, 10), Fraction(7, 10), Fraction(1, 2)):
-        markets = [SeededMarket(MarketSetting(cap=CAP, budget=budget), seed) for seed in range(40)]
+        markets = [SeededMarket(MarketSetting(cap=OWNER_CAP_SHARE, budget=budget), seed) for seed in range(40)]
         gains = [
             float(market.gain(place, false_asks(place)))
             for seed, market in enumerate(markets)
@@ -180,7 +180,9 @@ def _thin() -> Table:
     rows = list[list[str]]()
     for nodes in (5, 10, 40):
         for need in (Fraction(3, 10), Fraction(1, 2), Fraction(4, 5)):
-            markets = [SeededMarket(MarketSetting(cap=CAP, nodes=nodes, need=need), seed) for seed in range(40)]
+            markets = [
+                SeededMarket(MarketSetting(cap=OWNER_CAP_SHARE, nodes=nodes, need=need), seed) for seed in range(40)
+            ]
             priced = [node.price for market in markets for node in market.true.nodes]
             at_reserve = sum(price == RESERVE for price in priced) / max(1, len(priced))
             short = statistics.mean(

@@ -17,9 +17,9 @@ import msgspec
 from benchmarks.harness import bench
 from benchmarks.market import epoch_close
 from echo2.coordinator.market.epochs import announce, draw, open_epoch
-from echo2.coordinator.market.holdback import earned, released, vested
-from echo2.coordinator.market.throughput import NEW, measured
-from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, accrued, unvested
+from echo2.coordinator.market.holdback import earned_tranche, release_tranches, vest_tranches
+from echo2.coordinator.market.throughput import NEW_NODE, measure_node
+from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, accrued_account, unvested_account
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import T0
 from tests.support.market_world import TERMS, MarketWorld, key_of
@@ -52,7 +52,7 @@ def market_of(folder: Path, nodes: int) -> MarketWorld:
     state, service = world.market.service.state, world.market.service
     for name in names:
         first = [epoch_close.record(chance, T0 - (40 - number) * 20_000) for number in range(40)]
-        state.measurements[name] = measured(NEW, first).throughput
+        state.measurements[name] = measure_node(NEW_NODE, first).throughput
         state.asks[name] = chance.randint(10**7, 10**9)
     rates = sum(one.lower for one in state.measurements.values())
 
@@ -67,13 +67,13 @@ def market_of(folder: Path, nodes: int) -> MarketWorld:
     changes = list[tuple[str, int]]()
     for name in [one.node.decode() for one in state.open.plan.market.nodes]:
         pay = [
-            earned(T0 - place * QUARTER + 3, chance.randint(2_000, 12_000), chance.randint(10**8, 10**10))
+            earned_tranche(T0 - place * QUARTER + 3, chance.randint(2_000, 12_000), chance.randint(10**8, 10**10))
             for place in range(TRANCHES, 0, -1)
         ]
-        state.tranches[name] = released(vested(pay, T0 - 1)[0], T0 - 1, True)[0]
+        state.tranches[name] = release_tranches(vest_tranches(pay, T0 - 1)[0], T0 - 1, True)[0]
         state.records[name] = [epoch_close.record(chance, T0 + number * 20_000) for number in range(10)]
-        changes.append((accrued(name), sum(one.accrued for one in state.tranches[name])))
-        changes.append((unvested(name), sum(one.unvested for one in state.tranches[name])))
+        changes.append((accrued_account(name), sum(one.accrued for one in state.tranches[name])))
+        changes.append((unvested_account(name), sum(one.unvested for one in state.tranches[name])))
     changes.append((ESCROW, state.open.plan.budget))
     changes.append((FUND, -sum(amount for _, amount in changes)))
     world.group_service.ledger.append(T0, "balances.brought", "begun", _Begun(), [Posting(*one) for one in changes])

@@ -28,7 +28,7 @@ from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import environment, real_programs
-from echo2.coordinator.demo.demo_settings import TINY, DemoSettings
+from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoSettings
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.p2p.errors import Unreachable
@@ -38,11 +38,11 @@ LEFT_OUT: Final = 5
 BATCH: Final = 8
 """Groups per step."""
 NODES: Final = 4
-TIMED: Final = dataclasses.replace(TINY, warm_up={**TINY.warm_up, "steps": 20})
+TIMED: Final = dataclasses.replace(TINY_DEMO, warm_up={**TINY_DEMO.warm_up, "steps": 20})
 """The demo's settings with a short warm-up: where times are given, the policy's skill does not count."""
 SETTINGS: Final = dataclasses.replace(
     TIMED,
-    run={**TINY.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32,
+    run={**TINY_DEMO.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32,
          "evaluate_every": 1000},
 )  # fmt: skip
 _LOOK: Final = 0.25

@@ -7,7 +7,7 @@ is measured anew as draws go on.
 
 from collections import deque
 
-from echo2.coordinator.leases.lease_window import DRAWS, CompletedBatch, LeaseWindow
+from echo2.coordinator.leases.lease_window import REMEMBERED_DRAWS, CompletedBatch, LeaseWindow
 
 
 class BoundWindow(LeaseWindow):
@@ -15,7 +15,7 @@ class BoundWindow(LeaseWindow):
 
     def __init__(self, staleness: int, batch: int) -> None:
         super().__init__(staleness, batch)
-        self._latencies = deque[int](maxlen=DRAWS)
+        self._latencies = deque[int](maxlen=REMEMBERED_DRAWS)
 
     @property
     def batches(self) -> float:

@@ -28,7 +28,7 @@ from echo2.coordinator.demo.demo_payments import PROVIDER, DemoPayments
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.coordinator.demo.processes import ProcessFault
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.ledger.payout_facts import MINOR, SentPayment
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, SentPayment
 from echo2.runtime.checkout import checkout_command
 from echo2.runtime.figures import figure
 from echo2.runtime.python_command import module_command
@@ -104,7 +104,7 @@ class PayTrial(DemoPayments):
         change = SetChange(payout=RoleKeys(keys=[public], threshold=1))
         keys_commands.export_root(self.home, request, change, now=now)
         keys_commands.sign(request, RunFolder(self.home).keys, secret=None, confirm=lambda lines: True)
-        keys_commands.install(self.home, safe / f"request{keys_commands.SIGNED}", secret=None)
+        keys_commands.install(self.home, safe / f"request{keys_commands.SIGNED_SUFFIX}", secret=None)
 
     def pay(self, nodes: Sequence[NodeRow], alive: Iterable[str]) -> None:
         """Pay out what is payable. `alive`: names of the nodes that run. Raises `ProcessFault`."""
@@ -214,7 +214,7 @@ def provider_flaws(rows: Sequence[Mapping[str, object]], payments: Sequence[Sent
         f"the provider moved money for {key}, which the ledger has not" for key in amounts.keys() - _keys(payments)
     ]
     for one in payments:
-        wanted = [one.sent.amount // MINOR]
+        wanted = [one.sent.amount // UNITS_PER_HUNDREDTH]
         if amounts.get(one.key, []) != wanted:
             flaws.append(f"payment {one.key} of {wanted[0]} was moved as {amounts.get(one.key, [])}")
         if one.state == "sent" or one.question:

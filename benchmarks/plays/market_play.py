@@ -30,7 +30,7 @@ from echo2.coordinator.market.epochs import (
     vest,
 )
 from echo2.coordinator.market.market_state import MarketState
-from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measured
+from echo2.coordinator.market.throughput import HOUR, LeasedGroup, Throughput, measure_node
 from echo2.ledger.ledger_entries import FUND, Entry, Posting
 from echo2.protocol.sealed_asks import commitment
 
@@ -104,7 +104,7 @@ class MarketPlay:
         """Let nodes be measured already, by groups that they did one after the other until now."""
         for node, rate in rates.items():
             done = steady(rate, self.now - groups * TURNAROUND, groups * TURNAROUND)
-            self.state.measurements[node] = measured(Throughput(), done).throughput
+            self.state.measurements[node] = measure_node(Throughput(), done).throughput
 
     def epoch(
         self,

@@ -13,7 +13,7 @@ from echo2.coordinator.command_line.market_app import PriceMode
 from echo2.coordinator.market.epoch_terms import MOST_MONEY
 from echo2.coordinator.market.market_quote import QuoteChanges
 from echo2.coordinator.market.quote_text import amount_of, check_changes
-from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, BadAsk
 
 market_simulate_app = typer.Typer(**PASSED_APP)
 
@@ -43,7 +43,7 @@ def market_simulate(
     most, whole = amount_of(reserve, "--reserve"), None if budget is None else amount_of(budget, "--budget")
     check_changes(QuoteChanges(reserve=most, budget=whole))
     cost = amount_of(ask, "--ask")
-    if not LEAST <= cost <= MOST:
+    if not LEAST_ASK <= cost <= MOST_ASK:
         raise BadAsk(f"--ask is {ask}: a cost per hour lies from 0.000001 to 100000")
     population = market_simulation.Population(nodes, cost, 1000 * rate, Fraction(str(need)), Fraction(str(away)))
     terms = PlayTerms(

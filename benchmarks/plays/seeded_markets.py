@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from echo2.coordinator.market.activation import Offer
-from echo2.coordinator.market.prices import MILLI, Market, Mode, PriceTerms, cleared
+from echo2.coordinator.market.prices import MILLI, Market, Mode, PriceTerms, clear_market
 from echo2.coordinator.market.throughput import HOUR
 
 NODES: Final = 40
@@ -116,7 +116,7 @@ class SeededMarket:
         for place, each in percent.items():
             offers[place] = offers[place]._replace(ask=offers[place].ask * each // 100)
         terms = PriceTerms(self._need, RESERVE, budget, HOUR, self._beacon, Fraction(0), mode, self.setting.cap)
-        return cleared(offers, terms, self._owners)
+        return clear_market(offers, terms, self._owners)
 
 
 def drawn_offers(setting: MarketSetting, seed: int) -> list[Offer]:

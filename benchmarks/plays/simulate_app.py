@@ -8,7 +8,7 @@ import typer
 from benchmarks.plays import comparison, drawn_runs, told
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
 from echo2.coordinator.command_line.command_options import errors_reported
-from echo2.coordinator.command_line.trials_app import MOST
+from echo2.coordinator.command_line.trials_app import MOST_FIGURE
 from echo2.runtime.errors import LocalFault
 
 simulate_app = typer.Typer(**PASSED_APP)
@@ -18,33 +18,41 @@ simulate_app = typer.Typer(**PASSED_APP)
 @errors_reported
 def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
-    minutes: Annotated[float, typer.Option(min=1, max=MOST, help="Simulated time.")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=1, max=MOST_FIGURE, help="Simulated time.")] = 60.0,
     supply: Annotated[
-        float, typer.Option(min=0.01, max=MOST, help="What they make, over what the learner consumes.")
+        float, typer.Option(min=0.01, max=MOST_FIGURE, help="What they make, over what the learner consumes.")
     ] = 1.5,
     equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=MOST, help="Groups per step.")] = 64,
-    staleness: Annotated[int, typer.Option(min=1, max=MOST, help="S, steps that a group may be old.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups per step.")] = 64,
+    staleness: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="S, steps that a group may be old.")] = 4,
     publish_every: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Steps from one version to the next (kappa).")
+        int, typer.Option(min=1, max=MOST_FIGURE, help="Steps from one version to the next (kappa).")
     ] = 1,
-    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="Groups at once in a node.")] = 1,
-    step_seconds: Annotated[float, typer.Option(min=0.001, max=MOST, help="Seconds of the learner's step (T).")] = 60.0,
+    at_once: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups at once in a node.")] = 1,
+    step_seconds: Annotated[
+        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Seconds of the learner's step (T).")
+    ] = 60.0,
     life: Annotated[
-        float | None, typer.Option(min=0.1, max=MOST, help="Mean minutes until a node leaves.", show_default="it stays")
+        float | None,
+        typer.Option(min=0.1, max=MOST_FIGURE, help="Mean minutes until a node leaves.", show_default="it stays"),
     ] = None,
-    away: Annotated[float, typer.Option(min=0.1, max=MOST, help="Mean minutes until it is back.")] = 5.0,
-    broadcast: Annotated[float, typer.Option(min=0.0, max=MOST, help="Seconds of a version to the nodes.")] = 12.0,
+    away: Annotated[float, typer.Option(min=0.1, max=MOST_FIGURE, help="Mean minutes until it is back.")] = 5.0,
+    broadcast: Annotated[
+        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds of a version to the nodes.")
+    ] = 12.0,
     star: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Seconds of a version to all nodes without peers, for --ablate.")
+        float,
+        typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds of a version to all nodes without peers, for --ablate."),
     ] = 0.0,
-    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Supply of the active nodes over the need.")] = 1.1,
-    price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Median ask per hour; 0: nobody asks.")] = 0.0,
+    gamma: Annotated[
+        float, typer.Option(min=1.0, max=MOST_FIGURE, help="Supply of the active nodes over the need.")
+    ] = 1.1,
+    price: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Median ask per hour; 0: nobody asks.")] = 0.0,
     learner_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Price of the learner's device per hour.")
+        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of the learner's device per hour.")
     ] = 0.0,
     scorer_load: Annotated[
-        float, typer.Option(min=0.001, max=MOST, help="Time of one scorer for a step's groups, over the step's.")
+        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Time of one scorer for a step's groups, over the step's.")
     ] = 0.3,
     scorers: Annotated[int, typer.Option(min=1, max=1024, help="Scorers.")] = 1,
     length_spread: Annotated[
@@ -58,13 +66,17 @@ def simulate(
         typer.Option("--class", help="COUNT:SPEED:ASK of nodes alike, repeated; for --nodes, --equal and --price."),
     ] = None,
     version_mb: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="MB of a version; for --broadcast and --star.")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="MB of a version; for --broadcast and --star.")
     ] = None,
-    uplink: Annotated[float, typer.Option(min=0.001, max=MOST, help="Uplink of the coordinator, Mbit/s.")] = 1000.0,
-    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST, help="Uplink of a node, Mbit/s.")] = 100.0,
-    node_downlink: Annotated[float, typer.Option(min=0.001, max=MOST, help="Downlink of a node, Mbit/s.")] = 1000.0,
+    uplink: Annotated[
+        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Uplink of the coordinator, Mbit/s.")
+    ] = 1000.0,
+    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Uplink of a node, Mbit/s.")] = 100.0,
+    node_downlink: Annotated[
+        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Downlink of a node, Mbit/s.")
+    ] = 1000.0,
     uplink_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Price per GB that the coordinator sends.")
+        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price per GB that the coordinator sends.")
     ] = 0.0,
     prompts: Annotated[
         int, typer.Option(min=0, max=65_536, help="Prompts of several difficulties; 0: all are alike.")

@@ -25,8 +25,8 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from echo2.coordinator.learner.objective.advantages import compute, contrasting, has_no_signal, signal_of
-from echo2.coordinator.prompts.prompt_choice import ChoiceSummary, PromptFigures, candidates, chosen
-from echo2.coordinator.prompts.prompt_records import GroupFigures, figures_of, summed, with_group
+from echo2.coordinator.prompts.prompt_choice import ChoiceSummary, PromptFigures, candidates, choose_prompt
+from echo2.coordinator.prompts.prompt_records import GroupFigures, figures_of, sum_groups, with_group
 from echo2.coordinator.prompts.prompts import PromptOrder
 
 DEAD: Final = 0.2
@@ -92,7 +92,7 @@ class SimulatedPrompts:
             return self._order.index(position)
         tried = [self._figures(index) for index in candidates(self._order, position)]
         neutral = self._variances // max(1, len(self._groups))
-        return chosen(self._order, position, ChoiceSummary(neutral, tried))
+        return choose_prompt(self._order, position, ChoiceSummary(neutral, tried))
 
     def successes(self, index: int) -> int:
         """Draw how many rollouts of a prompt's group earn 1 (assumptions 1 and 3)."""
@@ -131,7 +131,7 @@ class SimulatedPrompts:
         )
 
     def _figures(self, index: int) -> PromptFigures:
-        return summed(self._groups.get(index, []))
+        return sum_groups(self._groups.get(index, []))
 
     def _chance(self, index: int) -> float:
         return 1 / (1 + math.exp(-min(max(self._logits[index] + self._learned, -700.0), 700.0)))

@@ -33,9 +33,9 @@ from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress,
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
 from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
-from echo2.coordinator.market.activation import ActivationTerms, Offer, activated
+from echo2.coordinator.market.activation import ActivationTerms, Offer, activate_offers
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
-from echo2.coordinator.prompts.prompt_window import AHEAD
+from echo2.coordinator.prompts.prompt_window import POSITIONS_AHEAD
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 
@@ -164,7 +164,7 @@ class SimulatedRun:
             return False
         node.loaded, now = node.newest, self._now()
         applied = Acknowledgement(era=1, version=node.loaded, heard=0, complete=0, applied=0)
-        self.broadcasts.acknowledged(node.key.hex(), applied, now, here_since=node.here_since, admitted=True)
+        self.broadcasts.on_acknowledgement(node.key.hex(), applied, now, here_since=node.here_since, admitted=True)
         self._reach = self.broadcasts.reach() or 0.0
         return True
 
@@ -194,7 +194,7 @@ class SimulatedRun:
         spread, prompts = self.scene.length_spread, self.prompts
         if not spread and prompts is None:
             return LeasedPrompt()
-        while len(self.window) < AHEAD:
+        while len(self.window) < POSITIONS_AHEAD:
             length = self.random.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
             index = prompts.prompt_at(self._next_position) if prompts else 0
             self.window.append(LeasedPrompt(length, index))
@@ -315,7 +315,7 @@ class SimulatedRun:
         assert scene.order is not None
         epoch = int(self.clock.now / EPOCH).to_bytes(8)
         terms = ActivationTerms(int(need), None, Fraction(0), epoch, scene.order)
-        chosen = set(activated(offers, terms).active)
+        chosen = set(activate_offers(offers, terms).active)
         for node in self.nodes:
             before, node.active = node.active, node.key in chosen
             if before != node.active:
@@ -336,9 +336,9 @@ class SimulatedRun:
         left, now, requester = self._left(node), self._now(), self._requester(node)
         all_of_s = (self.scene.staleness + 1) * self.scene.batch
         whole = self.lease_window.groups(now, behind=False) if self.windowed else all_of_s
-        if left > 0 and self.shares.refused(requester, Room(whole, left, 0, 0), now) is None:
-            self.shares.served(requester)
-            self.retries.given(node.key, now)
+        if left > 0 and self.shares.denial_for(requester, Room(whole, left, 0, 0), now) is None:
+            self.shares.on_service(requester)
+            self.retries.on_grant(node.key, now)
             return None
         again = self.retries.after(node.key, now, party=requester.origin.party)
         self.shares.waits(requester, back_by(now, again), now)
@@ -394,7 +394,7 @@ class SimulatedRun:
         self.lost += before - len(self.buffer)
         if self.step % scene.publish_every == 0:
             self.published, self.published_at = self.step, self._now()
-            self.broadcasts.announced(1, self.published, self.published_at)
+            self.broadcasts.on_announcement(1, self.published, self.published_at)
             self._broadcast()
         self._draw()
 

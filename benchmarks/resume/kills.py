@@ -30,7 +30,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.checkpoints import journal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.model_folder import TINY_MODEL
 from echo2.tasks.tokenizer import CHAR_SIZE
 
 BATCH: Final = 4
@@ -75,9 +75,9 @@ def make_run(folder: Path, steps: int) -> None:
         "https": {"listen": []},
         "learner": {"warmup_steps": 2, "learning_rate": 1e-3},
     }  # fmt: skip
-    config = setup.settings_for(TINY, flags, env={})
+    config = setup.settings_for(TINY_MODEL, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32)
-    run = setup.init(folder, TINY, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    run = setup.init(folder, TINY_MODEL, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
     with Database.open(run.folder.database) as database:
         fill(database, 8, groups=BATCH * steps, samples=4, words=CHAR_SIZE)
 

@@ -53,9 +53,9 @@ from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
 from echo2.coordinator.verification.calibration import fit
 from echo2.coordinator.verification.mixed_machines import mixed_machines
-from echo2.coordinator.verification.verification import EXACT, wrong_tokens
+from echo2.coordinator.verification.verification import EXACT_THRESHOLDS, wrong_tokens
 from echo2.engines.engine import Dtype
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import is_exact
 
@@ -134,7 +134,7 @@ class Experiment:
         """Return whether each group has a token that is wrong by more than the margin, and the number of tokens."""
         wrong, tokens = [], 0
         for job, samples in groups:
-            beyond, compared = wrong_tokens(await self._scorer.score(job, packed(samples)), EXACT)
+            beyond, compared = wrong_tokens(await self._scorer.score(job, pack_samples(samples)), EXACT_THRESHOLDS)
             wrong.append(beyond > 0)
             tokens += compared
         return wrong, tokens

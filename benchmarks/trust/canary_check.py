@@ -18,7 +18,7 @@ from benchmarks.trust.machines import Generated
 from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
 from echo2.coordinator.leases.kinds.canary_answers import answer_of_group
 from echo2.coordinator.verification.submitted_group import decode_stored_group
-from echo2.engines.process.messages import float_bytes, packed
+from echo2.engines.process.messages import float_bytes, pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Rollout, Segment, Submission
@@ -32,10 +32,10 @@ async def canary_check(scorer: EngineProcess, groups: Sequence[Generated]) -> Cl
     """Measure `GROUPS` of these groups; return the claim on the sum of their times."""
     passes, checks, tokens = 0.0, 0.0, 0
     for group in groups[:GROUPS]:
-        best, scores = float("inf"), await scorer.score(group.job, packed(group.samples))
+        best, scores = float("inf"), await scorer.score(group.job, pack_samples(group.samples))
         for _ in range(TIMES):
             began = time.perf_counter()
-            await scorer.score(group.job, packed(group.samples))
+            await scorer.score(group.job, pack_samples(group.samples))
             best = min(best, time.perf_counter() - began)
         passes += best
         behaviour = msgspec.msgpack.encode([float_bytes(one.logprobs) for one in scores])

@@ -9,7 +9,7 @@ import msgspec
 from benchmarks.trust.machines import SHIFT, Engines, Generated, count, part, reward
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.engines.engine import Dtype, Job, Sample
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 
 CHOICES: Final = 4
@@ -41,7 +41,7 @@ def _under(engines: Engines, group: Generated, index: int, seeds: str) -> Genera
 async def best_of(engines: Engines, dtype: Dtype, weights: Path, first: int) -> list[Generated]:
     """Return groups in which each sample is the one of highest reward among `CHOICES`."""
     groups: list[Generated] = []
-    async with engines.started(MACHINE, dtype, weights) as engine:
+    async with engines.start_time_of(MACHINE, dtype, weights) as engine:
         while count(groups) < engines.tokens:
             index = first + len(groups)
             jobs = [engines.prompts.job(index, MACHINE.rows, seeds) for seeds in ("", "x", "y", "z")[:CHOICES]]
@@ -56,8 +56,8 @@ async def prefilled(
     """Return groups whose rollouts begin with `PREFIX` tokens that the node chose, and go on by the lease's noise."""
     groups: list[Generated] = []
     async with (
-        engines.started(MACHINE, dtype, weights) as engine,
-        engines.started(MACHINE, dtype, weights, {SHIFT: str(PREFIX)}) as going_on,
+        engines.start_time_of(MACHINE, dtype, weights) as engine,
+        engines.start_time_of(MACHINE, dtype, weights, {SHIFT: str(PREFIX)}) as going_on,
     ):
         while count(groups) < engines.tokens:
             job = engines.prompts.job(first + len(groups), MACHINE.rows)
@@ -71,7 +71,7 @@ async def _prefilled(engine: EngineProcess, going_on: EngineProcess, scorer: Eng
     others = await engine.generate(msgspec.structs.replace(job, limit=PREFIX, seeds=seeds))
     prefix = [token for token in max((other.tokens for other in others), key=len) if token != job.eos]
     start = Sample(tokens=prefix, turns=[len(prefix)], logprobs=[0.0] * len(prefix))
-    (score,) = await scorer.score(part(job, slice(0, 1)), packed([start]))
+    (score,) = await scorer.score(part(job, slice(0, 1)), pack_samples([start]))
     rest = await going_on.generate(
         msgspec.structs.replace(job, prompt=[*job.prompt, *prefix], limit=job.limit - len(prefix))
     )

@@ -10,7 +10,7 @@ import msgspec
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
 from echo2.engines.engine import Dtype, Job, Sample
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.runtime.checkout import checkout_command
 
@@ -59,7 +59,7 @@ class Engines(NamedTuple):
     device: str = "cpu"
 
     @asynccontextmanager
-    async def started(
+    async def start_time_of(
         self, machine: MixedMachine, dtype: Dtype, weights: Path, env: Mapping[str, str] | None = None
     ) -> AsyncIterator[EngineProcess]:
         """Yield an engine with its weights loaded. `env`: of benchmarks/trust/altered_host.py."""
@@ -74,7 +74,7 @@ class Engines(NamedTuple):
     async def generate(self, machine: MixedMachine, dtype: Dtype, weights: Path, first: int) -> list[Generated]:
         """Let a machine generate groups of at least `tokens` tokens in all, with prompts from number `first` on."""
         groups: list[Generated] = []
-        async with self.started(machine, dtype, weights) as engine:
+        async with self.start_time_of(machine, dtype, weights) as engine:
             while count(groups) < self.tokens:
                 job = self.prompts.job(first + len(groups), machine.rows)
                 groups.append(Generated(job, await _group(engine, job, machine.alone)))
@@ -108,6 +108,6 @@ async def compare(scorer: EngineProcess, groups: Sequence[Generated]) -> list[To
     """Compare each group with the scorer's pass."""
     compared = []
     for job, samples in groups:
-        scores = await scorer.score(job, packed(samples))
+        scores = await scorer.score(job, pack_samples(samples))
         compared.append(compare_group(samples, scores, [reward(sample) for sample in samples], job.ends))
     return compared

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import bench
 from echo2.coordinator.verification.calibration import fit
-from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT, REFUSAL
+from echo2.coordinator.verification.evidence import BET_UNIT, BETS, DOUBT_EVIDENCE, REFUSAL_EVIDENCE
 from echo2.coordinator.verification.token_evidence import GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
 
 SURE: Final = 0.5
@@ -41,7 +41,7 @@ DRAWS: Final = 60
 MOST_GROUPS: Final = 400
 CALIBRATED: Final = 9 * 8192
 """Honest tokens of the Calibration."""
-THRESHOLDS: Final = (DOUBT, REFUSAL)
+THRESHOLDS: Final = (DOUBT_EVIDENCE, REFUSAL_EVIDENCE)
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from benchmarks.attacks.groups import group_of
 from benchmarks.harness.bench import Candidate, Claim, ratio, take_turns, timed
-from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.model_folder import TINY_MODEL
 from echo2.coordinator.run.setup import PRESETS
 from echo2.coordinator.verification.submitted_group import decode_group
 from echo2.coordinator.verification.verification import check, rewards
@@ -56,7 +56,7 @@ class _Group:
 
 def receipt_claims(quick: bool) -> list[Claim]:
     """Measure T0 of the tiny preset's group; return the claim."""
-    section = PRESETS[TINY]["run"]
+    section = PRESETS[TINY_MODEL]["run"]
     size, limit = int(section["group_size"]), int(section["limit"])
     text = FileTokenizer(char_tokenizer(), EOS)
     spec = RunSpec(

@@ -8,7 +8,14 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from echo2.coordinator.verification.calibration import fit
-from echo2.coordinator.verification.evidence import DOUBT, REFUSAL, EProcess, NodeEvidence, Tables, products
+from echo2.coordinator.verification.evidence import (
+    DOUBT_EVIDENCE,
+    REFUSAL_EVIDENCE,
+    EProcess,
+    NodeEvidence,
+    Tables,
+    products,
+)
 from echo2.coordinator.verification.token_evidence import DIFFERS, TokenArray
 
 ORDERS: Final = 20
@@ -60,8 +67,8 @@ def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
     for name, groups in machines.items():
         tables = fit({other: np.concatenate(parts) for other, parts in machines.items() if other != name})
         peaks = _peaks(groups, tables)
-        refused += sum(peak >= REFUSAL for peak in peaks)
-        doubted += sum(peak >= DOUBT for peak in peaks)
+        refused += sum(peak >= REFUSAL_EVIDENCE for peak in peaks)
+        doubted += sum(peak >= DOUBT_EVIDENCE for peak in peaks)
         tokens += sum(map(len, groups))
         rows.append([name, *describe(groups), max(peaks)])
     number = len(machines)

@@ -223,7 +223,7 @@ class SybilRun:
         self.learner.tell()
         texts = ["7", "8"] if lease.id in self.junk else None
         self.world.group_service.submissions.submit(node.key, encode(group(lease, texts)), self.world.now)
-        for waiting in self.world.group_service.undecided(1_000):
+        for waiting in self.world.group_service.list_undecided(1_000):
             if waiting.lease.id in self.junk:
                 lengths = [len(one.logprobs) // 4 for one in waiting.submission.rollouts]
                 wrong = [SampleScore(logprobs=[-0.5] * tokens, margins=[2.0] * tokens) for tokens in lengths]

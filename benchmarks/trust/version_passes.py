@@ -11,13 +11,13 @@ from benchmarks.harness.bench import Claim
 from benchmarks.trust.machines import Generated, compare
 from echo2.coordinator.verification.evidence import EProcess
 from echo2.coordinator.verification.version_pairs import (
-    BEGINNING,
+    FIRST_PAIR_EVIDENCE,
     ONE_IN,
     VersionCount,
     count_versions,
     version_products,
 )
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 
 ORDERS: Final = 20
@@ -42,7 +42,7 @@ async def pass_twice(
     await scorer.load(model, weights[before])
     passed = []
     for (job, samples), compared in zip(groups, under_version, strict=True):
-        scores = await scorer.score(job, packed(samples))
+        scores = await scorer.score(job, pack_samples(samples))
         (tokens,) = compared
         ends = np.cumsum([len(score.margins) for score in scores])[:-1]
         versions = count_versions(zip(np.split(tokens, ends), scores, strict=True))
@@ -79,7 +79,7 @@ def decided(dtype: str, nodes: Mapping[str, Sequence[PassedGroup]], stale: str) 
 
 def _run(groups: Sequence[PassedGroup], order: np.random.Generator) -> tuple[int, float]:
     """Return (tokens until refusal, at most `MOST_TOKENS`; highest E) of groups taken again and again."""
-    process, tokens, highest = BEGINNING.lifelong, 0, 0.0
+    process, tokens, highest = FIRST_PAIR_EVIDENCE.lifelong, 0, 0.0
     bets = [version_products(group.versions) for group in groups]
     while tokens < MOST_TOKENS and highest < REFUSAL:
         number = int(order.integers(len(groups)))

@@ -35,7 +35,7 @@ class CostTables:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._seen: set[Path] = set()
-        self.now = _latest(ledger.keyed(_PREFIX))
+        self.now = _latest(ledger.entries_with_prefix(_PREFIX))
 
     def read(self, folder: Path, run: bytes, keys: RoleKeys, at: int) -> list[Costs]:
         """Put the Costs of files that are new in a folder in force (rule 2), and return them. `at`: ms."""

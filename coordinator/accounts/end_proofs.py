@@ -5,7 +5,7 @@ Rules
    Its proof is its audit path there, beside the proof of that entry.
 2. An answer has ends of one entry alone: that of the first lease asked for that has one. The client asks again for the
    others. So a request reads at most one entry's ends, `lease_ends.MOST` of them.
-3. The trees of the last `REMEMBERED` entries are remembered: an entry's ends never change.
+3. The trees of the last `REMEMBERED_TREES` entries are remembered: an entry's ends never change.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from echo2.coordinator.database.database import Database
 from echo2.p2p.swarm import merkle
 from echo2.protocol.ledger_heads import EndProof
 
-REMEMBERED: Final = 4
+REMEMBERED_TREES: Final = 4
 
 
 class _Ends(NamedTuple):
@@ -56,7 +56,7 @@ class EndProofs:
             leases, outcomes = [lease for lease, _ in rows], [document for _, document in rows]
             tree = merkle.Tree.of([merkle.leaf_hash(outcome, sha256) for outcome in outcomes], sha256)
             self._remembered[entry] = _Ends(leases, outcomes, tree)
-            if len(self._remembered) > REMEMBERED:
+            if len(self._remembered) > REMEMBERED_TREES:
                 self._remembered.popitem(last=False)
         return self._remembered[entry]
 

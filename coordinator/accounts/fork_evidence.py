@@ -1,7 +1,7 @@
 """The evidence of another history: a head that a node holds and that the ledger in run.sqlite does not have."""
 
 from echo2.coordinator.accounts import two_logs
-from echo2.coordinator.accounts.run_logs import FOREIGN
+from echo2.coordinator.accounts.run_logs import FOREIGN_HEAD_FACT
 from echo2.coordinator.database.database import Database
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
@@ -13,7 +13,7 @@ def evidence(database: Database) -> str:
     """Return the sentence of the stored evidence; empty: there is none."""
     if logs := two_logs.evidence(database):
         return logs
-    sealed: bytes | None = database.fact(FOREIGN)
+    sealed: bytes | None = database.fact(FOREIGN_HEAD_FACT)
     if sealed is None:
         return ""
     head, newest = head_of(sealed), newest_head(database)

@@ -39,10 +39,10 @@ from echo2.runtime.figures import number_of
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
-SMALL: Final = 4096
+SMALL_ENTRY_BYTES: Final = 4096
 """Bytes of an entry that every answer has room for: the terms of an epoch come with its close, whatever its size."""
 
-REMEMBERED: Final = 1024
+REMEMBERED_HEADS: Final = 1024
 """Heads whose proofs are remembered."""
 
 Seal = Callable[[str, bytes], bytes]
@@ -153,18 +153,18 @@ class LedgerHeads:
         rows = self._database.all(f"SELECT sealed FROM ledger_heads {which}", parameters)
         return [StoredHead(_head(sealed), sealed) for (sealed,) in rows]
 
-    def grown(self, after: int | None) -> list[GrownHead]:
+    def heads_after(self, after: int | None) -> list[GrownHead]:
         """Return at most `MOST_HEADS` heads after number `after`, each with the proof from the head before; None: the
         newest alone."""
         newest = self.newest()
         if newest is None or after is None:
             return [] if newest is None else [GrownHead(sealed=newest.sealed)]
         last = min(newest.head.number, after + MOST_HEADS)
-        return [self._grown(number) for number in range(after + 1, last + 1)]
+        return [self._grown_head(number) for number in range(after + 1, last + 1)]
 
     def answer(self, request: LedgerRequest) -> LedgerResponse:
         """Return the heads and documents for a client (rule 5), without proofs of entries."""
-        heads = heads_up_to(self.logs, request, self.grown(request.after))
+        heads = heads_up_to(self.logs, request, self.heads_after(request.after))
         later = self.logs.after(request.log)
         if not later:
             return LedgerResponse(heads=heads, every=self.every)
@@ -175,8 +175,8 @@ class LedgerHeads:
         documents = [one.sealed for one in later]
         return LedgerResponse(heads=heads, every=self.every, restored=documents, continued=proof)
 
-    def _grown(self, number: int) -> GrownHead:
-        """Return one head with its proof; the last `REMEMBERED` are remembered, since a head never changes."""
+    def _grown_head(self, number: int) -> GrownHead:
+        """Return one head with its proof; the last `REMEMBERED_HEADS` are remembered, since a head never changes."""
         if number in self._remembered:
             return self._remembered[number]
         *before, one = self._select("WHERE number IN (?, ?) ORDER BY number", (number - 1, number))
@@ -184,7 +184,7 @@ class LedgerHeads:
         begun = self.logs.begun_between(before[0].head, one.head) if before else None
         restored = [] if begun is None else self._ledger.tree.consistency(begun.size, one.head.size)
         self._remembered[number] = GrownHead(sealed=one.sealed, consistency=proof, restored=restored)
-        if len(self._remembered) > REMEMBERED:
+        if len(self._remembered) > REMEMBERED_HEADS:
             self._remembered.popitem(last=False)
         return self._remembered[number]
 
@@ -196,7 +196,7 @@ class LedgerHeads:
         proofs: list[EntryProof] = []
         left = MOST_BYTES
         for number in entries:
-            if proofs and self._ledger.bytes_of(number) > max(left, SMALL):
+            if proofs and self._ledger.bytes_of(number) > max(left, SMALL_ENTRY_BYTES):
                 continue
             proof = self.proof(number, size)
             if proof is None:
@@ -205,7 +205,7 @@ class LedgerHeads:
             proofs.append(proof)
         return proofs
 
-    def numbered(self, keys: Sequence[str]) -> list[int]:
+    def entry_numbers(self, keys: Sequence[str]) -> list[int]:
         """Return the numbers of the entries with these keys, as far as there are any."""
         return [number for key in keys if (number := self._ledger.number_of(key)) is not None]
 

@@ -22,11 +22,11 @@ from echo2.ledger.standing import Standing, at, rank
 from echo2.p2p.identity import peer_id, public_key
 
 Remarked = Literal["node.vouched", "node.banned", "node.unbanned", "node.noted"]
-SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
+SERVED_CONDITION = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
 """SQL condition: a row of `nodes` is neither banned nor suspended at `?`, ms."""
 
 
-_PUT: Final = f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})"
+_PUT_ACCOUNT: Final = f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})"
 
 
 def account_of(database: Database, node: bytes) -> KeyAccount:
@@ -43,13 +43,13 @@ class AccountObservers(NamedTuple):
     entries: Sequence[Callable[[Entry], None]] = ()
 
 
-NOBODY: Final = AccountObservers()
+NO_OBSERVERS: Final = AccountObservers()
 
 
 class Accounts:
     """The table `accounts`, and the entries that concern only a key. A node is its public key, 32 bytes."""
 
-    def __init__(self, database: Database, ledger: Ledger, observers: AccountObservers = NOBODY) -> None:
+    def __init__(self, database: Database, ledger: Ledger, observers: AccountObservers = NO_OBSERVERS) -> None:
         self.database = database
         self._ledger = ledger
         self._observers = observers
@@ -72,7 +72,7 @@ class Accounts:
     def _put(self, node: str, account: KeyAccount) -> None:
         key = public_key(node)
         is_new = rank(account) == "proven" and rank(self.account(key)) != "proven"
-        self.database.later(_PUT, (key, *account))
+        self.database.later(_PUT_ACCOUNT, (key, *account))
         self.database.written.put("accounts", key, account)
         if is_new:
             for take in self._observers.proven:
@@ -93,7 +93,7 @@ class Accounts:
 
     def entries(self, node: bytes) -> list[Entry]:
         """Return the suspensions and remarks of a key, oldest first."""
-        return self._ledger.keyed(f"{_prefix(node)}:")
+        return self._ledger.entries_with_prefix(f"{_prefix(node)}:")
 
     def _append(self, now: int, kind: str, node: bytes, facts: msgspec.Struct) -> Entry:
         with self.database.transaction():

@@ -30,7 +30,7 @@ from echo2.ledger.ledger_entries import (
     Tampered,
     Tip,
     canonical,
-    chained,
+    chain_hash,
     check_postings,
     transfer,
 )
@@ -39,12 +39,12 @@ POINTS_ISSUED = 1_000_000_000_000
 """Milli-RE that move from the fund to escrow whenever escrow runs out, on top of the amount due, in points mode."""
 
 _BEFORE_ALL = -(1 << 63)
-_INSERT: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_ENTRY: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Ledger:
-    """The ledger in a database. Only `append` and `issue_points` write. `tree`: over its entries."""
+    """The ledger in a database. Only `append` and `issue_points` write. `tree`: tree over its entries."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -69,9 +69,9 @@ class Ledger:
             end = self._end()
             seq = end.entries + 1
             written = canonical(seq, at, kind, key, postings, data)
-            entry = Entry(seq, at, kind, key, postings, data, chained(end.hash, written))
+            entry = Entry(seq, at, kind, key, postings, data, chain_hash(end.hash, written))
             if lacking is not None or not self._insert(entry, new=new):
-                return self._known(entry, lacking)
+                return self._earlier_entry(entry, lacking)
             self.tree.append(end.entries, written)
             for posting in postings:
                 self._post(posting)
@@ -83,7 +83,7 @@ class Ledger:
         for account, amount in postings:
             changes[account] = changes.get(account, 0) + amount
         for account, amount in postings:
-            if amount < 0 and account != FUND and self._owned(account) + changes[account] < 0:
+            if amount < 0 and account != FUND and self._balance_of(account) + changes[account] < 0:
                 return account
         return None
 
@@ -91,13 +91,13 @@ class Ledger:
         """Write the row of an entry; return False if its key is known. Nothing is written then."""
         row = (*entry[:4], _encode(entry.postings), entry.facts, entry.hash)
         if new:
-            self._database.later(_INSERT, row, first=True)
-        elif not self._database.do(f"{_INSERT} ON CONFLICT (key) DO NOTHING", row):
+            self._database.later(_INSERT_ENTRY, row, first=True)
+        elif not self._database.do(f"{_INSERT_ENTRY} ON CONFLICT (key) DO NOTHING", row):
             return False
         self._database.written.put("entries", "end", Tip(entry.seq, entry.hash))
         return True
 
-    def _known(self, entry: Entry, lacking: str | None) -> Entry:
+    def _earlier_entry(self, entry: Entry, lacking: str | None) -> Entry:
         """Return the entry that was written under the key of `entry` before (rule 1)."""
         known = self.find(entry.key)
         if known is None:
@@ -119,7 +119,7 @@ class Ledger:
         """Return the end for an append."""
         return self._database.written.get("entries", "end") or self.tip()
 
-    def _owned(self, account: str) -> int:
+    def _balance_of(self, account: str) -> int:
         """Return the balance of an account for an append."""
         amount: int | None = self._database.written.get("balances", account)
         if amount is None:
@@ -129,7 +129,7 @@ class Ledger:
 
     def issue_points(self, at: int, least: int) -> None:
         """Raise escrow to at least `least` from the operator's fund, in points mode."""
-        if self._owned(ESCROW) < least:
+        if self._balance_of(ESCROW) < least:
             issue = _Issue(amount=POINTS_ISSUED + least)
             key = f"points:{self.tip().entries + 1}"
             self.append(at, "points.issued", key, issue, transfer(FUND, ESCROW, issue.amount))
@@ -147,7 +147,7 @@ class Ledger:
         row = self._database.one("SELECT * FROM entries WHERE key = ?", (key,))
         return None if row is None else _entry(row)
 
-    def keyed(self, prefix: str) -> list[Entry]:
+    def entries_with_prefix(self, prefix: str) -> list[Entry]:
         """Return the entries whose keys begin with `prefix`, in order."""
         rows = self._database.all(
             "SELECT * FROM entries WHERE key >= ? AND key < ? ORDER BY seq", (prefix, f"{prefix}\U0010ffff")
@@ -208,7 +208,7 @@ class Ledger:
             if entry.seq != seq:
                 raise Tampered(seq, f"is missing: entry {entry.seq} stands in its place")
             written = canonical(*entry[:6])
-            if chained(previous, written) != entry.hash:
+            if chain_hash(previous, written) != entry.hash:
                 raise Tampered(seq, "the stored hash is not that of the stored content")
             if next(stored, None) != (seq - 1, rows.append(written)):
                 raise Tampered(seq, "the stored tree is not that of the stored content")

@@ -2,7 +2,7 @@
 
 Rules
 1. Opening run.sqlite reads no history. So the ledger is verified in a thread, over one snapshot of the file, for at
-   most `SHARE` of the time: a million entries take about a minute, and delay no request.
+   most `CHECK_TIME_SHARE` of the time: a million entries take about a minute, and delay no request.
 2. Entries behind the snapshot follow by their own transactions. Heads compare the tree with the last head each time
    (coordinator/accounts/head_signing.py).
 3. A ledger that does not verify pauses the run, with the number of the first wrong entry as the reason in the log, on
@@ -25,7 +25,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import CHECK_EVERY, Database
 from echo2.ledger.ledger_entries import Entry, Tampered
 
-SHARE: Final = 0.25
+CHECK_TIME_SHARE: Final = 0.25
 AT_ONCE: Final = 256
 """Entries between two pauses; some 2 ms of work."""
 
@@ -40,7 +40,7 @@ class LedgerChecked(NamedTuple):
 
 
 class LedgerCheck:
-    """The verification of a run's ledger. `path`: of run.sqlite. `wrong`: called with the sentence of a fault."""
+    """The verification of a run's ledger. `path`: path of run.sqlite. `wrong`: called with the sentence of a fault."""
 
     def __init__(self, path: Path, wrong: Callable[[str], None]) -> None:
         self._path, self._wrong = path, wrong
@@ -56,7 +56,7 @@ class LedgerCheck:
         """Verify, then again once per day, until cancelled."""
         try:
             while True:
-                self._note(await anyio.to_thread.run_sync(self._verified, abandon_on_cancel=True))
+                self._note(await anyio.to_thread.run_sync(self._verify_ledger, abandon_on_cancel=True))
                 await anyio.sleep(CHECK_EVERY / 1000)
         finally:
             self._ended.set()
@@ -69,19 +69,19 @@ class LedgerCheck:
         else:
             _log.info("ledger verified", entries=outcome.entries)
 
-    def _verified(self) -> LedgerChecked:
+    def _verify_ledger(self) -> LedgerChecked:
         with Database.read(self._path) as database, database.reading():
             try:
-                return LedgerChecked(Ledger(database).verify(self._paced).entries)
+                return LedgerChecked(Ledger(database).verify(self._pace_entries).entries)
             except Tampered as error:
                 return LedgerChecked(fault=f"{error}: restore a copy, and keep this run.sqlite")
 
-    def _paced(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _pace_entries(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """Yield entries with pauses (rule 1), until the run ends."""
         began = time.perf_counter()
         for number, entry in enumerate(entries, start=1):
             yield entry
             if number % AT_ONCE == 0:
-                if self._ended.wait((time.perf_counter() - began) * (1 / SHARE - 1)):
+                if self._ended.wait((time.perf_counter() - began) * (1 / CHECK_TIME_SHARE - 1)):
                     return
                 began = time.perf_counter()

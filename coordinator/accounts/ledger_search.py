@@ -27,7 +27,7 @@ def find(ledger: Ledger, what: str) -> Iterator[Entry]:
     if what.isdecimal() and len(what) < 19:
         yield from filter(None, [ledger.entry(int(what))])
     elif _is_lease(what):
-        entries = [entry for prefix in _OF_LEASE for entry in ledger.keyed(f"{prefix}{what}")]
+        entries = [entry for prefix in _OF_LEASE for entry in ledger.entries_with_prefix(f"{prefix}{what}")]
         yield from sorted(entries)
     elif (entry := ledger.find(what)) is not None:
         yield entry
@@ -40,7 +40,7 @@ def _is_lease(what: str) -> bool:
     return len(what) == 32 and all(digit in "0123456789abcdef" for digit in what)
 
 
-def shown(entry: Entry) -> str:
+def format_entry(entry: Entry) -> str:
     """Return an entry as one line of JSON, bytes in hexadecimal digits."""
     told = {
         "entry": entry.seq, "at": entry.at, "kind": entry.kind, "key": entry.key,

@@ -3,9 +3,10 @@
 Rules
 1. Heads are answered to all; their proofs are remembered, so they cost a look-up.
 2. Requests for proofs cost CPU time of some 0.2 ms per entry. A party has `PER_PARTY` of them per second, all
-   together have `RATE`: at most a fifth of a core. Beyond that a request is answered with heads alone, and the node
-   asks again later. Origins without accepted work have `STRANGERS` of that: so they cannot delay the proofs of nodes
-   that work, which request no more leases without them (node/trust/proof_watch.py).
+   together have `LEDGER_REQUEST_RATE`: LEDGER REQUEST RATE at most a fifth of a core. Beyond that a request is answered
+   with heads alone, and the node asks again later. Origins without accepted work have `STRANGERS_REQUEST_RATE` of that:
+   so they cannot delay the proofs of nodes that work, which request no more leases without them
+   (node/trust/proof_watch.py).
 3. Requests for ends of leases (coordinator/accounts/end_proofs.py) cost up to 10 ms each, and an entry of up to 300 kB.
    A party has `ENDS_PER_PARTY` of them per second, all together have `ENDS_RATE`.
 4. Heads that are shown as evidence of a fork cost two signatures to verify, 0.2 ms: they count as requests for proofs.
@@ -25,11 +26,11 @@ from echo2.protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, Ledg
 
 PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""
-RATE: Final = 32.0
+LEDGER_REQUEST_RATE: Final = 32.0
 """Requests with entries per second, of all parties."""
-STRANGERS: Final = 8.0
+STRANGERS_REQUEST_RATE: Final = 8.0
 """Those of origins without accepted work."""
-BURST: Final = 64
+LEDGER_REQUEST_BURST: Final = 64
 ENDS_PER_PARTY: Final = 0.5
 """Requests with leases per second and party."""
 ENDS_RATE: Final = 4.0
@@ -48,8 +49,8 @@ class LedgerService:
     ) -> None:  # fmt: skip
         self._heads, self._ends, self._shown = heads, ends, shown
         self._origin_of, self._works, self._durable = origin_of, works, durable
-        self._of_workers = _Budget(PER_PARTY, RATE - STRANGERS, BURST, clock)
-        self._of_strangers = _Budget(PER_PARTY, STRANGERS, BURST, clock)
+        self._of_workers = _Budget(PER_PARTY, LEDGER_REQUEST_RATE - STRANGERS_REQUEST_RATE, LEDGER_REQUEST_BURST, clock)
+        self._of_strangers = _Budget(PER_PARTY, STRANGERS_REQUEST_RATE, LEDGER_REQUEST_BURST, clock)
         self._of_ends = _Budget(ENDS_PER_PARTY, ENDS_RATE, ENDS_BURST, clock)
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
@@ -62,7 +63,7 @@ class LedgerService:
             self._shown(peer, request.fork)
         proofs: list[EntryProof] = []
         if asks and of_entries.admit(party):
-            numbers = [*request.entries, *self._heads.numbered(request.keys)][:MOST_ENTRIES]
+            numbers = [*request.entries, *self._heads.entry_numbers(request.keys)][:MOST_ENTRIES]
             proofs = self._heads.proofs(numbers, request.size)
         ends: list[EndProof] = []
         if request.leases and self._of_ends.admit(party):

@@ -27,7 +27,7 @@ class UnknownPriceMode(LocalFault):
 class PayRule(NamedTuple):
     """One price mode.
 
-    `weight`: of a group, in units of the ledger. `fund`: called with (ledger, ms, units)
+    `weight`: weight of a group, in units of the ledger. `fund`: called with (ledger, ms, units)
     before a payment of so many units; ensures that escrow covers it. `at_once`: whether weight moves at the verdict.
     """
 
@@ -39,7 +39,7 @@ class PayRule(NamedTuple):
         """Return the postings by which weight moves from account to account (rule 4)."""
         return transfer(source, target, weight) if self.at_once else ()
 
-    def earned(self, costs: Costs | None, lengths: GroupLengths) -> int:
+    def group_earnings(self, costs: Costs | None, lengths: GroupLengths) -> int:
         """Return what a group earns (rule 3)."""
         return group_weight(costs, lengths, self.weight)
 

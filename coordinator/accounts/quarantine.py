@@ -28,7 +28,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.database.database import Database
-from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account
 from echo2.ledger.ledger_facts import VERDICT_RULES, QuarantineEnded
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
@@ -118,7 +118,7 @@ class Quarantine:
 
     def settle(self, judge: DayJudge, now: int) -> int:
         """Settle days that have ended (rules 2 and 6); return how many entries were written."""
-        rows = self._ended(now)
+        rows = self._ended_days(now)
         settled, before, self._after = 0, 0, self._after if len(rows) == AT_ONCE else _START
         for day, node in rows:
             if not judge.check_is_waited_for(node, day, now):
@@ -134,7 +134,7 @@ class Quarantine:
                 self._after = day, node
         return settled
 
-    def _ended(self, now: int) -> list[tuple[int, bytes]]:
+    def _ended_days(self, now: int) -> list[tuple[int, bytes]]:
         """Return at most `AT_ONCE` days that have ended, with their keys, behind the last one looked at."""
         places: list[tuple[int, bytes]] = []
         at = self._next(*self._after)
@@ -180,7 +180,7 @@ class Quarantine:
             rules=VERDICT_RULES, node=peer, day=day, groups=groups, weight=weight, released=released,
             calibration=by or b"", decided=decided,
         )  # fmt: skip
-        postings = self._pay.moves(quarantined(peer), accrued(peer) if released else ESCROW, weight)
+        postings = self._pay.moves(quarantine_account(peer), accrued_account(peer) if released else ESCROW, weight)
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"{PREFIX}{peer}:{day}", fact, postings)
             self._accounts.take(entry)

@@ -18,7 +18,7 @@ from typing import Final
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import PayRule
-from echo2.ledger.ledger_entries import ESCROW, Entry, accrued
+from echo2.ledger.ledger_entries import ESCROW, Entry, accrued_account
 from echo2.ledger.ledger_facts import LeaseReversed
 
 PREFIX: Final = "reversed:"
@@ -32,7 +32,7 @@ def find(ledger: Ledger, lease: bytes) -> Entry | None:
 def reverse(ledger: Ledger, accounts: Accounts, pay: PayRule, fact: LeaseReversed, now: int) -> Entry:
     """Write the entry of a reversal, in the caller's transaction, with escrow already covering a payment. `lacking` of
     the fact is set here. Raises `LedgerFault` for a second reversal of the lease."""
-    account = accrued(fact.node)
+    account = accrued_account(fact.node)
     if fact.paid or not pay.at_once:
         postings = pay.moves(ESCROW, account, fact.weight)
     else:

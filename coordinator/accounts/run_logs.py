@@ -29,16 +29,16 @@ from echo2.protocol.restored_logs import LogChain, LogRestored, SealedLog
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 
-RESTORED: Final = "restored"
+RESTORED_FACT: Final = "restored"
 """The fact that a copy was put in the place of run.sqlite: the number of its newest head."""
-FOREIGN: Final = "foreign_head"
+FOREIGN_HEAD_FACT: Final = "foreign_head"
 """The fact with the newest head that a node showed and the ledger lacks, sealed."""
 _COPY: Final = "restored_copy"
 _MOST_NUMBER: Final = 1 << 52
 
 
 class RestoredCopy(msgspec.Struct, frozen=True):
-    """State of a copy when it took the ledger's place. `number`: of its newest head. `at`: ms."""
+    """State of a copy when it took the ledger's place. `number`: number of its newest head. `at`: ms."""
 
     number: int
     size: int
@@ -47,11 +47,11 @@ class RestoredCopy(msgspec.Struct, frozen=True):
 
 def record(database: Database, copy: RestoredCopy) -> None:
     """Record in a copy that it takes the ledger's place (rule 2)."""
-    database.set_fact(RESTORED, copy.number)
+    database.set_fact(RESTORED_FACT, copy.number)
     database.set_fact(_COPY, msgspec.json.encode(copy))
 
 
-def recorded(database: Database) -> RestoredCopy | None:
+def recorded_copy(database: Database) -> RestoredCopy | None:
     """Return what the copy had that waits for its document or for its nodes; None: none does."""
     stored: bytes | None = database.fact(_COPY)
     return None if stored is None else msgspec.json.decode(stored, type=RestoredCopy)
@@ -59,7 +59,7 @@ def recorded(database: Database) -> RestoredCopy | None:
 
 def forget(database: Database) -> None:
     """Record that the copy counts as the ledger: heads are signed again."""
-    database.do("DELETE FROM facts WHERE name IN (?, ?)", (RESTORED, _COPY))
+    database.do("DELETE FROM facts WHERE name IN (?, ?)", (RESTORED_FACT, _COPY))
 
 
 def read_logs(place: RunFolder, chain: Sequence[Root]) -> LogChain:
@@ -82,14 +82,14 @@ def of_ledger(ledger: Ledger, logs: LogChain) -> int:
 def newest_shared(database: Database, logs: LogChain) -> int | None:
     """Return the number of the newest LedgerHead that each copy had which took the ledger's place, as far as it is
     known; None: it is of none. Behind it the run's histories may differ."""
-    copy = recorded(database)
+    copy = recorded_copy(database)
     numbers = [one.document.number for one in logs.logs] + ([copy.number] if copy is not None else [])
     return min(numbers, default=None)
 
 
 def next_log(database: Database, logs: LogChain, chain: Sequence[Root]) -> LogRestored:
     """Return the document that begins the next log, unsigned (rule 4). Raises `LocalFault`."""
-    copy, shown = recorded(database), database.fact(FOREIGN)
+    copy, shown = recorded_copy(database), database.fact(FOREIGN_HEAD_FACT)
     if copy is None:
         raise LocalFault(
             "run.sqlite is no copy that waits for a new log: put one there by `echo2-coord restore`, and start the run"
@@ -134,7 +134,7 @@ class RunLogs:
         """Take a document that was put into the folder (rule 2); return it. `now`: ms. Raises `Untrusted`."""
         if (self._place.restored / str(self.logs.serial + 1)).exists():
             self.logs = read_logs(self._place, self._chain())
-        copy = recorded(self._database)
+        copy = recorded_copy(self._database)
         if copy is None or not self.logs.logs:
             return None
         one = self.logs.logs[-1]
@@ -146,7 +146,7 @@ class RunLogs:
         with self._database.transaction():
             self._ledger.append(now, LOG_RESTORED, log_key(document.serial), LogBegun.of(one))
             forget(self._database)
-            self._database.do("DELETE FROM facts WHERE name = ?", (FOREIGN,))
+            self._database.do("DELETE FROM facts WHERE name = ?", (FOREIGN_HEAD_FACT,))
         return one
 
     def behind(self) -> str:

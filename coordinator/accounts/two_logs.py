@@ -45,7 +45,7 @@ def take(database: Database, sealed: Sequence[bytes], chain: Sequence[Root], log
 
 def recheck(database: Database, chain: Sequence[Root]) -> str:
     """Drop evidence that no longer counts under the Roots (rule 1); return why, or an empty text."""
-    for sealed in _stored(database):
+    for sealed in _stored_logs(database):
         try:
             open_log(sealed, chain)
         except P2PError as error:
@@ -56,7 +56,7 @@ def recheck(database: Database, chain: Sequence[Root]) -> str:
 
 def evidence(database: Database) -> str:
     """Return the sentence of the stored evidence; empty: there is none."""
-    stored = [SealedLog(decode(decode_unverified(one).payload, LogRestored), one) for one in _stored(database)]
+    stored = [SealedLog(decode(decode_unverified(one).payload, LogRestored), one) for one in _stored_logs(database)]
     if not stored:
         return ""
     one, other = stored
@@ -68,6 +68,6 @@ def evidence(database: Database) -> str:
     )
 
 
-def _stored(database: Database) -> tuple[bytes, ...]:
+def _stored_logs(database: Database) -> tuple[bytes, ...]:
     stored: bytes | None = database.fact(_FACT)
     return () if stored is None else _pair.decode(stored)

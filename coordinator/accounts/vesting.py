@@ -13,7 +13,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
 from echo2.coordinator.database.database import Database
 from echo2.ledger.canary_facts import CanaryVested
-from echo2.ledger.ledger_entries import accrued, unvested
+from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.identity import peer_id
 
 AT_ONCE = 32
@@ -47,7 +47,7 @@ class Vesting:
         peer = peer_id(node) if due else ""
         for lease, weight in due:
             fact = CanaryVested(node=peer, lease=lease, weight=weight)
-            postings = self._pay.moves(unvested(peer), accrued(peer), weight)
+            postings = self._pay.moves(unvested_account(peer), accrued_account(peer), weight)
             self._ledger.append(now, "canary.vested", f"vested:{lease.hex()}", fact, postings)
             self._database.do("DELETE FROM unvested WHERE lease = ?", (lease,))
         return len(due)

@@ -37,14 +37,14 @@ from echo2.tasks.task import TaskFault
 from echo2.weights.store import StoreReader
 
 WEIGHTS: Final = "measured.safetensors"
-_TRIES: Final = 100
+_SNAPSHOT_TRIES: Final = 100
 """Snapshots that may go, one after the other, before one is linked."""
 """The weights of the calibration under way, in `calibrations/`."""
 LOCK: Final = "lock"
 
 
 def calibrate(run: Run, engine_class: str, tokens: int, now: int) -> Path:
-    """Calibrate a class, and return the file written. `tokens`: per machine. `now`: ms. Raises `LocalFault`."""
+    """Calibrate a class, and return the file written. `tokens`: tokens per machine. `now`: ms. Raises `LocalFault`."""
     return asyncio.run(calibrate_class(run, engine_class, tokens, now))
 
 
@@ -130,7 +130,7 @@ def _newest(store: Path, target: Path) -> MeasuredVersion | None:
     if not store.is_dir():  # the coordinator was never started
         return None
     with StoreReader(store) as reader:
-        for _ in range(_TRIES):
+        for _ in range(_SNAPSHOT_TRIES):
             for newest in reader.snapshots()[-1:]:
                 with suppress(FileNotFoundError):  # the coordinator dropped it just now, for a newer one
                     _link(newest.path, target)

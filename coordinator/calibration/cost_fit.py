@@ -20,10 +20,10 @@ PROMPTS: Final = (16, 128, 1024)
 COMPLETIONS: Final = (4, 32, 96)
 SAMPLES: Final = 8
 """Samples of each group that is measured."""
-GIVEN: Final = 1 << 20
+GIVEN_TOKEN_COST: Final = 1 << 20
 """Cost of a given token beside attention: the unit in which attention is a whole number."""
 DENOMINATOR: Final = 16
-_ATTENTION: Final = tuple(round(GIVEN / 2 ** (quarter / 4)) for quarter in range(16, 61))
+_ATTENTION: Final = tuple(round(GIVEN_TOKEN_COST / 2 ** (quarter / 4)) for quarter in range(16, 61))
 """Of one token: a token costs as much by itself as the attention to 16 to 32,768 tokens."""
 _DECODE: Final = tuple(range(4, 1025))
 """A sampled token costs a quarter of a given one to 64 times as much."""
@@ -55,7 +55,7 @@ class Factors(NamedTuple):
 
     def sentence(self) -> str:
         """Return the factors in words."""
-        dearer, attended = figure(self.decode / DENOMINATOR), round(GIVEN / self.attention)
+        dearer, attended = figure(self.decode / DENOMINATOR), round(GIVEN_TOKEN_COST / self.attention)
         return (
             f"a sampled token costs {dearer} given ones, a given one as much as the attention to {attended} tokens; "
             f"time per point differs by a factor of {figure(self.spread)}"
@@ -63,7 +63,7 @@ class Factors(NamedTuple):
 
 
 def shapes(context: int | None, limit: int) -> list[GroupShape]:
-    """Return the shapes to measure, without repetition (rule 1). `context`: of the model; None: not known."""
+    """Return the shapes to measure, without repetition (rule 1). `context`: context of the model; None: not known."""
     room = PROMPTS[-1] + COMPLETIONS[-1] if context is None else max(2, context)
     most = max(1, min(COMPLETIONS[-1], limit, room // 2))
     longest = max(1, min(PROMPTS[-1], room - most))
@@ -78,7 +78,7 @@ def fit(times: Sequence[ShapeTime]) -> Factors:
     best = Factors(_ATTENTION[0], DENOMINATOR, float("inf"))
     for attention in _ATTENTION:
         sums = [
-            (DENOMINATOR * (GIVEN * n + attention * seen), GIVEN * m + attention * later, time)
+            (DENOMINATOR * (GIVEN_TOKEN_COST * n + attention * seen), GIVEN_TOKEN_COST * m + attention * later, time)
             for n, seen, m, later, time in parts
         ]
         for decode in _DECODE:
@@ -99,8 +99,8 @@ def _parts(shape: GroupShape) -> tuple[int, int, int, int]:
 def costs_of(factors: Factors, run: bytes, builds: list[str], at: int) -> Costs:
     """Return the Costs of a run (rule 3). `at`: ms."""
     costs = Costs(
-        run=run, given=GIVEN, attention=factors.attention, decode=factors.decode, denominator=DENOMINATOR, unit=1,
-        builds=builds, at=at,
+        run=run, given=GIVEN_TOKEN_COST, attention=factors.attention, decode=factors.decode, denominator=DENOMINATOR,
+        unit=1, builds=builds, at=at,
     )  # fmt: skip
     group = scaled_cost(costs, REFERENCE.prompt, [[REFERENCE.completion]] * SAMPLES)
     return msgspec.structs.replace(costs, unit=group // (DENOMINATOR * SAMPLES))

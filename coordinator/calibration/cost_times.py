@@ -4,9 +4,9 @@ Rules
 1. An engine process on one thread first finds its own number of rows (engines/batch/row_limit.py), and takes the memory
    that the longest shape needs: a first prompt of that length takes up to seven times as long as the next one. Then it
    generates as many groups of one shape at once as fill these rows, at most `MOST_GROUPS`: `ROUNDS` times for each
-   shape, or once if that took `LONG` seconds. The least time counts.
-2. A round goes on, with further groups, until it took `SHORT` seconds: the system counts a process's time in steps of
-   10 ms, which is a tenth of the shortest shape's.
+   shape, or once if that took `SHAPE_SECONDS` seconds. The least time counts.
+2. A round goes on, with further groups, until it took `ROUND_SECONDS` seconds: the system counts a process's time in
+   steps of 10 ms, which is a tenth of the shortest shape's.
 3. Time is the CPU time of the process on a CPU, and that of the clock on other devices. Memory cache and clock rate
    of a machine change little in the ratio of shapes, so one machine's Costs are those of all engines.
 4. The weights are those of the newest version, as of a Calibration (calibrate.py). The tokens do not matter: each
@@ -42,8 +42,8 @@ from echo2.runtime.files import writing
 
 ROUNDS: Final = 2
 MOST_GROUPS: Final = 8
-LONG: Final = 2.0
-SHORT: Final = 0.3
+SHAPE_SECONDS: Final = 2.0
+ROUND_SECONDS: Final = 0.3
 WARM_GROUPS: Final = 24
 """Groups by which the engine finds its number of rows."""
 WARM_SHAPE: Final = GroupShape(16, 48)
@@ -114,7 +114,7 @@ async def shape_times(
 
     async def seconds(shape: GroupShape, groups: int) -> float:
         began, rounds = clock(), 0
-        while not rounds or clock() - began < SHORT:
+        while not rounds or clock() - began < ROUND_SECONDS:
             await generate(shape, groups)
             rounds += 1
         return (clock() - began) / (rounds * groups)
@@ -125,7 +125,7 @@ async def shape_times(
     times = []
     for shape in measured:
         spent = [await seconds(shape, groups)]
-        while len(spent) < ROUNDS and sum(spent) * groups < LONG:
+        while len(spent) < ROUNDS and sum(spent) * groups < SHAPE_SECONDS:
             spent.append(await seconds(shape, groups))
         times.append(ShapeTime(shape, max(1e-9, min(spent))))
     return times

@@ -27,13 +27,13 @@ from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
 from echo2.engines.engine import Dtype, Job, Sample, SampleScore
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
-from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.tasks.task import Transcript
 
-NICE: Final = 10
+NICE_PRIORITY: Final = 10
 """Priority of the processes, as of `nice`."""
 MOST_GROUPS: Final = 4_096
 """Groups per machine before it is given up for want of tokens."""
@@ -89,7 +89,7 @@ async def engine_process(
     """Yield an engine process with the weights loaded (rules 2 and 3). `machine`: None for the scorer."""
     name, threads = ("calibration", machine.threads) if machine else ("calibration scorer", 1)
     async with EngineProcess(name=name, threads=threads, env=machine.env if machine else None) as process:
-        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE_PRIORITY)
         await process.probe(wanted.device, wanted.dtype, engine=wanted.engine)
         loaded = await process.load(run.folder.model, weights.path)
         if loaded.root != weights.root:
@@ -110,15 +110,15 @@ class _Source(NamedTuple):
         """Generate the group of this number, with the rewards that its task gives it."""
         host = self.hosts[number % len(self.hosts)]
         job = await self._job(host, number)
-        if host.facts.kind in ANSWERED:
+        if host.facts.kind in ANSWERED_KINDS:
             room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
             played = await play(self.process, host, job, "train", room)
             rewards = [0.0 if one is None else one.reward for one in played.scores]
-            return _sampled(_Group(job, played.samples, rewards))
+            return _drop_unopened(_Group(job, played.samples, rewards))
         if not self.machine.alone:
-            return await _rewarded(host, job, await self.process.generate(job))
+            return await _reward_group(host, job, await self.process.generate(job))
         jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
-        return await _rewarded(host, job, [sample for (sample,) in await self.process.generate_all(jobs)])
+        return await _reward_group(host, job, [sample for (sample,) in await self.process.generate_all(jobs)])
 
     async def _job(self, host: TaskHost, number: int) -> Job:
         runspec, task = self.run.runspec, host.facts
@@ -129,7 +129,7 @@ class _Source(NamedTuple):
             prompt=await host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
             other_ends=runspec.other_ends,
             task=task.name, task_version=task.version, split="train", index=index,
-            single_turn=task.kind == SINGLE,
+            single_turn=task.kind == SINGLE_KIND,
         )  # fmt: skip
 
 
@@ -141,14 +141,14 @@ class _Group(NamedTuple):
     rewards: list[float]
 
 
-def _sampled(group: _Group) -> _Group:
+def _drop_unopened(group: _Group) -> _Group:
     """Leave out the samples that the environment failed to open: nothing of them was sampled."""
     kept = [number for number, one in enumerate(group.samples) if one.logprobs]
     job = msgspec.structs.replace(group.job, seeds=[group.job.seeds[number] for number in kept])
     return _Group(job, [group.samples[number] for number in kept], [group.rewards[number] for number in kept])
 
 
-async def _rewarded(host: TaskHost, job: Job, samples: list[Sample]) -> _Group:
+async def _reward_group(host: TaskHost, job: Job, samples: list[Sample]) -> _Group:
     rewards = [
         (await host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward for one in samples
     ]
@@ -160,18 +160,18 @@ async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenA
     parts: list[TokenArray] = []
     for number in range(MOST_GROUPS):
         job, samples, rewards = await source.group(number)
-        scores = await _scored(scorer, job, samples)
+        scores = await _score_samples(scorer, job, samples)
         parts.append(await asyncio.to_thread(compare_group, samples, scores, rewards, job.ends))
         if sum(map(len, parts)) >= tokens:
             break
     return np.concatenate(parts)
 
 
-async def _scored(scorer: EngineProcess, job: Job, samples: list[Sample]) -> list[SampleScore]:
+async def _score_samples(scorer: EngineProcess, job: Job, samples: list[Sample]) -> list[SampleScore]:
     scores: list[SampleScore] = []
     for start in range(0, len(samples), SCORED_ROWS):
         rows = slice(start, start + SCORED_ROWS)
-        scores += await scorer.score(_part(job, rows), packed(samples[rows]))
+        scores += await scorer.score(_part(job, rows), pack_samples(samples[rows]))
     return scores
 
 

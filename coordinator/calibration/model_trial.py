@@ -18,18 +18,18 @@ from echo2.coordinator.calibration.own_engine import loaded_engine
 from echo2.coordinator.environments.played_group import PlayedGroup, play
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.run import chat_settings, model_folder
-from echo2.coordinator.run.task_processes import TaskPlace, hosted
+from echo2.coordinator.run.task_processes import TaskPlace, host_task
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.engine import Job, Sample
 from echo2.engines.process.process import EngineProcess
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins
 from echo2.tasks.task import Score, Split, TaskFault, Tokenizer
 from echo2.tasks.turn_ends import Ends
 
-SHOWN: Final = 2000
+SHOWN_CHARACTERS: Final = 2000
 """Characters of a prompt or a turn that are shown."""
 AT_ONCE: Final = 8
 """Prompts that are answered together."""
@@ -38,8 +38,9 @@ USUAL_LIMIT: Final = 128
 
 
 class ModelTrial(NamedTuple):
-    """Terms of a task's trial. `answers`: to each prompt. `limit`: most sampled tokens of one; None: `USUAL_LIMIT`, or
-    half of a smaller context. `greedy`: the one most likely answer instead. `thinking`: as `run.thinking`."""
+    """Terms of a task's trial. `answers`: answers to each prompt. `limit`: most sampled tokens of one; None:
+    `USUAL_LIMIT`, or half of a smaller context. `greedy`: the one most likely answer instead. `thinking`: thinking as
+    `run.thinking`."""
 
     split: Split = "train"
     prompts: int = 3
@@ -66,7 +67,7 @@ def try_model(name: str, model: str, weights: Path | None, trial: ModelTrial, te
     or the path of a folder. `weights`: a snapshot of another version. Raises `LocalFault`."""
 
     async def told(folder: Path, file: Path) -> None:
-        async for part in _tried(name, folder, file, trial):
+        async for part in _try_engine(name, folder, file, trial):
             tell(part)
 
     try:
@@ -84,7 +85,7 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
         folder, copied = Path(model), Path(name) / "model"
         if model == model_folder.SMOLLM2 and not folder.is_dir():
             model_folder.make_smollm2(folder := copied)
-        elif model == model_folder.TINY and not folder.is_dir():
+        elif model == model_folder.TINY_MODEL and not folder.is_dir():
             raise LocalFault("the model tiny is made by init, for its run: name the folder `model` of that run")
         elif weights is not None:
             model_folder.check_no_run(folder)
@@ -98,19 +99,19 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
         yield folder, weights
 
 
-async def _tried(name: str, folder: Path, weights: Path, trial: ModelTrial) -> AsyncIterator[str]:
+async def _try_engine(name: str, folder: Path, weights: Path, trial: ModelTrial) -> AsyncIterator[str]:
     known, limit = model_folder.facts(folder), _limit(folder, trial)
-    chat = chat_settings.settings_of(folder, RunSection(template=trial.template, thinking=trial.thinking), SERVED)
-    place = TaskPlace(name, None, SERVED, folder, known.eos, known.vocabulary, known.other_ends, chat)
-    async with hosted(place, EnvironmentSection()) as host, loaded_engine(folder, weights, name="trial") as engine:
+    chat = chat_settings.settings_of(folder, RunSection(template=trial.template, thinking=trial.thinking), SERVED_KIND)
+    place = TaskPlace(name, None, SERVED_KIND, folder, known.eos, known.vocabulary, known.other_ends, chat)
+    async with host_task(place, EnvironmentSection()) as host, loaded_engine(folder, weights, name="trial") as engine:
         facts = host.facts
         yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
         trying = _Trying(host, engine, folder, place.ends, limit, trial)
         indices, tried = range(min(trial.prompts, facts.size(trial.split))), list[Tried]()
         for first in indices[::AT_ONCE]:
-            some = await asyncio.gather(*(trying.tried(index) for index in indices[first : first + AT_ONCE]))
+            some = await asyncio.gather(*(trying.try_prompt(index) for index in indices[first : first + AT_ONCE]))
             for one in some:
-                yield "\n".join(_shown(trial.split, one, limit))
+                yield "\n".join(_format_trial(trial.split, one, limit))
             tried += some
         if not any(score for one in tried for score in one.scores):
             raise LocalFault(f"no answer of the model to {len(tried)} prompts has a score: the reasons stand above")
@@ -128,7 +129,7 @@ class _Trying:
         self._room = model_folder.room_of(folder, limit)
         self._text: Tokenizer = model_folder.tokenizer(folder, ends)
 
-    async def tried(self, index: int) -> Tried:
+    async def try_prompt(self, index: int) -> Tried:
         """Return the answers to a prompt."""
         facts, trial = self._host.facts, self._trial
         try:
@@ -148,9 +149,9 @@ class _Trying:
             prompt=prompt, seeds=seeds, limit=self._limit, eos=self._ends[0], other_ends=self._ends[1:],
             task=facts.name, task_version=facts.version, split=trial.split, index=index, greedy=trial.greedy,
         )  # fmt: skip
-        return self._told(index, said, await play(self._engine, self._host, job, trial.split, self._room))
+        return self._answers_of(index, said, await play(self._engine, self._host, job, trial.split, self._room))
 
-    def _told(self, index: int, prompt: str, played: PlayedGroup) -> Tried:
+    def _answers_of(self, index: int, prompt: str, played: PlayedGroup) -> Tried:
         samples = [list(self._parts(sample)) for sample in played.samples]
         cut = [_is_cut(sample, self._ends, self._limit) for sample in played.samples]
         return Tried(index, prompt, samples, played.scores, cut, played.faults)
@@ -177,12 +178,14 @@ def _is_cut(sample: Sample, ends: Ends, limit: int) -> bool:
     return sum(sample.turns[0::2]) >= limit and len(sample.turns) % 2 == 1 and sample.tokens[-1] not in ends
 
 
-def _shown(split: Split, tried: Tried, limit: int) -> Iterator[str]:
+def _format_trial(split: Split, tried: Tried, limit: int) -> Iterator[str]:
     yield f"\n{split} {tried.number}"
     if tried.prompt:
-        yield "\n".join(f"  | {row}" for row in tried.prompt[:SHOWN].split("\n"))
+        yield "\n".join(f"  | {row}" for row in tried.prompt[:SHOWN_CHARACTERS].split("\n"))
     for parts, score, cut in zip(tried.samples, tried.scores, tried.cut, strict=True):
-        said = ", then ".join(f"{part[:SHOWN]!r}" for part in parts) + (f" (cut after {limit} tokens)" if cut else "")
+        said = ", then ".join(f"{part[:SHOWN_CHARACTERS]!r}" for part in parts) + (
+            f" (cut after {limit} tokens)" if cut else ""
+        )
         if score is None:
             yield f"  the model {said} fails"
         else:

@@ -27,7 +27,7 @@ def calibrate_own(run: Run, now: int, report: Callable[[str], None]) -> list[str
 
 def how_to_open(run: Run) -> list[str]:
     """Return a sentence for each admitted class that needs a Calibration, where none was made."""
-    return [_closed(run, one, "not calibrated") for one in closed_classes(run.config.run)]
+    return [_closing_text(run, one, "not calibrated") for one in closed_classes(run.config.run)]
 
 
 async def _open(run: Run, wanted: AdmittedClass, now: int, report: Callable[[str], None]) -> str | None:
@@ -37,7 +37,7 @@ async def _open(run: Run, wanted: AdmittedClass, now: int, report: Callable[[str
             report(f"making a Calibration of {engine_class}")
             await calibrate_class(run, engine_class, run.config.calibration.tokens, now)
     except (LocalFault, UnknownEngine, ChildError, ChildDied) as error:
-        return _closed(run, wanted, str(error))
+        return _closing_text(run, wanted, str(error))
     return None
 
 
@@ -51,7 +51,7 @@ async def _own_class(wanted: AdmittedClass) -> str:
     return probed.engine_class
 
 
-def _closed(run: Run, wanted: AdmittedClass, why: str) -> str:
+def _closing_text(run: Run, wanted: AdmittedClass, why: str) -> str:
     named = wanted.name if wanted.name.count("/") == 2 else f"{wanted.name}/DEVICE"
     open_on = exact_devices(wanted)
     but = f", but for {', '.join(open_on)}," if open_on else ""

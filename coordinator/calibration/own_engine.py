@@ -11,8 +11,8 @@ from echo2.runtime.errors import LocalFault
 
 @asynccontextmanager
 async def loaded_engine(folder: Path, weights: Path, *, name: str) -> AsyncIterator[EngineProcess]:
-    """Yield an engine with a model. `folder`: with config.json. `weights`: one file. `name`: of the process, in logs.
-    Raises `LocalFault` where they cannot be loaded."""
+    """Yield an engine with a model. `folder`: folder with config.json. `weights`: one file. `name`: name of the
+    process, in logs. Raises `LocalFault` where they cannot be loaded."""
     async with EngineProcess(name=name) as engine:
         try:
             await engine.probe()

@@ -15,13 +15,13 @@ from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.engine import Job, Sample
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins, tokenizer
 from echo2.tasks.chat import ChatTokenizer
-from echo2.tasks.poker.exploitability import SMALL
+from echo2.tasks.poker.exploitability import SMALL_GAMES
 from echo2.tasks.poker.model_policy import AskedMoves, MeasuredPolicy, measure, questions
 from echo2.tasks.poker.poker_task import PokerTask
 from echo2.tasks.poker.winnings import Winnings, chips_per_hand
@@ -51,7 +51,7 @@ class MeasuredModel(NamedTuple):
     def text(self) -> Tokenizer:
         """The tokenizer. Raises `LocalFault`."""
         text = tokenizer.load(self.folder / "tokenizer.json", *self.ends)
-        settings = chat_settings.settings_of(self.folder, RunSection(template=self.template), SERVED)
+        settings = chat_settings.settings_of(self.folder, RunSection(template=self.template), SERVED_KIND)
         return text if settings is None else ChatTokenizer(text, settings)
 
 
@@ -73,17 +73,17 @@ def poker_task(name: str) -> PokerTask:
     return task
 
 
-def measured(task: PokerTask, model: MeasuredModel, numbers: int) -> MeasuredPolicy | None:
+def measure_policy(task: PokerTask, model: MeasuredModel, numbers: int) -> MeasuredPolicy | None:
     """Return what the policy of a model can lose; None for a game too large for that. `numbers`: numbers of hands that
     are asked for. Raises `LocalFault`."""
-    if task.rules.name not in SMALL:
+    if task.rules.name not in SMALL_GAMES:
         return None
     asked = questions(task.rules.name, model.text, numbers)
-    told = asyncio.run(_told(model, asked))
+    told = asyncio.run(_move_logprobs(model, asked))
     return measure(task.rules.name, asked, told)
 
 
-def won(task: PokerTask, model: MeasuredModel, hands: int, limit: int) -> Winnings:
+def measure_winnings(task: PokerTask, model: MeasuredModel, hands: int, limit: int) -> Winnings:
     """Return the chips per hand that a model wins from the task's opponent in the first held-out hands. `limit`: most
     sampled tokens of a hand. Raises `LocalFault`."""
     if not 2 <= hands <= task.size("heldout"):
@@ -115,7 +115,7 @@ async def _rewards(task: PokerTask, model: MeasuredModel, hands: int, limit: int
     return rewards
 
 
-async def _told(model: MeasuredModel, asked: list[AskedMoves]) -> list[list[float]]:
+async def _move_logprobs(model: MeasuredModel, asked: list[AskedMoves]) -> list[list[float]]:
     """Return the model's log-probabilities of the moves."""
     async with loaded_engine(model.folder, model.weights, name="measure") as engine:
         return [await _told_of(engine, model.ends[0], one) for one in asked]
@@ -127,4 +127,4 @@ async def _told_of(engine: EngineProcess, eos: int, asked: AskedMoves) -> list[f
         task="poker", task_version=PokerTask.version, split="heldout", index=0, single_turn=True,
     )  # fmt: skip
     samples = [Sample(tokens=move, turns=[len(move)], logprobs=[0.0] * len(move)) for move in asked.moves]
-    return [float(sum(score.logprobs)) for score in await engine.score(job, packed(samples))]
+    return [float(sum(score.logprobs)) for score in await engine.score(job, pack_samples(samples))]

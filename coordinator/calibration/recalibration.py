@@ -6,7 +6,7 @@ Rules
 2. It is made by processes of its own at low priority (coordinator/calibration/honest_groups.py), one class after the
    other: neither the scorer nor the learner waits. It takes the memory of two more models while it lasts.
 3. A Calibration that fails, or a class whose device this machine lacks, leaves the old one in force. The reason is
-   logged, and it is tried again after `RETRY`.
+   logged, and it is tried again after `CALIBRATION_RETRY_SECONDS`.
 4. Nothing about it is stored: after a crash the class is due as before. Leases given before the change are judged by
    the Calibration that they name, and evidence against a node goes on across it: under each table an honest node's
    stake does not grow in the mean, and the table of a group is fixed before its tokens are drawn.
@@ -28,9 +28,9 @@ from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.calibration import Calibration
 from echo2.runtime.errors import LocalFault
 
-LOOK: Final = 10.0
+CLASS_POLL_SECONDS: Final = 10.0
 """Seconds between looks."""
-RETRY: Final = 3600.0
+CALIBRATION_RETRY_SECONDS: Final = 3600.0
 """Seconds."""
 
 log = structlog.get_logger("coordinator")
@@ -87,9 +87,9 @@ class Recalibration:
         return self._calibrated.get(engine_class, -1) >= since
 
     async def run(self) -> None:
-        """Look every `LOOK` seconds until cancelled."""
+        """Look every `CLASS_POLL_SECONDS` seconds until cancelled."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CLASS_POLL_SECONDS)
             await self.look()
 
     async def look(self) -> None:
@@ -109,7 +109,7 @@ class Recalibration:
         try:
             path = await calibrate_class(self._run, engine_class, self._run.config.calibration.tokens, self._now())
         except LocalFault as error:
-            self._not_before[engine_class] = asyncio.get_running_loop().time() + RETRY
+            self._not_before[engine_class] = asyncio.get_running_loop().time() + CALIBRATION_RETRY_SECONDS
             self._put_off.add(engine_class)
             log.warning("engine class not calibrated again", engine_class=engine_class, reason=str(error))
             return False

@@ -5,11 +5,11 @@ from typing import Final
 
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins
-from echo2.tasks.check import CheckFault, opened
+from echo2.tasks.check import CheckFault, open_probe
 from echo2.tasks.check_probe import DEMONSTRATION, ProbedEpisode, ProbedPrompt, Question
 from echo2.tasks.task import Split
 
-SHOWN: Final = 2000
+SHOWN_CHARACTERS: Final = 2000
 """Characters of a prompt or an answer that are shown."""
 
 
@@ -25,7 +25,7 @@ def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterat
     """Yield the first prompts of a split, each with the task's own answer and those given, and their scores. The task
     runs in a process of its own. Raises `LocalFault`."""
     try:
-        with opened(name) as (facts, ask):
+        with open_probe(name) as (facts, ask):
             yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
             indices, unposed = range(min(number, facts.train if split == "train" else facts.heldout)), 0
             played = list[ProbedEpisode]()
@@ -33,7 +33,7 @@ def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterat
                 own = ask(Question(split, index, [DEMONSTRATION], whole=True))
                 given = ask(Question(split, index, answers, said=True, whole=True)) if answers else ProbedPrompt()
                 results = [*_results("its own answer", own), *_results("your answer", given)]
-                yield from _shown(split, index, own, results)
+                yield from _format_results(split, index, own, results)
                 unposed += bool(own.error)
                 played += [result for _, result in results]
             if unposed == len(indices):
@@ -53,22 +53,24 @@ def _results(whose: str, asked: ProbedPrompt) -> list[tuple[str, ProbedEpisode]]
     ]
 
 
-def _shown(split: Split, index: int, own: ProbedPrompt, results: list[tuple[str, ProbedEpisode]]) -> Iterator[str]:
+def _format_results(
+    split: Split, index: int, own: ProbedPrompt, results: list[tuple[str, ProbedEpisode]]
+) -> Iterator[str]:
     yield f"\n{split} {index}"
     if own.error:
         yield f"  cannot be posed: {own.error}"
         return
-    yield "\n".join(f"  | {row}" for row in own.prompt[:SHOWN].split("\n"))
+    yield "\n".join(f"  | {row}" for row in own.prompt[:SHOWN_CHARACTERS].split("\n"))
     for whose, result in results:
-        yield f"  {whose} {_scored(result)}"
+        yield f"  {whose} {_format_score(result)}"
 
 
 def _why_failed(result: ProbedEpisode) -> str:
     return result.error or ("the episode does not end" if result.endless else "")
 
 
-def _scored(result: ProbedEpisode) -> str:
-    said = f"{result.answer[:SHOWN]!r}"
+def _format_score(result: ProbedEpisode) -> str:
+    said = f"{result.answer[:SHOWN_CHARACTERS]!r}"
     if fault := _why_failed(result):
         return f"{said} fails: {fault}"
     replies = "".join(f", then {reply!r}" for reply in result.given)

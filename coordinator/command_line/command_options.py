@@ -31,7 +31,7 @@ def now() -> int:
     return unix_milliseconds()
 
 
-def agreed(question: str, *, default: bool) -> bool:
+def ask_agreement(question: str, *, default: bool) -> bool:
     """Ask the person at the terminal, and return the answer. Raises `LocalFault` where the input ends without one, and
     `KeyboardInterrupt`."""
     try:

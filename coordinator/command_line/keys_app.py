@@ -38,7 +38,7 @@ def keys_show(home: Home = Path(".")) -> None:
     print(f"run      {root.run.hex()}")
     print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
     print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
-    for key in keys.shown(place, chain):
+    for key in keys.describe_keys(place, chain):
         offline = key.role in (ROOT, keys.PAYOUT)
         there = str(key.path) if key.present else "offline" if offline else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
@@ -84,7 +84,7 @@ def keys_make_root(
     from echo2.p2p.identity import public_bytes
 
     public = public_bytes(root_keys.make(out, keys.passphrase()))
-    print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
+    print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
 
 
 @keys_app.command("make-payout")
@@ -96,7 +96,7 @@ def keys_make_payout(
     from echo2.coordinator.run import keys
 
     public = keys.make_next(out, keys.PAYOUT, keys.passphrase())
-    print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
+    print(f"{public.hex()}\nfingerprint {keys.spaced_fingerprint(public)}, in {out}")
 
 
 @keys_app.command("export-root")
@@ -152,7 +152,7 @@ def keys_sign(
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
-        return yes or command_options.agreed("Sign this?", default=False)
+        return yes or command_options.ask_agreement("Sign this?", default=False)
 
     lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
     print("\n".join(lines))
@@ -196,7 +196,7 @@ def keys_sign_log(
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
-        return yes or command_options.agreed("Sign this?", default=False)
+        return yes or command_options.ask_agreement("Sign this?", default=False)
 
     print("\n".join(log_commands.sign(request, place, keys.passphrase(), confirm)))
 

@@ -65,7 +65,7 @@ def ledger_replay(
 
     replayed = export_replay.replay(folder, market_of)
     if state:
-        print(replayed.state.encoded().decode(), end="")
+        print(replayed.state.as_bytes().decode(), end="")
     else:
         print("\n".join((export_replay.page_lines if page else export_replay.lines)(replayed)))
 
@@ -88,7 +88,7 @@ def ledger_find(
     printed = False
     with Database.read(RunFolder(home).database) as database:
         for entry in ledger_search.find(Ledger(database), what):
-            print(ledger_search.shown(entry))
+            print(ledger_search.format_entry(entry))
             printed = True
     if not printed:
         raise LocalFault(f"no entry of the ledger is {what}, or names it")

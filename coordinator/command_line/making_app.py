@@ -58,13 +58,13 @@ def init(
     set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
     for sentence in left_over(folder):
         print_error(PROGRAM, sentence)
-    tasks = task_mix.joined(task) if task else None
+    tasks = task_mix.join_mix(task) if task else None
     root_plan = root_keys.plan(root_key_plan, root_out, folder)
     flags = settings_of(
         sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port}
     )
     config = setup.settings_for(model, flags)
-    if not yes and _at_a_terminal() and not _confirmed(config):
+    if not yes and _at_a_terminal() and not _confirm_run(config):
         return
     new_run = setup.init(
         folder,
@@ -89,18 +89,18 @@ def _at_a_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _confirmed(config: "CoordinatorConfig") -> bool:
+def _confirm_run(config: "CoordinatorConfig") -> bool:
     print("These are signed, and cannot be changed later:")
     _print_signed(config)
-    return command_options.agreed("Make this run?", default=True)
+    return command_options.ask_agreement("Make this run?", default=True)
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:
-    from echo2.coordinator.settings.config import SIGNED
+    from echo2.coordinator.settings.config import SIGNED_KEYS
 
     pay = f"{config.payout.currency}, by a market" if config.market.enabled else "points"
     print(f"  {'pay':<14}{pay}")
-    for key in (*SIGNED, "kind", "template", "thinking"):
+    for key in (*SIGNED_KEYS, "kind", "template", "thinking"):
         value = getattr(config.run, key)
         value = "not passed to the template" if value is None else value
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")

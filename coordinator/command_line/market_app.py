@@ -49,7 +49,7 @@ def market_quote_command(
     settings, (_, _, _, spec) = config.load(place.config), setup.read_documents(place)
     with Database.read(place.database) as database:
         past = market_quote.history(spec.run, Ledger(database).entries())
-    rows, terms = market_quote.quoted(past, changes), market_quote.changed(past.terms, changes)
+    rows, terms = market_quote.quote_markets(past, changes), market_quote.change_terms(past.terms, changes)
     currency = settings.payout.currency
     paid = f"payments {payment_sentence(payment_view(settings.payout), currency)}"
     print("\n".join([*quote_text.lines(past, terms, rows, currency, settings.run.batch_groups), paid]))

@@ -1,5 +1,6 @@
 """Read the groups of the challenge window, and report what one node's show beside the others': `echo2-coord nodes
-evidence`. It reads at most `MOST` leases, those that ended last, whatever the run's length, and writes nothing."""
+evidence`. It reads at most `MOST_LEASES` leases, those that ended last, whatever the run's length, and writes
+nothing."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 from echo2.tasks.task import Score, sampled_mask
 
-MOST: Final = 2_000
+MOST_LEASES: Final = 2_000
 _GROUPS: Final = """
 SELECT l.document, l.expires, l.position, l.state, s.payload, s.at, coalesce(s.scores, e.scores), n.facts FROM leases l
     LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN episode_scores e ON e.lease = l.id
@@ -33,7 +34,7 @@ def report(path: Path, peer: str) -> list[str]:
     """Return the figures of a node as lines of text. `peer`: its peer id. Raises `LocalFault`, `DatabaseFault`."""
     key_of(peer)
     with Database.read(path) as database:
-        groups = [_seen(*row) for row in stored_rows(database)]
+        groups = [_seen_group(*row) for row in stored_rows(database)]
     told = figures(peer, groups)
     if not told:
         return [f"too few groups of {peer} are stored for a comparison: their content is kept for 24 hours"]
@@ -45,10 +46,10 @@ def report(path: Path, peer: str) -> list[str]:
 
 def stored_rows(database: Database) -> list[tuple[Any, ...]]:
     """Return the leases that ended last, as long as their content is stored. The index of those is read alone."""
-    return database.all(_GROUPS, (MOST,))
+    return database.all(_GROUPS, (MOST_LEASES,))
 
 
-def _seen(
+def _seen_group(
     document: bytes, expires: int, position: int, state: str, payload: bytes | None, at: int | None,
     scores: bytes | None, facts: bytes | None,
 ) -> SeenGroup:  # fmt: skip
@@ -61,7 +62,7 @@ def _seen(
     counts = msgspec.msgpack.decode(facts, type=_Counts) if facts else _Counts()
     return seen._replace(
         rewards=tuple(score.reward for score in given),
-        rollouts=tuple(_sampled(rollout) for rollout in rollouts),
+        rollouts=tuple(_sampled_tokens(rollout) for rollout in rollouts),
         took=max(0, at - lease.sent),
         near_ties=counts.near_ties,
         sent=lease.sent,
@@ -69,7 +70,7 @@ def _seen(
     )
 
 
-def _sampled(rollout: Any) -> tuple[int, ...]:
+def _sampled_tokens(rollout: Any) -> tuple[int, ...]:
     mask = sampled_mask(rollout.turns)
     return tuple(int(token) for token, own in zip(rollout.tokens, mask, strict=True) if own)
 

@@ -105,7 +105,7 @@ def payout_restored(
     if plan is not None:
         print("\n".join(_result_of(payout_commands.put_back(home, plan, command_options.now, do=yes))))
         return
-    print("\n".join(payout_commands.restored(home, why, do=yes)))
+    print("\n".join(payout_commands.record_restoration(home, why, do=yes)))
 
 
 @payout_app.command("report")

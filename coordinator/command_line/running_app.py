@@ -134,7 +134,7 @@ def doctor(home: Home = Path(".")) -> None:
     place = RunFolder(home)
     settings = config.load(place.config)
     checks = key_checks.examine(place, settings.payout, command_options.now())
-    print("\n".join(one.described() for one in checks))
+    print("\n".join(one.describe_finding() for one in checks))
     _, _, _, spec = setup.read_documents(place)
     price_mode.check_price_mode(settings, spec)
     if remark := price_mode.cap_remark(settings, spec):

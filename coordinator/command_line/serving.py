@@ -9,11 +9,11 @@ import structlog
 
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.database.run_folder import RunFolder, locked
+from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
 from echo2.coordinator.metrics import status
 from echo2.coordinator.run import keys
-from echo2.coordinator.run.former_identity import DESCRIPTORS, answer_as, former_of
+from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS, answer_as, former_of
 from echo2.coordinator.run.setup import Run, check_all_sizes
 from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.config import CoordinatorConfig
@@ -31,16 +31,16 @@ from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
 from echo2.runtime import descriptors
 from echo2.runtime.files import writing
-from echo2.runtime.hidden_folder import HIDDEN
+from echo2.runtime.hidden_folder import HIDDEN_FOLDER_VARIABLE
 from echo2.runtime.stand_ins import or_stand_in, process_command
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 from echo2.weights.store import Store
 
-FAULTS = 100
+KEPT_FAULTS = 100
 """Number of model process deaths that the page shows, the newest ones."""
 MOST_FAULT = 1_000
 """Characters shown per death."""
-SWITCH = 0.001
+THREAD_SWITCH_SECONDS = 0.001
 """The interpreter's thread switch interval, seconds. The event loop releases the GIL at every SQLite statement; at
 Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
 
@@ -49,7 +49,7 @@ log = structlog.get_logger("coordinator")
 
 def keyless(folder: RunFolder) -> dict[str, str]:
     """Return the variables of a child that sees neither the key files nor their passphrase."""
-    return {HIDDEN: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
+    return {HIDDEN_FOLDER_VARIABLE: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
 
 
 def scorer_of(
@@ -76,13 +76,13 @@ async def serve(run: Run) -> None:
     """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
     from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     faults: list[str] = []
     section = run.config.learner
 
     def died(fault: str) -> None:
         faults.append(fault[:MOST_FAULT])
-        del faults[:-FAULTS]
+        del faults[:-KEPT_FAULTS]
 
     learner = LearnerChild(
         Supervisor(
@@ -99,11 +99,11 @@ async def serve(run: Run) -> None:
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
     former = former_of(run, unix_milliseconds(), keys.passphrase())
-    files = descriptors.raise_limit() - (former is not None) * DESCRIPTORS
+    files = descriptors.raise_limit() - (former is not None) * FORMER_DESCRIPTORS
     limits, https_limits, web_limits = connection_limits(run.config, files)
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
     network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
-    with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+    with lock_run(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         async with hosted_all(run.tasks, run.config.environment, died) as hosts:
             check_all_sizes(run, [host.facts for host in hosts])
             coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
@@ -112,7 +112,7 @@ async def serve(run: Run) -> None:
             web = run.config.web
             app = application(coordinator.view_builder, host=web.host, names=web.names)
             site = await serve_web(app, web.host, web.port, web_limits)
-            coordinator.page_refused = site.refused
+            coordinator.page_refused = site.count_refusals
             try:
                 with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
                     await coordinator.run()
@@ -138,7 +138,7 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
     """Return the connection limits of libp2p, HTTPS and the page, scaled down to `files` file descriptors."""
     https = config.https.connections if config.https.listen else 0
     wanted = (config.network.connections, https, config.web.connections)
-    over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
+    over_libp2p, over_https, with_page = descriptors.fit_connections(files, *wanted)
     of_ip = or_stand_in("subnets", subnet_of)
     return (
         PeerLimits(over_libp2p, config.network.subnet_connections, of_ip),

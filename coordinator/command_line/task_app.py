@@ -79,12 +79,12 @@ def task_measure(
     from echo2.coordinator.calibration import poker_measure
 
     task, measured_model = poker_measure.poker_task(name), poker_measure.model_of(model, weights, template)
-    policy = poker_measure.measured(task, measured_model, hands)
+    policy = poker_measure.measure_policy(task, measured_model, hands)
     if policy is not None:
         print(f"exploitability {policy.exploitability:.4f} chips per hand (nash_conv {policy.nash_conv:.4f})")
         print(f"probability of a legal move {policy.legal:.4f}, of which the policy is made")
     if number := play if play is not None else 200 * (policy is None):
-        won = poker_measure.won(task, measured_model, number, limit)
+        won = poker_measure.measure_winnings(task, measured_model, number, limit)
         print(
             f"won {won.mean:+.3f} chips per hand from {task.opponent} in {number} hands "
             f"(95 % interval {won.low:+.3f} to {won.high:+.3f})"

@@ -11,7 +11,7 @@ from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import errors_reported
 
 trials_app = typer.Typer()
-MOST: Final = 1_000_000_000
+MOST_FIGURE: Final = 1_000_000_000
 """No figure of a plan is larger, nor infinite: 30 years, in seconds."""
 
 
@@ -79,53 +79,61 @@ def plan(
         Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="flags alone")
     ] = None,
     step_seconds: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="Seconds of the learner's step (T).")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Seconds of the learner's step (T).")
     ] = None,
-    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST, help="Rollouts per step (R).")] = None,
-    group: Annotated[int | None, typer.Option(min=2, max=MOST, help="Rollouts per group.")] = None,
-    tokens: Annotated[float | None, typer.Option(min=1, max=MOST, help="Sampled tokens per rollout.")] = None,
-    node_tokens: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a node.")] = None,
-    staleness: Annotated[int | None, typer.Option(min=0, max=MOST, help="S, steps that a group may be old.")] = None,
+    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST_FIGURE, help="Rollouts per step (R).")] = None,
+    group: Annotated[int | None, typer.Option(min=2, max=MOST_FIGURE, help="Rollouts per group.")] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, max=MOST_FIGURE, help="Sampled tokens per rollout.")] = None,
+    node_tokens: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second of a node.")
+    ] = None,
+    staleness: Annotated[
+        int | None, typer.Option(min=0, max=MOST_FIGURE, help="S, steps that a group may be old.")
+    ] = None,
     publish_every: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST, help="Steps from one version to the next (kappa).", show_default="auto"),
+        typer.Option(min=1, max=MOST_FIGURE, help="Steps from one version to the next (kappa).", show_default="auto"),
     ] = None,
-    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Supply over the need, as leases.gamma.")] = 1.1,
-    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="MB of a version's diff.")] = None,
+    gamma: Annotated[
+        float, typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need, as leases.gamma.")
+    ] = 1.1,
+    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="MB of a version's diff.")] = None,
     uplink: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="Uplink of the coordinator, Mbit/s.")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Uplink of the coordinator, Mbit/s.")
     ] = None,
-    node_uplink: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Uplink of a node, Mbit/s.")] = None,
+    node_uplink: Annotated[
+        float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="Uplink of a node, Mbit/s.")
+    ] = None,
     node_downlink: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="Downlink of a node, Mbit/s.")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Downlink of a node, Mbit/s.")
     ] = None,
-    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="Groups at once in a node (c).")] = 1,
+    at_once: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups at once in a node (c).")] = 1,
     load_seconds: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Seconds in which a node loads a version.")
+        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds in which a node loads a version.")
     ] = 1.0,
     scorer_tokens: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second that a scorer verifies.")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second that a scorer verifies.")
     ] = None,
-    scorers: Annotated[int, typer.Option(min=1, max=MOST, help="Scorers.")] = 1,
+    scorers: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Scorers.")] = 1,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Plan for so many.", show_default="as needed")
+        int | None, typer.Option(min=1, max=MOST_FIGURE, help="Plan for so many.", show_default="as needed")
     ] = None,
-    node_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Price of a node per hour.")] = 0.0,
+    node_price: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of a node per hour.")] = 0.0,
     learner_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST, help="Price of the learner's device per hour.")
+        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of the learner's device per hour.")
     ] = 0.0,
     own_tokens: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a machine of yours.")
+        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second of a machine of yours.")
     ] = None,
     own_price: Annotated[
-        float | None, typer.Option(min=0.0, max=MOST, help="Price of such a machine per hour.")
+        float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of such a machine per hour.")
     ] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files
-    from echo2.coordinator.training.plan_terms import PlanFlags, told
+    from echo2.coordinator.training.plan_terms import PlanFlags, describe_run_plan
 
     state = None
     if home is not None:
@@ -136,7 +144,7 @@ def plan(
         node_uplink, node_downlink, at_once, load_seconds, scorer_tokens, scorers, nodes, node_price, learner_price,
         own_tokens, own_price,
     )  # fmt: skip
-    print("\n".join(told(flags, state)))
+    print("\n".join(describe_run_plan(flags, state)))
 
 
 @trials_app.command(context_settings=PASSED_ON)

@@ -23,8 +23,8 @@ D = TypeVar("D", Version, Edge)
 
 
 class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An edge to a version. `base`: the version it starts from, None for a full edge. `nbytes`: of its payload. `rho`:
-    share of elements that it changes, None if unknown. `stored`: the payload is on this disk."""
+    """An edge to a version. `base`: the version it starts from, None for a full edge. `nbytes`: bytes of its payload.
+    `rho`: share of elements that it changes, None if unknown. `stored`: the payload is on this disk."""
 
     base: int | None
     nbytes: int
@@ -33,7 +33,7 @@ class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A version and the edges that lead to it. `root`: content root, hex. `nbytes`: of its weights, uncompressed.
+    """A version and the edges that lead to it. `root`: content root, hex. `nbytes`: bytes of its weights, uncompressed.
     `stored`: its snapshot is on this disk."""
 
     era: int
@@ -50,8 +50,8 @@ def versions(place: RunFolder) -> list[VersionReport]:
     _, chain, _, _ = setup.read_documents(place)
     root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
     with _reading(place) as store:
-        known = _opened(store, "version", Version, root.run, keys)
-        ways = edges.lines(store, _opened(store, "edge", Edge, root.run, keys), known)
+        known = _open_documents(store, "version", Version, root.run, keys)
+        ways = edges.lines(store, _open_documents(store, "edge", Edge, root.run, keys), known)
         snapshots = {file.hash for file in store.snapshots()}
     rows: dict[tuple[int, int], list[EdgeRow]] = {(one.era, one.version): [] for one in known}
     # An edge without its Version belongs to a publication in progress, or to an interrupted one.
@@ -101,7 +101,7 @@ def _reading(place: RunFolder) -> Iterator[StoreReader]:
         raise LocalFault(str(error)) from error
 
 
-def _opened(store: StoreReader, kind: str, document: type[D], run: bytes, keys: set[bytes]) -> list[D]:
+def _open_documents(store: StoreReader, kind: str, document: type[D], run: bytes, keys: set[bytes]) -> list[D]:
     return [document.from_bytes(verify_envelope(one.sealed, kind, run, keys)) for one in store.documents(kind)]
 
 

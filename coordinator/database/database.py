@@ -9,9 +9,9 @@ Rules
 3. `open` makes the tables of a new file (coordinator/database/schema.py). A file of another build is refused, and its
    content stays as it was (runtime/sqlite_form.py).
 4. Triggers keep ledger entries from being changed or removed, and a lease's final state from being changed.
-5. The whole file is checked for damage after an unclean close, and once per day. A file of up to `LARGE` bytes is
-   checked at `open`, a larger one in a thread beside the run (`check`), because a check reads every page. A file that
-   failed its check stays due for one. Between two checks a damaged page is detected when it is read.
+5. The whole file is checked for damage after an unclean close, and once per day. A file of up to `LARGE_DATABASE_BYTES`
+   bytes is checked at `open`, a larger one in a thread beside the run (`check`), because a check reads every page. A
+   file that failed its check stays due for one. Between two checks a damaged page is detected when it is read.
 6. An SQLite error of the machine (damage, a lock, no access, failed I/O) is raised as a `DatabaseFault`, a full disk as
    `DiskFull`. The message of either is one line and names the fix. An SQLite error by a bug of this program, such as a
    violated constraint, is raised unchanged.
@@ -46,13 +46,13 @@ from echo2.runtime.units import DAY, unix_milliseconds
 BUSY_SECONDS = 2.0
 CACHE = 64 << 20
 """Bytes of the writer's page cache: keys are random, so a group touches pages all over the file."""
-LARGE = 64 << 20
+LARGE_DATABASE_BYTES = 64 << 20
 """Bytes above which a check of the file takes long."""
 CHECK_EVERY = DAY
 """Milliseconds between two checks of a file."""
 _IN_USE = "in_use"
 """The fact that is set while a process writes the file; it remains after an unclean close."""
-_CHECKED = "checked_at"
+_CHECKED_FACT = "checked_at"
 
 log = structlog.get_logger("coordinator")
 
@@ -99,9 +99,9 @@ class Database:
     def open(cls, path: Path, now: int | None = None) -> Self:
         """Open for writing; a missing file is created. `now`: ms since the Unix epoch, default: the system clock.
         Raises `DatabaseFault`, `DiskFull`."""
-        lock = _locked(path)
+        lock = _lock_database(path)
         try:
-            opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
+            opened = cls(_connect(path, f"file:{_quote_path(path)}?mode=rwc", _prepare), path, lock)
             opened._take_into_use(unix_milliseconds() if now is None else now)
         except BaseException:
             lock.release()
@@ -113,16 +113,16 @@ class Database:
         """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
         if not path.exists():
             raise DatabaseFault(f"no {path}: name the run folder with --home; `echo2-coord run` makes the file")
-        return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_made), path, None)
+        return cls(_connect(path, f"file:{_quote_path(path)}?mode=ro", _check_made), path, None)
 
     def _take_into_use(self, now: int) -> None:
         """Check the file if that is due and the file is small; a large one is left to `check` (rule 5)."""
         try:
-            last: int | None = self.fact(_CHECKED)
+            last: int | None = self.fact(_CHECKED_FACT)
             due = self.fact(_IN_USE) is not None or last is None or not 0 <= now - last < CHECK_EVERY
             self.checked = not due
             if due and _small(self.path):
-                with _translated(self.path):
+                with _translate_errors(self.path):
                     _check(self._connection, self.path)
                 self.found_sound(now)
             self.set_fact(_IN_USE, 1)
@@ -132,7 +132,7 @@ class Database:
 
     def found_sound(self, now: int) -> None:
         """Record that the whole file passed its check at `now`, ms."""
-        self.set_fact(_CHECKED, now)
+        self.set_fact(_CHECKED_FACT, now)
         self.checked = True
 
     def close(self) -> None:
@@ -244,15 +244,15 @@ class Database:
     def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         if self._waiting:
             self._write_waiting()
-        return self._guarded(self._connection.execute, sql, parameters)
+        return self._run_guarded(self._connection.execute, sql, parameters)
 
     def _write_waiting(self) -> None:
         """Write the rows that wait (rule 8)."""
         waiting, self._waiting = self._waiting, defaultdict(list)
         for sql, rows in waiting.items():
-            self._guarded(self._connection.executemany, sql, rows)
+            self._run_guarded(self._connection.executemany, sql, rows)
 
-    def _guarded(self, execute: Callable[[str, Any], sqlite3.Cursor], sql: str, parameters: Any) -> sqlite3.Cursor:
+    def _run_guarded(self, execute: Callable[[str, Any], sqlite3.Cursor], sql: str, parameters: Any) -> sqlite3.Cursor:
         group = self._group
         if group is not None and group.fault is not None:
             raise group.fault
@@ -284,7 +284,7 @@ class Database:
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query."""
-        with _translated(self.path):
+        with _translate_errors(self.path):
             return self._run(sql, parameters).fetchall()
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
@@ -307,7 +307,7 @@ class Database:
     def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Generator[tuple[Any, ...], None, None]:
         """Yield rows one by one, for tables too long for memory. Close the generator before the tables that it reads
         are changed."""
-        with _translated(self.path):
+        with _translate_errors(self.path):
             yield from self._run(sql, parameters)
 
     def fact(self, name: str) -> Any:
@@ -319,11 +319,11 @@ class Database:
         self.do("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value))
 
 
-def _quoted(path: Path) -> str:
+def _quote_path(path: Path) -> str:
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _locked(path: Path) -> Lock:
+def _lock_database(path: Path) -> Lock:
     try:
         return lock_file(path.with_name(f"{path.name}.lock"))
     except AlreadyLocked as error:
@@ -333,7 +333,7 @@ def _locked(path: Path) -> Lock:
 
 
 def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
-    with _translated(path):
+    with _translate_errors(path):
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None,
             factory=or_stand_in("connection", sqlite3.Connection),
@@ -363,7 +363,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def check(path: Path) -> None:
     """Check a whole database that may be in use. Blocks for seconds per gigabyte: call it in a thread. Raises
     `Corrupt`."""
-    with Database.read(path) as database, _translated(path):
+    with Database.read(path) as database, _translate_errors(path):
         _check(database._connection, path)
 
 
@@ -379,7 +379,7 @@ def marks(values: Sized) -> str:
 
 
 def _small(path: Path) -> bool:
-    return path.stat().st_size <= LARGE
+    return path.stat().st_size <= LARGE_DATABASE_BYTES
 
 
 def _is_made(connection: sqlite3.Connection, path: Path) -> bool:
@@ -407,7 +407,7 @@ def _corrupt(path: Path, why: object) -> Corrupt:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Raise the SQLite errors of the block as rule 6 says."""
     try:
         yield

@@ -44,7 +44,7 @@ class GroupCommit:
         if self._waiters is not None:
             await asyncio.shield(self._waiters)
 
-    async def failed(self) -> NoReturn:
+    async def wait_for_fault(self) -> NoReturn:
         """Wait until a commit fails, and raise its fault."""
         await asyncio.shield(self._broken)
         raise AssertionError("a fault was raised")

@@ -113,7 +113,7 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def locked(folder: RunFolder) -> Iterator[None]:
+def lock_run(folder: RunFolder) -> Iterator[None]:
     """Lock the run for this process. The kernel releases the lock when the process ends, even by SIGKILL.
 
     Raises `FolderInUse` if another coordinator has locked the run, `LocalFault` if the folder cannot be written, and

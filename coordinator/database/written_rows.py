@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Hashable
 from typing import Any, Final
 
-MOST: Final = 4096
+MOST_WRITTEN_ROWS: Final = 4096
 """Rows of a table; beyond it they are forgotten, and remembered anew."""
 
 
@@ -29,7 +29,7 @@ class WrittenRows:
     def put(self, table: str, key: Hashable, value: Any) -> None:
         """Remember the value that was just written under a key."""
         rows = self._tables[table]
-        if len(rows) >= MOST:
+        if len(rows) >= MOST_WRITTEN_ROWS:
             rows.clear()
         rows[key] = value
 

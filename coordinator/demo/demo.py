@@ -35,11 +35,18 @@ from rich.text import Text
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo import engine_nodes, summary
 from echo2.coordinator.demo.demo_payments import EPOCHS, PROVIDER, DemoPayments, MakePayments, load_payments
-from echo2.coordinator.demo.demo_settings import ASKS, NARROW, DemoOptions, DemoSettings, sections_of, settings_of
+from echo2.coordinator.demo.demo_settings import (
+    ASKS,
+    NARROW_ROUTES,
+    DemoOptions,
+    DemoSettings,
+    sections_of,
+    settings_of,
+)
 from echo2.coordinator.demo.engine_nodes import EngineFaults
-from echo2.coordinator.demo.interruption import terminated_like_interrupted, undisturbed
+from echo2.coordinator.demo.interruption import ignore_signals, terminated_like_interrupted
 from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
-from echo2.coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
+from echo2.coordinator.demo.processes import MARK_VARIABLE, ProcessFault, ProcessGroup
 from echo2.coordinator.demo.screen import Screen, screen_for, working
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
@@ -52,15 +59,15 @@ from echo2.runtime.figures import figure
 from echo2.runtime.python_command import module_command
 from echo2.runtime.units import unix_milliseconds
 
-POLL: Final = 0.5
+API_POLL_SECONDS: Final = 0.5
 """Seconds between two requests to the run's API."""
-_START: Final = 60.0  # seconds until the coordinator's first answer
-_SILENCE: Final = 20.0  # seconds that a running coordinator may leave requests unanswered
-_DRAIN: Final = 60.0  # seconds for nodes to exit, and as many for the last verdicts
+_START_SECONDS: Final = 60.0  # seconds until the coordinator's first answer
+_SILENCE_SECONDS: Final = 20.0  # seconds that a running coordinator may leave requests unanswered
+_DRAIN_SECONDS: Final = 60.0  # seconds for nodes to exit, and as many for the last verdicts
 _BY_THEMSELVES: Final = 10.0  # seconds for nodes to learn that the run is finished, and exit
 _COORDINATOR: Final = "coordinator"
 _NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
-_LATE: Final = "late-lynx"
+_LATE_NODE: Final = "late-lynx"
 _ROUTE_OPTIONS: Final[Mapping[Route, Sequence[str]]] = {
     "direct": ("--listen", "/ip4/127.0.0.1/tcp/0"),
     "relay": ("--listen", ""),
@@ -131,7 +138,7 @@ def play(options: DemoOptions, programs: Programs | None = None, console: Consol
                 played = Played(int(Exit.INTERRUPTED))
                 console.print("interrupted: stopping all processes …")
         finally:
-            with undisturbed():
+            with ignore_signals():
                 processes.stop()
                 if not keep:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +156,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
         "OMP_WAIT_POLICY": "passive",
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(folder / "tmp"),
-        MARK: str(folder / "node.toml"),
+        MARK_VARIABLE: str(folder / "node.toml"),
     }
     return {**kept, **ours}
 
@@ -184,11 +191,11 @@ def _demo(
         screen.close()
     flaws: list[str] = []
     if settings.market:
-        flaws = _accounted(folder / "run", final, demo_run, console)
+        flaws = _print_market(folder / "run", final, demo_run, console)
     return Played(_verdict(final, demo_run.seconds, settings, console, flaws), final, demo_run.seconds)
 
 
-def _accounted(home: Path, final: RunState, demo_run: "DemoRun", console: Console) -> list[str]:
+def _print_market(home: Path, final: RunState, demo_run: "DemoRun", console: Console) -> list[str]:
     """Print the market of a run whose coordinator has ended, and its payments; return what is wrong with these."""
     flaws, lines, trial = list[str](), [""], demo_run.trial
     played, currency = _market(home)
@@ -236,8 +243,8 @@ def _verdict(
 
 @dataclass
 class DemoRun:
-    """A demo from the coordinator's start to its end. `trial`: its payments; None: there are none. `seconds`: since the
-    nodes were started."""
+    """A demo from the coordinator's start to its end. `trial`: its payments; None: there are none. `seconds`: seconds
+    since the nodes were started."""
 
     settings: DemoSettings
     programs: Programs
@@ -263,7 +270,7 @@ class DemoRun:
 
     def run(self) -> RunState:
         """Run the demo and return the final state of the run. Raises `DemoFault`, `ProcessFault`."""
-        state = self._wait_for(_START, lambda state: bool(state.invite), "the coordinator's invite")
+        state = self._wait_for(_START_SECONDS, lambda state: bool(state.invite), "the coordinator's invite")
         self.screen.say(f"the leaderboard is at {self.url}/")
         for name, route in zip(self._node_names(), self._routes, strict=True):
             if route != "direct":
@@ -272,7 +279,7 @@ class DemoRun:
         began = time.monotonic()
         while not self._may_end(state) and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
-            time.sleep(POLL)
+            time.sleep(API_POLL_SECONDS)
             state = self._poll() or state
             self.seconds = time.monotonic() - began
             self._act(state)
@@ -303,7 +310,7 @@ class DemoRun:
 
     @property
     def _routes(self) -> list[Route]:
-        narrow = NARROW if self.settings.ways else ()
+        narrow = NARROW_ROUTES if self.settings.ways else ()
         plain: list[Route] = ["direct"] * (self.settings.nodes - len(narrow))
         return [*plain, *narrow]
 
@@ -327,9 +334,9 @@ class DemoRun:
         share = state.step / self.settings.steps
         if not self.faults or state.phase != "learning":
             return
-        if share >= self.settings.join_at and _LATE not in self._nodes:
-            self.screen.say(f"step {state.step}: {_LATE} joins late")
-            self._join(_LATE, state.invite)
+        if share >= self.settings.join_at and _LATE_NODE not in self._nodes:
+            self.screen.say(f"step {state.step}: {_LATE_NODE} joins late")
+            self._join(_LATE_NODE, state.invite)
         if share >= self.settings.kill_at and self._victim is None and len(self._nodes) > 1:
             self._victim = self._nodes[max(0, min(2, self._routes.count("direct")) - 1)]
             self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
@@ -344,11 +351,11 @@ class DemoRun:
             self.screen.say(f"stopping {', '.join(running)}: each drains first")
         for name in running:
             self.processes.tell(name, signal.SIGINT)
-        for name in self.processes.wait(running, _DRAIN):
-            raise ProcessFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
-        state = self._wait_for(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
+        for name in self.processes.wait(running, _DRAIN_SECONDS):
+            raise ProcessFault(f"{name} did not end within {figure(_DRAIN_SECONDS)} s of Ctrl-C", [name])
+        state = self._wait_for(_DRAIN_SECONDS, lambda state: state.undecided == 0, "the last verdicts")
         self.processes.check(may_end=self._nodes)
-        self.processes.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
+        self.processes.end(_COORDINATOR, signal.SIGTERM, _DRAIN_SECONDS)
         return state
 
     def _wait_for(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:
@@ -358,19 +365,20 @@ class DemoRun:
             state = self._poll()
             if state is not None and good(state):
                 return state
-            time.sleep(POLL)
+            time.sleep(API_POLL_SECONDS)
         raise DemoFault(f"{what} did not arrive within {figure(seconds)} s", [_COORDINATOR])
 
     def _poll(self) -> RunState | None:
-        """Return the current state; None: no answer this time. Raises `ProcessFault`; `DemoFault` after `_SILENCE`."""
+        """Return the current state; None: no answer this time. Raises `ProcessFault`; `DemoFault` after
+        `_SILENCE_SECONDS`."""
         state = self._ask()
         try:
             self._check(state)
         except ProcessFault:  # nodes exit with the run, which may have finished since
             state = self._ask()
             self._check(state)
-        if time.monotonic() - self._answered > _SILENCE:
-            raise DemoFault(f"the coordinator has not answered for {figure(_SILENCE)} s", [_COORDINATOR])
+        if time.monotonic() - self._answered > _SILENCE_SECONDS:
+            raise DemoFault(f"the coordinator has not answered for {figure(_SILENCE_SECONDS)} s", [_COORDINATOR])
         return state
 
     def _ask(self) -> RunState | None:

@@ -13,7 +13,7 @@ from echo2.weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 Mode = Literal["async", "sequential"]
-NARROW: Final[tuple[Route, ...]] = ("relay", "https")
+NARROW_ROUTES: Final[tuple[Route, ...]] = ("relay", "https")
 """Routes of the last two nodes if `DemoOptions.ways` is set."""
 _NAME: Final = 80
 """Most characters of `run.name`."""
@@ -21,14 +21,14 @@ _NAME: Final = 80
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: of the model and the
-    learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
-    one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
-    model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
-    (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
-    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `market`: the
-    run pays by a market, in which each node has another ask. `pay`: so it does, and the demo ends once a simulated
-    provider has paid (benchmarks/payments/pay_trial.py)."""
+    """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: seed of the model and the
+    learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: ways of the last two
+    nodes, one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the
+    whole model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
+    (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: task to learn instead of the model's
+    own, by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits.
+    `market`: the run pays by a market, in which each node has another ask. `pay`: so it does, and the demo ends once a
+    simulated provider has paid (benchmarks/payments/pay_trial.py)."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -77,7 +77,7 @@ class DemoSettings:
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-TINY: Final = DemoSettings(
+TINY_DEMO: Final = DemoSettings(
     model="tiny",
     nodes=3,
     seconds=180,
@@ -131,7 +131,7 @@ PAY_SECONDS: Final = 420.0
 """The limit of a demo with `pay`, which ends by itself once it has paid."""
 SLOW_LEARNER: Final[Mapping[str, Any]] = {"microbatch_tokens": 48, "kl_coefficient": 0.001, "kl_groups": "all"}
 """With `pay` the learner takes more time per step, so that fewer nodes than all are enough for it."""
-_BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
+_BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY_DEMO, "smollm2": SMOLLM2}
 
 
 def run_name(task: str) -> str:
@@ -149,8 +149,10 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
         raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
-    if options.ways and nodes < len(NARROW):
-        raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, as --ways needs {len(NARROW)}")
+    if options.ways and nodes < len(NARROW_ROUTES):
+        raise LocalFault(
+            f"{nodes} nodes: choose {len(NARROW_ROUTES)} to 16 with --nodes, as --ways needs {len(NARROW_ROUTES)}"
+        )
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
@@ -172,7 +174,7 @@ def settings_of(options: DemoOptions) -> DemoSettings:
 
 
 def sections_of(settings: DemoSettings, seed: int) -> dict[str, dict[str, Any]]:
-    """Return the sections of coordinator.toml that differ from the defaults. `seed`: of the learner."""
+    """Return the sections of coordinator.toml that differ from the defaults. `seed`: seed of the learner."""
     lease: dict[str, Any] = {"minimum_seconds": ENGINES_LEASE} if settings.engines else {}
     money = {"market": dict(MARKET), "payout": {"rail": "csv"}} if settings.market else {}
     return {

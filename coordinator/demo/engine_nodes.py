@@ -4,8 +4,8 @@
    are not exact are calibrated before the coordinator starts.
 2. Once the run has accepted a group of a node, its engine's process is killed without warning (SIGKILL) while the node
    works on a lease. It is killed again until a node's log tells of a lease that it generated a second time.
-3. The demo may end when each node had `AFTERWARDS` more groups accepted after that, or, without faults, as many in all.
-   A class of which no group was accepted is a shortcoming.
+3. The demo may end when each node had `GROUPS_AFTER_KILL` more groups accepted after that, or, without faults, as many
+   in all. A class of which no group was accepted is a shortcoming.
 """
 
 import os
@@ -24,7 +24,7 @@ from echo2.engines.registry import UnknownEngine, choose
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.errors import LocalFault
 
-AFTERWARDS: Final = 4
+GROUPS_AFTER_KILL: Final = 4
 """Groups."""
 _ENGINE: Final = "echo2.engines.process.host"
 """The module of an engine's process."""
@@ -71,8 +71,8 @@ class _Kill:
 
 @dataclass
 class EngineFaults:
-    """The faults of rule 2. `classes`: of the nodes. `kills`: whether engines are killed. `pid`: returns the process id
-    of a node by its name, `log` its log. `say`: shows a sentence."""
+    """The faults of rule 2. `classes`: classes of the nodes. `kills`: whether engines are killed. `pid`: returns the
+    process id of a node by its name, `log` its log. `say`: shows a sentence."""
 
     classes: Sequence[str]
     kills: bool
@@ -90,13 +90,13 @@ class EngineFaults:
     def waiting(self, nodes: Iterable[NodeRow]) -> list[str]:
         """Return the names of the nodes that have not done their part; empty: the demo may end (rule 3)."""
         accepted = {node.name: node.accepted for node in nodes}
-        return [name for name in sorted(self._names()) if not self._done(name, accepted.get(name, 0))]
+        return [name for name in sorted(self._names()) if not self._is_done(name, accepted.get(name, 0))]
 
-    def _done(self, name: str, accepted: int) -> bool:
+    def _is_done(self, name: str, accepted: int) -> bool:
         kill = self._killed.get(name)
         if kill is None:
-            return not self.kills and accepted >= AFTERWARDS
-        return kill.repeated and accepted >= kill.accepted + AFTERWARDS
+            return not self.kills and accepted >= GROUPS_AFTER_KILL
+        return kill.repeated and accepted >= kill.accepted + GROUPS_AFTER_KILL
 
     def _names(self) -> set[str]:
         return {node_name(one) for one in self.classes}

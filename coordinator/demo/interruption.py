@@ -13,19 +13,19 @@ def terminated_like_interrupted() -> Iterator[None]:
     def end(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with _handled(signal.SIGINT, signal.default_int_handler), _handled(signal.SIGTERM, end):
+    with _handle_signal(signal.SIGINT, signal.default_int_handler), _handle_signal(signal.SIGTERM, end):
         yield
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def ignore_signals() -> Iterator[None]:
     """Ignore SIGINT and SIGTERM during the clean-up, which is bounded in time."""
-    with _handled(signal.SIGINT, signal.SIG_IGN), _handled(signal.SIGTERM, signal.SIG_IGN):
+    with _handle_signal(signal.SIGINT, signal.SIG_IGN), _handle_signal(signal.SIGTERM, signal.SIG_IGN):
         yield
 
 
 @contextmanager
-def _handled(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+def _handle_signal(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
     before = signal.signal(number, handler)
     try:
         yield

@@ -53,7 +53,7 @@ def played_market(run: bytes, entries: Iterable[Entry]) -> PlayedMarket:
 
 
 def market_lines(played: PlayedMarket, names: Mapping[str, str], currency: str) -> list[str]:
-    """Return the table that is printed at the end. `names`: of nodes, by peer id."""
+    """Return the table that is printed at the end. `names`: names of nodes, by peer id."""
     paying = bool(played.payments)
     rows = [[*HEADINGS, *(PAID_HEADINGS if paying else ())]]
     for node in sorted(played.asks, key=lambda one: played.asks[one]):
@@ -61,19 +61,19 @@ def market_lines(played: PlayedMarket, names: Mapping[str, str], currency: str) 
             names.get(node, node), amount_text(played.asks[node]), *(str(played.places[node][one]) for one in PLACES),
             f"{played.work[node] / 1000:,.1f}", amount_text(played.pay[node]),
         ]  # fmt: skip
-        rows.append([*row, *(_paid(played, node) if paying else [])])
+        rows.append([*row, *(_payment_cells(played, node) if paying else [])])
     total = f"{'epochs':<10}{played.epochs}, earned {amount_text(played.pay.total(), currency)} in all"
-    return [total, *_aligned(rows)]
+    return [total, *_align_rows(rows)]
 
 
-def _paid(played: PlayedMarket, node: str) -> list[str]:
+def _payment_cells(played: PlayedMarket, node: str) -> list[str]:
     payments = [one for one in played.payments if one.sent.node == node]
     amount = sum(one.sent.amount for one in payments if one.state != "returned")
     states = ", ".join(one.state for one in payments) or "none"
     return [amount_text(played.balances[payable(node)]), amount_text(amount), states]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         f"{'':<10}{row[0]:<{widths[0]}}"

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-_BECOME: Final = """\
+_CHILD_PROGRAM: Final = """\
 import ctypes, os, signal, sys
 for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and what is ignored stays so
     signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -26,4 +26,4 @@ def ending_with_parent(argv: Sequence[str]) -> list[str]:
     where this is not Linux, or not the main thread, as Linux sends the signal when the starting *thread* ends."""
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return list(argv)
-    return [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *argv]
+    return [sys.executable, "-I", "-S", "-c", _CHILD_PROGRAM, str(os.getpid()), *argv]

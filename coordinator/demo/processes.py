@@ -4,7 +4,7 @@
    others in order.
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
 3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are found by the
-   environment variable `MARK`, which they inherit; they are waited for, then killed.
+   environment variable `MARK_VARIABLE`, which they inherit; they are waited for, then killed.
 4. Where the demo itself is killed, its processes get SIGTERM (on Linux), and end in order.
 """
 
@@ -23,14 +23,14 @@ import psutil
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.runtime.figures import figure
 
-MARK = "ECHO2_CONFIG"
+MARK_VARIABLE = "ECHO2_CONFIG"
 """The environment variable that marks a demo's processes: its value is a path in the demo's own folder, so no other
 process has it."""
-GRACE = 3.0
+KILL_GRACE_SECONDS = 3.0
 """Seconds that `stop` waits before SIGKILL; all durable state was written before."""
-ORPHANS = 1.0
+ORPHAN_SECONDS = 1.0
 """Seconds that the children of ended processes get to end by themselves."""
-TAIL = 15
+TAIL_LINES = 15
 CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
 """Exit codes of a process that was told to end, or that finished its work (runtime.exit_codes)."""
 
@@ -53,8 +53,8 @@ class _Member:
 
 @dataclass
 class ProcessGroup:
-    """The processes of one demo, by name. `logs`: folder with one log file per process. `env`: of all processes; it
-    has `MARK`."""
+    """The processes of one demo, by name. `logs`: folder with one log file per process. `env`: environment of all
+    processes; it has `MARK_VARIABLE`."""
 
     logs: Path
     env: Mapping[str, str]
@@ -123,7 +123,7 @@ class ProcessGroup:
             raise ProcessFault(f"{name} did not end within {figure(seconds)} s", [name])
         _check(name, self._members[name], may_end=False)
 
-    def stop(self, grace: float = GRACE) -> None:
+    def stop(self, grace: float = KILL_GRACE_SECONDS) -> None:
         """End all running processes: SIGTERM, then SIGKILL after `grace` seconds, then their children (rule 3)."""
         for member in self._members.values():
             self._signal(member, signal.SIGTERM)
@@ -134,24 +134,27 @@ class ProcessGroup:
         for member in self._members.values():
             self._signal(member, signal.SIGKILL)
             member.process.wait()
-        while left := self._marked():
-            _, stubborn = psutil.wait_procs(left, timeout=ORPHANS)
+        while left := self._marked_processes():
+            _, stubborn = psutil.wait_procs(left, timeout=ORPHAN_SECONDS)
             for process in stubborn:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
     def tail(self, name: str) -> list[str]:
-        """Return the last `TAIL` lines of a process's log."""
+        """Return the last `TAIL_LINES` lines of a process's log."""
         with suppress(KeyError, FileNotFoundError):
-            return self._members[name].log.read_text(errors="replace").splitlines()[-TAIL:]
+            return self._members[name].log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return []
 
-    def _marked(self) -> list[psutil.Process]:
+    def _marked_processes(self) -> list[psutil.Process]:
         """Return the living processes of this demo, wherever they are in the process tree."""
         pids = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if process.environ().get(MARK) == self.env[MARK] and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK_VARIABLE) == self.env[MARK_VARIABLE]
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     pids.append(process)
         return [process for process in pids if process.pid != os.getpid()]
 

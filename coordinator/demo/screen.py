@@ -14,15 +14,15 @@ from rich.text import Text
 from echo2.coordinator.demo.summary import sparkline
 from echo2.coordinator.metrics.views import RunState
 
-EVERY = 5.0
+PLAIN_LINE_SECONDS = 5.0
 """Least seconds between two plain lines."""
-QUIET = 30.0
+UNCHANGED_LINE_SECONDS = 30.0
 """Least seconds between two plain lines while neither the step nor the number of accepted groups changes."""
 
 
 class Screen(Protocol):
-    """A display of the demo. `say` prints an event; `show` draws the state of the run. `seconds`: since the nodes were
-    started. `url`: of the leaderboard."""
+    """A display of the demo. `say` prints an event; `show` draws the state of the run. `seconds`: seconds since the
+    nodes were started. `url`: url of the leaderboard."""
 
     def say(self, text_line: str) -> None: ...
 
@@ -44,7 +44,7 @@ class PlainScreen:
 
     def show(self, state: RunState, seconds: float, url: str) -> None:
         now = (self._clock(), state.step, state.accepted)
-        pause = EVERY if self._last is None or now[1:] != self._last[1:] else QUIET
+        pause = PLAIN_LINE_SECONDS if self._last is None or now[1:] != self._last[1:] else UNCHANGED_LINE_SECONDS
         if self._last is None or now[0] - self._last[0] >= pause:
             self._last = now
             self._write(progress_line(state, seconds))
@@ -67,7 +67,7 @@ class LiveScreen:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(drawn(state, seconds, url), refresh=True)
+        self._live.update(draw_run(state, seconds, url), refresh=True)
 
     def close(self) -> None:
         if self._live is not None:
@@ -107,7 +107,7 @@ def progress_line(state: RunState, seconds: float) -> str:
     return "  ".join(parts)
 
 
-def drawn(state: RunState, seconds: float, url: str) -> RenderableType:
+def draw_run(state: RunState, seconds: float, url: str) -> RenderableType:
     """Draw the run in about 20 lines."""
     head = Table.grid(padding=(0, 2))
     head.add_column(style="dim")

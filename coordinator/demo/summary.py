@@ -15,16 +15,16 @@ from itertools import pairwise
 from typing import Final, Literal, get_args
 
 from echo2.coordinator.demo import engine_nodes
-from echo2.coordinator.demo.demo_settings import NARROW, DemoSettings
+from echo2.coordinator.demo.demo_settings import NARROW_ROUTES, DemoSettings
 from echo2.coordinator.metrics.views import Evaluation, NodeRow, RunState
 from echo2.runtime.figures import apart
 
 Kind = Literal["sampled", "greedy"]
-LATE: Final = "late"
+LATE_CODE: Final = "late"
 """The code of a group that came after its lease had expired: no fault of its tokens."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_WIDE: Final = 40
+_SPARKLINE_WIDTH: Final = 40
 _ROUTES: Final[Mapping[str | None, str]] = {
     "direct": "over libp2p",
     "relay": "over libp2p without an open port, dialled through the coordinator's relay",
@@ -33,7 +33,7 @@ _ROUTES: Final[Mapping[str | None, str]] = {
 }
 
 
-def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDE) -> str:
+def sparkline(values: Sequence[float], low: float, high: float, width: int = _SPARKLINE_WIDTH) -> str:
     """Draw `values` as block characters, averaged down to `width`; `low` is the lowest block, `high` the highest."""
     if len(values) > width:
         edges = [round(place * len(values) / width) for place in range(width + 1)]
@@ -64,10 +64,10 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     productive = {_route(node) for node in state.nodes if node.accepted}
     missing += [
         f"no work was accepted from a node connected {_ROUTES[route]}"
-        for route in NARROW
+        for route in NARROW_ROUTES
         if settings.ways and route not in productive
     ]
-    wrongly = [f"{count} {code}" for code, count in sorted(state.refused.items()) if code != LATE]
+    wrongly = [f"{count} {code}" for code, count in sorted(state.refused.items()) if code != LATE_CODE]
     if wrongly:
         missing.append(f"groups of honest nodes were refused: {', '.join(wrongly)}")
     missing += engine_nodes.flaws(settings.engines, state.nodes)
@@ -162,7 +162,7 @@ def _points(state: RunState) -> list[tuple[str, str]]:
 
 def _routes(state: RunState) -> list[tuple[str, str]]:
     """Return rows with the route of each node; none if all connected directly."""
-    if not {_route(node) for node in state.nodes} & set(NARROW):
+    if not {_route(node) for node in state.nodes} & set(NARROW_ROUTES):
         return []
     ways = [("", f"{node.name} {_ROUTES[_route(node)]}") for node in state.nodes]
     relayed = f"the coordinator relayed {state.relayed_bytes / 1e3:.1f} kB between nodes"

@@ -6,7 +6,7 @@ Rules
    at most `REASON` characters that can be printed: it stands on the page.
 3. An episode that is played turn by turn stays in the process that began it. Each of its turns has `Limits.seconds`,
    however many came before. Where that process has ended, another one begins the episode anew and takes it through its
-   turns so far, in as much time for each, but at most for `REPLAYED` turns.
+   turns so far, in as much time for each, but at most for `MOST_REPLAYED_TURNS` turns.
 4. An episode whose process ended by another's doing, and that cannot be taken up again, is lost (`EpisodeLost`): it did
    not fail. One whose own turn ended the process has failed.
 5. A process whose task says that it is broken (`TaskBroken`), or that has run out of memory, threads or files, is ended
@@ -40,9 +40,9 @@ from echo2.coordinator.environments.messages import (
     Scored,
     TurnTaken,
 )
-from echo2.coordinator.environments.process_pool import FAILED, ProcessPlace, ProcessPool, shown
+from echo2.coordinator.environments.process_pool import FAILED_CALL_ERRORS, ProcessPlace, ProcessPool, printable_reason
 from echo2.coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
-from echo2.protocol.task_kinds import OPENED, SINGLE
+from echo2.protocol.task_kinds import OPENED_KIND, SINGLE_KIND
 from echo2.runtime.child import ChildDied
 from echo2.tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
 
@@ -50,7 +50,7 @@ A = TypeVar("A")
 Demonstration = tuple[list[int], list[int]]
 AT_ONCE: Final = 64
 """Demonstrations of one call."""
-REPLAYED: Final = 4
+MOST_REPLAYED_TURNS: Final = 4
 """Turns in full time that taking up an episode may last (rule 3)."""
 
 
@@ -63,12 +63,12 @@ class Environment:
         limits: Limits,
         *,
         vocabulary: int,
-        kind: str = SINGLE,
+        kind: str = SINGLE_KIND,
         workers: int = 1,
         make: Callable[[Limits], EnvironmentProcess] = EnvironmentProcess,
         tell: Callable[[str], None] = lambda fault: None,
     ) -> None:
-        """`vocabulary`: number of the model's token ids. `kind`: of the task, of protocol/task_kinds.py; a served
+        """`vocabulary`: number of the model's token ids. `kind`: kind of the task, of protocol/task_kinds.py; a served
         task that opens its episodes is of the kind opened. `make`: returns a new process, not started. `tell`: gets
         each death of a process, and why the task cannot be opened."""
         self.order, self.limits = order, limits
@@ -81,7 +81,7 @@ class Environment:
         """The task's facts, known once it was opened."""
         if (told := self._pool.opened) is None:
             raise RuntimeError("the environment was not opened")
-        kind = OPENED if told.opens else self._kind
+        kind = OPENED_KIND if told.opens else self._kind
         return TaskFacts(self.order.task, told.version, kind, told.train, told.heldout, told.measure)
 
     @property
@@ -99,11 +99,11 @@ class Environment:
         return Aside(self)
 
     async def prompt(self, split: Split, index: int, *, aside: bool = False) -> list[int]:
-        """See `TaskHost.prompt`. `aside`: of an evaluation."""
+        """See `TaskHost.prompt`. `aside`: whether it is of an evaluation."""
         asked = AskPrompt(split=split, index=index)
         answer = await self._call("prompt", asked, Prompted, aside=aside)
         if answer.fault:
-            raise TaskFault(shown(answer.fault), verified=False)
+            raise TaskFault(printable_reason(answer.fault), verified=False)
         if not self._is_written(answer.tokens):
             raise TaskFault("its prompt is empty, or has tokens that the model lacks", verified=False)
         return answer.tokens
@@ -111,14 +111,14 @@ class Environment:
     async def score(
         self, split: Split, index: int, transcript: Transcript, limit: int, *, aside: bool = False
     ) -> Score:
-        """See `TaskHost.score`. `aside`: of an evaluation."""
+        """See `TaskHost.score`. `aside`: whether it is of an evaluation."""
         tokens = [int(token) for token in transcript.tokens]
         asked = AskScore(split=split, index=index, tokens=tokens, turns=list(transcript.turns), limit=limit)
         answer = await self._call("score", asked, Scored, aside=aside)
         if answer.fault == "transcript":
-            raise InvalidTranscript(shown(answer.reason))
+            raise InvalidTranscript(printable_reason(answer.reason))
         if answer.fault:
-            raise TaskFault(shown(answer.reason), verified=answer.fault == "task-score")
+            raise TaskFault(printable_reason(answer.reason), verified=answer.fault == "task-score")
         if not abs(answer.reward) <= MOST_REWARD:
             raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
         return Score(answer.reward, answer.success)
@@ -132,7 +132,7 @@ class Environment:
             asked = AskDemonstrations(number=part, seed=seed + len(rows), noise=noise, slip=slip)
             answer = await self._call("demonstrate", asked, Demonstrated, times=part)
             if answer.fault:
-                raise TaskFault(shown(answer.fault), verified=False)
+                raise TaskFault(printable_reason(answer.fault), verified=False)
             if len(answer.rows) != part or not all(self._is_written(tokens) for row in answer.rows for tokens in row):
                 raise TaskFault("its demonstrations are empty, or have tokens that the model lacks", verified=False)
             rows += answer.rows
@@ -148,8 +148,8 @@ class Environment:
         apart: bool = False,
         aside: bool = False,
     ) -> "HostedEpisode":
-        """See `TaskHost.episode`. `aside`: of an evaluation."""
-        behind = prompt if self.facts.kind == OPENED else ()
+        """See `TaskHost.episode`. `aside`: whether it is of an evaluation."""
+        behind = prompt if self.facts.kind == OPENED_KIND else ()
         episode = HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind, aside=aside)
         if apart and (places := self._pool.apart):
             free = (place for place in places if not self.is_busy(place))
@@ -184,7 +184,7 @@ class Environment:
         asked = self._pool.ask(taken, wanted=episode.worker, aside=episode.aside, opens=True)
         answer = await (self._pool.unless_away(asked) if episode.aside else asked)
         if answer.fault:
-            raise TaskFault(shown(answer.fault), verified=True)
+            raise TaskFault(printable_reason(answer.fault), verified=True)
         if answer.given is not None:
             if last or not self._is_written(answer.given):
                 raise TaskFault("its answer is empty, or has tokens that the model lacks", verified=True)
@@ -210,16 +210,20 @@ class Environment:
         asked = AskEpisode(
             episode=episode.name, split=episode.split, index=episode.index, past=episode.past, prompt=episode.prompt
         )
-        seconds = self.limits.seconds * max(1, min(turns, REPLAYED))
+        seconds = self.limits.seconds * max(1, min(turns, MOST_REPLAYED_TURNS))
         try:
             begun = await process.call("begin", asked, EpisodeBegun, timeout=seconds)
-        except (ChildDied, TimeoutError, *FAILED) as error:
+        except (ChildDied, TimeoutError, *FAILED_CALL_ERRORS) as error:
             if not turns:
                 raise
             await worker.end()
-            raise EpisodeLost(shown(error) or f"its turns so far took longer than {seconds:g} s") from error
+            raise EpisodeLost(printable_reason(error) or f"its turns so far took longer than {seconds:g} s") from error
         if begun.fault:
-            raise EpisodeLost(shown(begun.fault)) if turns else TaskFault(shown(begun.fault), verified=True)
+            raise (
+                EpisodeLost(printable_reason(begun.fault))
+                if turns
+                else TaskFault(printable_reason(begun.fault), verified=True)
+            )
         episode.worker, episode.process = worker, process
         worker.open.add(episode.name)
 
@@ -235,8 +239,8 @@ class Environment:
 
 class HostedEpisode:
     """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
-    `prompt`: behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was last,
-    or is to begin; None: nowhere yet. `is_left`: nobody plays it any more. `aside`: an evaluation plays it."""
+    `prompt`: prompt behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was
+    last, or is to begin; None: nowhere yet. `is_left`: nobody plays it any more. `aside`: an evaluation plays it."""
 
     def __init__(
         self,

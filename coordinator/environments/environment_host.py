@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.environments.limits import REASON, Limits, apply
+from echo2.coordinator.environments.limits import MOST_REASON_CHARACTERS, Limits, apply
 from echo2.coordinator.environments.messages import (
     AskDemonstrations,
     AskEpisode,
@@ -46,19 +46,19 @@ from echo2.tasks.task import (
     TaskFault,
     Tokenizer,
     Transcript,
-    begun,
-    demonstrated,
-    left,
+    begin_episode,
+    demonstrate_prompt,
+    leave_episode,
     most_turns,
     opens,
     prompt_of,
-    readied,
+    ready_task,
     replay,
-    replied,
-    scored,
+    reply_to_episode,
+    score_episode,
 )
 
-_SPENT = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_SPENT_ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 MOST_PROMPTS: Final = (1 << 53) - 1
 """Indices travel as whole numbers below 2^53."""
 _NO_THREAD = "can't start new thread"
@@ -76,15 +76,15 @@ class _Opened(NamedTuple):
         prompt = prompt_of(self.task, "train", index, self.text)
         if not opens(self.task):
             return prompt
-        episode = begun(self.task, "train", index, self.text)
+        episode = begin_episode(self.task, "train", index, self.text)
         try:
-            return [*prompt, *(replied(episode, [], prompt=prompt) or [])]
+            return [*prompt, *(reply_to_episode(episode, [], prompt=prompt) or [])]
         finally:
-            left(episode)
+            leave_episode(episode)
 
 
 class _Played(NamedTuple):
-    """An episode that stays open. `prompt`: of its lease, where the task opens it."""
+    """An episode that stays open. `prompt`: prompt of its lease, where the task opens it."""
 
     episode: Episode
     prompt: list[int]
@@ -106,7 +106,7 @@ class EnvironmentHost:
         text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
         written = text if order.chat is None else ChatTokenizer(text, order.chat)
         self._opened = _Opened(task, written)
-        readied(task, written)
+        ready_task(task, written)
         return TaskOpened(
             version=task.version,
             turns=most_turns(task),
@@ -129,11 +129,11 @@ class EnvironmentHost:
         """Replay an episode, and score it."""
         task, text = self._task()
         try:
-            episode = begun(task, asked.split, asked.index, text)
+            episode = begin_episode(task, asked.split, asked.index, text)
             try:
                 score = replay(episode, Transcript(asked.tokens, asked.turns), ends=text.ends, limit=asked.limit)
             finally:
-                left(episode)
+                leave_episode(episode)
         except InvalidTranscript as error:
             return Scored(fault="transcript", reason=str(error))
         except TaskFault as fault:
@@ -151,7 +151,7 @@ class EnvironmentHost:
                 rows.append(
                     (
                         self._task().whole_prompt(index),
-                        demonstrated(task, index, text, seed, asked.noise, asked.slip),
+                        demonstrate_prompt(task, index, text, seed, asked.noise, asked.slip),
                     )
                 )
         except TaskFault as fault:
@@ -162,12 +162,12 @@ class EnvironmentHost:
         """Begin an episode, and take it through the turns that it had in another process."""
         task, text = self._task()
         try:
-            played = _Played(begun(task, asked.split, asked.index, text), asked.prompt)
+            played = _Played(begin_episode(task, asked.split, asked.index, text), asked.prompt)
         except TaskFault as fault:
             return EpisodeBegun(fault=_reason(fault))
         stuck = _stuck(played, asked.past)
         if stuck:
-            left(played.episode)
+            leave_episode(played.episode)
         else:
             self._episodes[asked.episode] = played
         return EpisodeBegun(fault=stuck)
@@ -176,13 +176,13 @@ class EnvironmentHost:
         """Give an episode its next sampled turn."""
         for name in asked.left:
             if name in self._episodes:
-                left(self._episodes.pop(name).episode)
+                leave_episode(self._episodes.pop(name).episode)
         try:
             episode, prompt = self._episodes[asked.episode]
-            given = replied(episode, asked.tokens, prompt=prompt)
+            given = reply_to_episode(episode, asked.tokens, prompt=prompt)
             if given is not None and not asked.last:
                 return TurnTaken(given=given)
-            score = scored(episode)
+            score = score_episode(episode)
         except TaskFault as fault:
             return TurnTaken(fault=_reason(fault))
         return TurnTaken(reward=score.reward, success=score.success)
@@ -205,7 +205,7 @@ def _stuck(played: _Played, past: Sequence[Sequence[int]]) -> str:
     """Take an episode through its turns, sampled and given alternating; return why it stops, empty: it does not."""
     try:
         for sampled, given in zip(past[0::2], past[1::2], strict=True):
-            if replied(played.episode, sampled, prompt=played.prompt) != given:
+            if reply_to_episode(played.episode, sampled, prompt=played.prompt) != given:
                 return "begun anew it answers otherwise than before"
     except TaskFault as fault:
         return _reason(fault)
@@ -215,7 +215,7 @@ def _stuck(played: _Played, past: Sequence[Sequence[int]]) -> str:
 def _reason(fault: TaskFault) -> str:
     """Return a fault's reason, for an answer. One after which this process is of no use is raised: the daemon then ends
     the process."""
-    reason = str(fault)[:REASON] or "no reason given"
+    reason = str(fault)[:MOST_REASON_CHARACTERS] or "no reason given"
     if isinstance(fault, TaskBroken) or is_spent(fault):
         raise TaskBroken(reason)
     return reason
@@ -225,7 +225,7 @@ def is_spent(error: BaseException | None) -> bool:
     """Tell whether an error, or one that led to it, says that this process is out of memory, threads or files."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT):
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT_ERRORS):
             return True
         if isinstance(error, RuntimeError) and error.args == (_NO_THREAD,):
             return True

@@ -1,7 +1,7 @@
 """One process of an environment, started with its limits in an empty folder and an empty environment.
 
-The folder is looked at each `LOOK` seconds: beyond its bounds (work_folders.py) the process is killed. So it may hold
-more by as much as can be written meanwhile. The folder is deleted with the process.
+The folder is looked at each `FOLDER_POLL_SECONDS` seconds: beyond its bounds (work_folders.py) the process is killed.
+So it may hold more by as much as can be written meanwhile. The folder is deleted with the process.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.environments.limits import ANSWER, PRINTED, Limits
+from echo2.coordinator.environments.limits import MOST_ANSWER_BYTES, MOST_PRINTED_BYTES, Limits
 from echo2.coordinator.environments.messages import OpenTask, TaskOpened
 from echo2.coordinator.environments.work_folders import BOUNDS, delete_folder, is_full, make_folder
 from echo2.runtime.child import Child, Confined
 from echo2.runtime.python_command import module_command
 
 HOST = "echo2.coordinator.environments.environment_host"
-LOOK: Final = 1.0
+FOLDER_POLL_SECONDS: Final = 1.0
 _SURROUNDINGS = {"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
 """One hash seed for all processes: tasks may iterate over sets."""
 
@@ -43,7 +43,7 @@ class EnvironmentProcess(Child):
             module_command(module, msgspec.json.encode(limits).decode()),
             name="environment",
             env={**_SURROUNDINGS, **places, **_search_path()},
-            confined=Confined(self._folder, ANSWER, PRINTED),
+            confined=Confined(self._folder, MOST_ANSWER_BYTES, MOST_PRINTED_BYTES),
         )
         self._looking: asyncio.Task[None] | None = None
 
@@ -68,4 +68,4 @@ class EnvironmentProcess(Child):
             if await asyncio.to_thread(is_full, self._folder):
                 self.kill(BOUNDS)
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(FOLDER_POLL_SECONDS)

@@ -31,17 +31,17 @@ from echo2.runtime.system_call_filter import FilterUnavailable, Sockets, install
 
 FILE: Final = 64 << 20
 """Most bytes of a file that an environment writes."""
-ANSWER: Final = 8 << 20
+MOST_ANSWER_BYTES: Final = 8 << 20
 """Most bytes of an answer."""
-PRINTED: Final = 1 << 20
+MOST_PRINTED_BYTES: Final = 1 << 20
 """Most bytes that an environment prints during one call."""
-REASON: Final = 300
+MOST_REASON_CHARACTERS: Final = 300
 """Most characters of the reason why an episode failed."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`seconds`: most time of one call. `opening`: most seconds for opening the task. `memory_mb`: of address space.
-    `loopback`: whether the task speaks with processes of its own."""
+    """`seconds`: most time of one call. `opening`: most seconds for opening the task. `memory_mb`: memory mb of address
+    space. `loopback`: whether the task speaks with processes of its own."""
 
     seconds: float = 10.0
     opening: float = 300.0

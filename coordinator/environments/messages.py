@@ -26,8 +26,8 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
-    why its system calls are not filtered; empty: they are. `measure`: of its held-out results. `opens`: whether it
-    opens its episodes."""
+    why its system calls are not filtered; empty: they are. `measure`: measure of its held-out results. `opens`: whether
+    it opens its episodes."""
 
     version: int
     train: int
@@ -46,14 +46,14 @@ class AskPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompted(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to "prompt". `fault`: of the task's code; empty: `tokens` is the prompt."""
+    """Answer to "prompt". `fault`: fault of the task's code; empty: `tokens` is the prompt."""
 
     tokens: list[int] = []
     fault: str = ""
 
 
 class AskScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Call "score". `tokens`, `turns`: as in `tasks.task.Transcript`. `limit`: most sampled tokens."""
+    """Call "score". `tokens`, `turns`: the same as in `tasks.task.Transcript`. `limit`: most sampled tokens."""
 
     split: Split
     index: int
@@ -63,7 +63,7 @@ class AskScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to "score". `reason`: of the fault."""
+    """Answer to "score". `reason`: reason of the fault."""
 
     reward: float = 0.0
     success: bool = False
@@ -73,8 +73,8 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 
 class AskEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """Call "begin": an episode that stays open between calls. `episode`: its name. `past`: the turns that it had in
-    another process, sampled and given alternating: it is taken through them. `prompt`: of its lease, where the task
-    opens it."""
+    another process, sampled and given alternating: it is taken through them. `prompt`: prompt of its lease, where the
+    task opens it."""
 
     episode: bytes
     split: Split
@@ -90,8 +90,8 @@ class EpisodeBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """Call "turn": the next sampled turn of an open episode. `episode`: its name. `tokens`: of the turn; none: it is
-    to be opened. `last`: the episode is over whatever the reply. `left`: episodes to forget."""
+    """Call "turn": the next sampled turn of an open episode. `episode`: its name. `tokens`: tokens of the turn; none:
+    it is to be opened. `last`: the episode is over whatever the reply. `left`: episodes to forget."""
 
     episode: bytes
     tokens: list[int]
@@ -111,7 +111,7 @@ class TurnTaken(msgspec.Struct, frozen=True, kw_only=True):
 
 class AskDemonstrations(msgspec.Struct, frozen=True, kw_only=True):
     """Call "demonstrate": the task's own answers to `number` prompts of the training split, drawn by `seed`. `noise`,
-    `slip`: as of tasks.task.Task.demonstration."""
+    `slip`: the same as in tasks.task.Task.demonstration."""
 
     number: int
     seed: int
@@ -120,8 +120,8 @@ class AskDemonstrations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demonstrated(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to "demonstrate". `rows`: (tokens of a prompt, of its answer). `fault`: of the task's code; empty: it has
-    none."""
+    """Answer to "demonstrate". `rows`: (tokens of a prompt, of its answer). `fault`: fault of the task's code; empty:
+    it has none."""
 
     rows: list[tuple[list[int], list[int]]] = []
     fault: str = ""

@@ -13,7 +13,7 @@ import msgspec
 from echo2.coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
 from echo2.engines.engine import Job, Sample, SampledTurn
 from echo2.engines.process.process import Play
-from echo2.protocol.task_kinds import OPENED
+from echo2.protocol.task_kinds import OPENED_KIND
 from echo2.tasks.task import Score, Split, TaskFault
 
 MOST_GIVEN = 1 << 14
@@ -43,8 +43,8 @@ def fits(prompt: int, given: int, room: int | None) -> bool:
 
 
 async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, room: int | None) -> PlayedGroup:
-    """Generate a group of a served task. `job`: it gets a name of its own. `room`: as of `fits`. Raises the engine's
-    errors."""
+    """Generate a group of a served task. `job`: it gets a name of its own. `room`: the same as in `fits`. Raises the
+    engine's errors."""
     episodes: dict[int, OpenEpisode] = {}
     scores: list[Score | None] = [None] * len(job.seeds)
     sampled, given, faults = Counter[int](), Counter[int](), list[str]()
@@ -82,7 +82,7 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
     name = f"{split}/{job.index}/{job.greedy}".encode()
     try:
         samples = await engine.generate_served(
-            msgspec.structs.replace(job, served=name, opened=host.facts.kind == OPENED), answered
+            msgspec.structs.replace(job, served=name, opened=host.facts.kind == OPENED_KIND), answered
         )
     finally:
         for episode in episodes.values():

@@ -5,8 +5,8 @@ Rules
    call has failed (`TaskFault`), and a new process opens the task for the next call.
 2. A process that dies during a call may have been killed by somebody else: the call is repeated once, in a new process.
    If that dies too, the call has failed.
-3. A task that cannot be opened fails no call: calls wait, and opening is tried again after `PAUSES`. `trouble` says
-   why, for the page. Only the first opening (`open`) raises.
+3. A task that cannot be opened fails no call: calls wait, and opening is tried again after `OPENING_BACKOFF`. `trouble`
+   says why, for the page. Only the first opening (`open`) raises.
 4. A call that ended its process fails once the task is open in the next one, or could not be opened at the first try,
    where it `opens`. So the time of opening is charged to the call that caused it, not to those that wait for it.
 5. One process in `ONE_APART_IN`, at least one of several, is set apart: a call goes there only if it wants that place,
@@ -26,11 +26,11 @@ import msgspec
 import structlog
 
 from echo2.coordinator.environments.environment_process import EnvironmentProcess
-from echo2.coordinator.environments.limits import REASON, Limits
+from echo2.coordinator.environments.limits import MOST_REASON_CHARACTERS, Limits
 from echo2.coordinator.environments.messages import OpenTask, TaskOpened
 from echo2.coordinator.environments.task_host import EnvironmentAway, EpisodeLost
 from echo2.coordinator.environments.worker_places import Places
-from echo2.protocol.task_kinds import ANSWERED, OPENED
+from echo2.protocol.task_kinds import ANSWERED_KINDS, OPENED_KIND
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull
@@ -38,15 +38,15 @@ from echo2.runtime.printable import printable
 from echo2.tasks.task import TaskFault
 
 A = TypeVar("A")
-PAUSES: Final = Backoff(1.0, 60.0)
+OPENING_BACKOFF: Final = Backoff(1.0, 60.0)
 """Seconds from a failed opening to the next."""
-TRIES: Final = 2
+CALL_TRIES: Final = 2
 """Processes in which a call is tried (rule 2)."""
 ONE_APART_IN: Final = 4
 """New keys play in as many at once (coordinator/submissions/step_queue.py, rule 1)."""
-TROUBLE: Final = 2_000
+MOST_TROUBLE_CHARACTERS: Final = 2_000
 """Most characters of why a task cannot be opened."""
-FAILED: Final = (ChildError, DiskFull, msgspec.MsgspecError)
+FAILED_CALL_ERRORS: Final = (ChildError, DiskFull, msgspec.MsgspecError)
 """Errors of a call after which its process is ended."""
 
 log = structlog.get_logger("coordinator")
@@ -57,8 +57,8 @@ class EnvironmentFault(Exception):
 
 
 class ProcessPlace:
-    """A place for one process. `process`: None until the next call starts one. `failures`: to open, in a row. `left`:
-    episodes that the process is to forget. `open`: those that stand in it and are played."""
+    """A place for one process. `process`: None until the next call starts one. `failures`: failures to open, in a row.
+    `left`: episodes that the process is to forget. `open`: those that stand in it and are played."""
 
     def __init__(self) -> None:
         self.process: EnvironmentProcess | None = None
@@ -88,7 +88,7 @@ class ProcessPool:
         make: Callable[[Limits], EnvironmentProcess],
         tell: Callable[[str], None],
     ) -> None:
-        """`kind`, `make`, `tell`: as of `Environment`."""
+        """`kind`, `make`, `tell`: the same as in `Environment`."""
         self._order, self._limits = order, limits
         self.trouble = ""
         self.opened: TaskOpened | None = None
@@ -151,16 +151,16 @@ class ProcessPool:
         aside: bool = False,
         opens: bool = False,
     ) -> A:
-        """Let a call be answered by a process (rules 1, 2 and 7). `wanted`: in this place; None: in any. `opens`: see
-        rule 4. Raises `TaskFault`."""
+        """Let a call be answered by a process (rules 1, 2 and 7). `wanted`: wanted in this place; None: in any.
+        `opens`: see rule 4. Raises `TaskFault`."""
         worker, fault = await self._idle.take(wanted, aside=aside), ""
         try:
-            for _ in range(TRIES):
+            for _ in range(CALL_TRIES):
                 process = await self._ready(worker)
                 try:
                     return await call(worker, process)
                 except ChildDied as error:
-                    fault = shown(error)
+                    fault = printable_reason(error)
                     self._tell(f"task {self._order.task}: {fault}")
                     await worker.end()
                 except EpisodeLost:
@@ -171,8 +171,8 @@ class ProcessPool:
                     fault = f"no answer within {self._limits.seconds:g} s"
                     await worker.end()
                     break
-                except FAILED as error:
-                    fault = shown(error)
+                except FAILED_CALL_ERRORS as error:
+                    fault = printable_reason(error)
                     await worker.end()
                     break
                 except asyncio.CancelledError:  # it still computes: the next call must not wait for it
@@ -222,7 +222,7 @@ class ProcessPool:
                 self.trouble = str(fault)
                 if all(one.process is None for one in self._workers):
                     self._away.set()
-                pause = PAUSES.delay(worker.failures)
+                pause = OPENING_BACKOFF.delay(worker.failures)
                 log.error(
                     "the environment cannot be opened", task=self._order.task, reason=str(fault), again_seconds=pause
                 )
@@ -240,16 +240,16 @@ class ProcessPool:
                 await process.end()
             if isinstance(error, TimeoutError):
                 raise EnvironmentFault(f"it was not open after {self._limits.opening:g} s") from error
-            if isinstance(error, (ChildDied, OSError, *FAILED)):
-                raise EnvironmentFault(shown(error, TROUBLE)) from error
+            if isinstance(error, (ChildDied, OSError, *FAILED_CALL_ERRORS)):
+                raise EnvironmentFault(printable_reason(error, MOST_TROUBLE_CHARACTERS)) from error
             raise
-        if self._kind == OPENED and not opened.opens:
+        if self._kind == OPENED_KIND and not opened.opens:
             await process.end()
             raise EnvironmentFault("it no longer opens its episodes: make it as it was when the run was made")
-        if self._kind not in ANSWERED and opened.opens:
+        if self._kind not in ANSWERED_KINDS and opened.opens:
             await process.end()
             raise EnvironmentFault('it opens its episodes: set run.kind = "served"')
-        if self._kind not in ANSWERED and opened.turns > 1:
+        if self._kind not in ANSWERED_KINDS and opened.turns > 1:
             await process.end()
             raise EnvironmentFault(f'its episodes have up to {opened.turns} sampled turns: set run.kind = "served"')
         if self.opened is not None and opened != self.opened:
@@ -261,6 +261,6 @@ class ProcessPool:
         return opened
 
 
-def shown(reason: object, most: int = REASON) -> str:
+def printable_reason(reason: object, most: int = MOST_REASON_CHARACTERS) -> str:
     """Return a reason that a process gave, as one line of printable characters."""
     return printable(" ".join(str(reason)[: 2 * most].split()))[:most]

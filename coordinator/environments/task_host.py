@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 from echo2.tasks.measure import Measure, measure_of
 from echo2.tasks.task import (
     Episode,
@@ -13,17 +13,17 @@ from echo2.tasks.task import (
     TaskFault,
     Tokenizer,
     Transcript,
-    begun,
+    begin_episode,
     prompt_of,
     replay,
-    replied,
-    scored,
+    reply_to_episode,
+    score_episode,
 )
 
 
 class TaskFacts(NamedTuple):
-    """A task. `kind`: of protocol/task_kinds.py. `train`, `heldout`: number of prompts. `measure`: of its held-out
-    results."""
+    """A task. `kind`: kind of protocol/task_kinds.py. `train`, `heldout`: number of prompts. `measure`: measure of its
+    held-out results."""
 
     name: str
     version: int
@@ -97,8 +97,8 @@ class TaskHost(Protocol):
         apart: bool = False,
     ) -> OpenEpisode:
         """Return an episode to be played. `past`: the turns that it has already, sampled and given alternating.
-        `prompt`: of its lease, behind which a task of the kind opened goes on. `apart`: whether it is kept from the
-        processes of other episodes, as far as there are some."""
+        `prompt`: prompt of its lease, behind which a task of the kind opened goes on. `apart`: whether it is kept from
+        the processes of other episodes, as far as there are some."""
 
 
 class LocalTask:
@@ -118,7 +118,7 @@ class LocalTask:
 
     async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
         """See `TaskHost.score`."""
-        episode = begun(self._task, split, index, self._text)
+        episode = begin_episode(self._task, split, index, self._text)
         return replay(episode, transcript, ends=self._text.ends, limit=limit)
 
     def episode(
@@ -131,7 +131,7 @@ class LocalTask:
         apart: bool = False,
     ) -> "LocalEpisode":
         """See `TaskHost.episode`."""
-        return LocalEpisode(begun(self._task, split, index, self._text), past, prompt)
+        return LocalEpisode(begin_episode(self._task, split, index, self._text), past, prompt)
 
 
 class LocalEpisode:
@@ -140,7 +140,7 @@ class LocalEpisode:
     def __init__(self, episode: Episode, past: Sequence[Sequence[int]], prompt: Sequence[int]) -> None:
         self._episode, self._prompt = episode, prompt
         for sampled, given in zip(past[0::2], past[1::2], strict=True):
-            if replied(episode, sampled, prompt=prompt) != list(given):
+            if reply_to_episode(episode, sampled, prompt=prompt) != list(given):
                 raise TaskFault("the episode answers otherwise than before", verified=True)
 
     @property
@@ -153,8 +153,8 @@ class LocalEpisode:
     ) -> TurnAnswer:
         """See `OpenEpisode.reply`."""
         begin()
-        given = replied(self._episode, sampled, prompt=self._prompt)
-        return TurnAnswer(None, scored(self._episode)) if given is None or last else TurnAnswer(given)
+        given = reply_to_episode(self._episode, sampled, prompt=self._prompt)
+        return TurnAnswer(None, score_episode(self._episode)) if given is None or last else TurnAnswer(given)
 
     def leave(self) -> None:
         """Nothing is kept elsewhere."""
@@ -162,4 +162,4 @@ class LocalEpisode:
 
 def facts_of(task: Task) -> TaskFacts:
     """Return the facts of a pure task."""
-    return TaskFacts(task.name, task.version, PURE, task.size("train"), task.size("heldout"), measure_of(task))
+    return TaskFacts(task.name, task.version, PURE_KIND, task.size("train"), task.size("heldout"), measure_of(task))

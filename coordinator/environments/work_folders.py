@@ -1,8 +1,9 @@
 """The folders in which environments' processes work: their bounds, and their deletion, whatever is in them.
 
 Rules
-1. A folder holds at most `FOLDER` bytes on the disk and `FILES` files and folders, at most `DEPTH` levels deep. One in
-   which something cannot be counted, as its path is too long or nobody may read it, counts as full.
+1. A folder holds at most `MOST_FOLDER_BYTES` bytes on the disk and `MOST_FOLDER_FILES` files and folders, at most
+   `MOST_FOLDER_LEVELS` levels deep. One in which something cannot be counted, as its path is too long or nobody may
+   read it, counts as full.
 2. A folder is deleted with all that is in it: folders nested deeper than a path can name, or without rights. Each one
    below is moved to the top first, so no path is long and no call nests. Deletion raises nothing.
 3. The name of a folder has the process id of its coordinator. So the next coordinator of the same user deletes those of
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Final
 
 FOLDERS = "echo2-environment-"
-FOLDER: Final = 512 << 20
-FILES: Final = 10_000
-DEPTH: Final = 64
-BOUNDS: Final = f"its folder has more than {FOLDER} bytes, {FILES} files or {DEPTH} levels, or unreadable folders"
+MOST_FOLDER_BYTES: Final = 512 << 20
+MOST_FOLDER_FILES: Final = 10_000
+MOST_FOLDER_LEVELS: Final = 64
+BOUNDS: Final = (
+    f"its folder has more than {MOST_FOLDER_BYTES} bytes, {MOST_FOLDER_FILES} files or {MOST_FOLDER_LEVELS} levels, or"
+    " unreadable folders"
+)
 """Why a process whose folder is full is ended."""
-_UNCOUNTED = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
+_UNCOUNTED_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
 
 
 def make_folder(name: str = FOLDERS) -> Path:
@@ -45,10 +49,10 @@ def is_full(folder: Path) -> bool:
                         size += 512 * entry.stat(follow_symlinks=False).st_blocks
                         if entry.is_dir(follow_symlinks=False):
                             below.append((entry.path, level + 1))
-                    if files > FILES or size > FOLDER or level > DEPTH:
+                    if files > MOST_FOLDER_FILES or size > MOST_FOLDER_BYTES or level > MOST_FOLDER_LEVELS:
                         return True
         except OSError as error:
-            if error.errno in _UNCOUNTED:
+            if error.errno in _UNCOUNTED_ERRORS:
                 return True
     return False
 

@@ -19,7 +19,7 @@ from echo2.coordinator.epochs.presence import Kind, Presence
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import open_ask, payable, seal_ask
-from echo2.ledger.ledger_entries import accrued, unvested
+from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse
@@ -53,7 +53,7 @@ class AskRequests:
             except (BadAsk, BadTerms) as error:
                 refused = str(error)
         self._presence.note(peer, origin.party, now, self._service.kind(peer))
-        return self._told(peer, refused[:MOST_SENTENCE])
+        return self._answer_ask(peer, refused[:MOST_SENTENCE])
 
     def _take(self, peer: str, request: MarketRequest, now: int, origin: Origin) -> None:
         state, at = self._service.state, self._clock.at(now)
@@ -71,7 +71,7 @@ class AskRequests:
         entry = self._service.ledger.find(f"opened:{peer}:{request.epoch}")
         return entry is not None and self._service.state.asks.get(peer) == request.ask
 
-    def _told(self, peer: str, refused: str) -> MarketResponse:
+    def _answer_ask(self, peer: str, refused: str) -> MarketResponse:
         state, ledger = self._service.state, self._service.ledger
         response = MarketResponse(
             currency=self._terms.currency,
@@ -81,18 +81,18 @@ class AskRequests:
             sealed=state.sealed.get(peer),
             ask=state.asks.get(peer),
             rate=self._gate.rate(peer),
-            accrued=ledger.balance(accrued(peer)),
-            unvested=ledger.balance(unvested(peer)),
+            accrued=ledger.balance(accrued_account(peer)),
+            unvested=ledger.balance(unvested_account(peer)),
             payable=ledger.balance(payable(peer)),
         )
-        return self._placed(peer, response)
+        return self._add_place(peer, response)
 
-    def _placed(self, peer: str, response: MarketResponse) -> MarketResponse:
+    def _add_place(self, peer: str, response: MarketResponse) -> MarketResponse:
         """Return the answer with the node's place in the epoch that runs."""
         open_ = self._service.state.open
         if open_ is None:
             return response
-        place, standby = self._service.priced(peer), self._service.standing_by(peer)
+        place, standby = self._service.price_of(peer), self._service.standing_by(peer)
         if place is not None and self._service.is_active(peer):
             return msgspec.structs.replace(response, place="active", price=int(place.price), most=int(place.most))
         if standby is not None:

@@ -40,7 +40,7 @@ from echo2.coordinator.market.newcomer_rates import estimated_rate, highest_pric
 from echo2.coordinator.market.throughput import Throughput
 
 log = structlog.get_logger("coordinator")
-LOOKS = 2
+ABSENCE_LOOKS = 2
 """Looks in a row at which too few of the active nodes are here, before an epoch ends early."""
 
 
@@ -152,7 +152,7 @@ class EpochClock:
         state = self._service.state
         need = self._inputs.need()
         self._service.read()
-        terms = self._terms.announced(state.epoch + 1, at + self._terms.asks, need)
+        terms = self._terms.epoch_terms(state.epoch + 1, at + self._terms.asks, need)
         owners = self._inputs.owners(self._presence.here(now), at)
         makers: list[Callable[[], NewEntry | None]] = [lambda: announce(state, at, terms)]
         if owners:
@@ -172,7 +172,9 @@ class EpochClock:
     def _turn_over(self) -> Steps:
         """Close the epoch that runs, and open the next one."""
         state = self._service.state
-        here = self._offered([node for node in self._working(self.at(self._now), self._now) if node in state.asks])
+        here = self._offering_nodes(
+            [node for node in self._working(self.at(self._now), self._now) if node in state.asks]
+        )
         yield False
         snapshot = yield from self._close()
         self._open(self.at(self._now), here)
@@ -195,10 +197,10 @@ class EpochClock:
             short=market.activation.short, binding=market.binding,
         )  # fmt: skip
 
-    def _offered(self, nodes: list[str]) -> list[str]:
+    def _offering_nodes(self, nodes: list[str]) -> list[str]:
         """Return nodes with an ask without the free keys that have no place (rule 7)."""
         free = [node for node in nodes if self._service.kind(node) != Kind.WORKER]
-        left = self._free.offered((node, self._presence.party(node) or node) for node in free)
+        left = self._free.offered_keys((node, self._presence.party(node) or node) for node in free)
         out = set(free) - left
         return [node for node in nodes if node not in out]
 
@@ -220,7 +222,7 @@ class EpochClock:
         if self._service.state.open is None:
             return iter(())
         at = self.at(self._now)
-        yield from self.turn_over.measured(at)
+        yield from self.turn_over.measure_work(at)
         snapshot = self.turn_over.close(at)
         self.on_close()
         yield True
@@ -230,7 +232,7 @@ class EpochClock:
         """Return the rates of nodes that have an ask and were never measured (rule 1)."""
         state = self._service.state
         terms = state.next_terms(state.epoch + 1)
-        fresh = [node for node in sorted(here) if node in state.asks and not _known(state, node)]
+        fresh = [node for node in sorted(here) if node in state.asks and not _is_known(state, node)]
         if not fresh:
             return []
         measured = {node: one.lower for node, one in state.measurements.items() if one.ready}
@@ -256,7 +258,7 @@ class EpochClock:
             return
         self._looked = at
         self._looks = self._looks + 1 if self._lacks(open_, now) else 0
-        if self._looks >= LOOKS:
+        if self._looks >= ABSENCE_LOOKS:
             self._early = True
             log.warning("active nodes have left: the epoch ends early", epoch=open_.terms.epoch)
 
@@ -287,5 +289,5 @@ class EpochClock:
         yield from snapshot
 
 
-def _known(state: MarketState, node: str) -> bool:
+def _is_known(state: MarketState, node: str) -> bool:
     return node in state.benchmarks or state.measurements.get(node, Throughput()).leased > 0

@@ -20,9 +20,10 @@ from echo2.ledger.ledger_entries import Entry
 
 
 class PresentMarket(NamedTuple):
-    """The market at a moment. `entry`: the last one that it has read. `epoch`: of the last epoch that was opened.
-    `running`: the open one, with its `offers`; None: none is open. `closes`: until when asks for the next epoch are
-    sealed; None: it is not announced. `earned`: in the open epoch so far; None: its prices follow at the close."""
+    """The market at a moment. `entry`: the last one that it has read. `epoch`: epoch of the last epoch that was opened.
+    `running`: the open one, with its `offers`; None: none is open. `closes`: time until which asks for the next epoch
+    are sealed; None: it is not announced. `earned`: pay earned in the open epoch so far; None: its prices follow at the
+    close."""
 
     currency: str
     mode: str
@@ -36,7 +37,7 @@ class PresentMarket(NamedTuple):
 
 
 class EpochFigures:
-    """The figures of a run's market. `state`: of the market, read by others. `mode`: of the coming epochs.
+    """The figures of a run's market. `state`: state of the market, read by others. `mode`: mode of the coming epochs.
     `payments`: how money leaves the ledger."""
 
     def __init__(self, state: MarketState, currency: str, mode: str, payments: PaymentView) -> None:
@@ -51,9 +52,9 @@ class EpochFigures:
         """Read an entry that the state has just read (rule 1)."""
         self._entry = entry.seq
         if entry.kind == "epoch.opened":
-            self._opened()
+            self._take_opening()
         elif entry.kind == "lease.accepted":
-            self._accepted(msgspec.msgpack.decode(entry.facts, type=StatedEnd))
+            self._take_acceptance(msgspec.msgpack.decode(entry.facts, type=StatedEnd))
 
     def present(self) -> PresentMarket:
         """Return the market as it is (rule 2)."""
@@ -67,7 +68,7 @@ class EpochFigures:
             None if running is None or mode == "split" else self._earned,
         )  # fmt: skip
 
-    def _opened(self) -> None:
+    def _take_opening(self) -> None:
         state = self._state
         self._work, self._earned, self._priced = {}, 0, {}
         if state.open is not None:
@@ -76,7 +77,7 @@ class EpochFigures:
             nodes = [*plan.market.nodes, *(one.node for one in plan.run_offs)]
             self._priced = {one.node.decode(): one for one in nodes}
 
-    def _accepted(self, end: StatedEnd) -> None:
+    def _take_acceptance(self, end: StatedEnd) -> None:
         node = self._priced.get(end.node)
         if node is None:
             return

@@ -16,14 +16,14 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.epoch_terms import MOST_NEED
 from echo2.coordinator.metrics.views import CapacityView
 
-FINEST = 10**6
+RATE_DENOMINATOR = 10**6
 """Denominator to which rollouts per second are rounded."""
 MOST_STORED: Final = 1 << 62
 FACT: Final = "rollouts to provision"
-"""The last that were known, in parts of `FINEST` per second (rule 2)."""
+"""The last that were known, in parts of `RATE_DENOMINATOR` per second (rule 2)."""
 
 
-def provisioned(capacity: CapacityView) -> float | None:
+def provisioned_rate(capacity: CapacityView) -> float | None:
     """Return the rollouts per second to provision; None: the learner's step is not measured yet."""
     if capacity.need is not None or not capacity.step_seconds:
         return capacity.need
@@ -43,16 +43,17 @@ class EpochNeed:
         weight, rollouts = self._database.all(query)[0]
         if rate is None or not rollouts or not weight:
             return self._least
-        exact = 3600 * Fraction(rate, FINEST) * Fraction(int(weight), int(rollouts))
+        exact = 3600 * Fraction(rate, RATE_DENOMINATOR) * Fraction(int(weight), int(rollouts))
         return min(MOST_NEED, max(self._least, int(exact)))
 
     def _rate(self) -> int | None:
-        """Return the rollouts to provision, in parts of `FINEST` per second; None: they were never known (rule 2)."""
+        """Return the rollouts to provision, in parts of `RATE_DENOMINATOR` per second; None: they were never known
+        (rule 2)."""
         rate, stored = self._rollouts(), self._database.fact(FACT)
         known = stored if isinstance(stored, int) else None
         if rate is None:
             return known
-        now = round(rate * FINEST)
+        now = round(rate * RATE_DENOMINATOR)
         if now != known:
             self._database.set_fact(FACT, min(now, MOST_STORED))
         return now

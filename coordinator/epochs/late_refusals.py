@@ -30,7 +30,7 @@ AT_ONCE: Final = 64
 
 
 class LateRefusals:
-    """The forfeits that are due. `read`: to be called with each entry of the ledger."""
+    """The forfeits that are due. `read`: read to be called with each entry of the ledger."""
 
     def __init__(self, service: MarketService) -> None:
         self._service = service
@@ -83,7 +83,7 @@ class LateRefusals:
 
     def _look(self, lease: bytes, at: int) -> None:
         """Write the forfeit of a lease, unless its epoch is not closed."""
-        if lease not in self._due or (earned := self._earned(lease)) is None:
+        if lease not in self._due or (earned := self._earnings_of(lease)) is None:
             return
         why, (node, amount) = self._due.pop(lease), earned
         if amount and self._service.ledger.find(f"forfeited:{lease.hex()}") is None:
@@ -113,7 +113,7 @@ class LateRefusals:
         )
         return [lease for lease, at in rows if at // DAY == day.day]
 
-    def _earned(self, lease: bytes) -> tuple[str, int] | None:
+    def _earnings_of(self, lease: bytes) -> tuple[str, int] | None:
         """Return the node of an accepted group, and what it earned; None: its epoch is not closed yet."""
         entry = self._service.ledger.find(f"lease:{lease.hex()}")
         if entry is None or entry.kind != "lease.accepted":

@@ -25,9 +25,9 @@ from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
 from echo2.runtime.figures import figure
 
-SOON: Final = 5_000
+EPOCH_RETRY_MS: Final = 5_000
 """Milliseconds after which a node asks again while an epoch is about to open."""
-LONGEST: Final = 60_000
+LONGEST_RETRY_MS: Final = 60_000
 
 
 class LeaseGate:
@@ -36,20 +36,20 @@ class LeaseGate:
     def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock) -> None:
         self._service, self._terms, self._presence, self._clock = service, terms, presence, clock
 
-    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+    def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""
         peer = peer_id(node)
         self._clock.turn_over.finish_opening()
         self._presence.note(peer, origin.party, now, self._service.kind(peer), for_work=True)
         if not self._service.read():
             return self._not_active(now, "the coordinator reads its ledger")
-        open_, place = self._service.state.open, self._service.priced(peer)
+        open_, place = self._service.state.open, self._service.price_of(peer)
         if open_ is None or place is None or not self._service.is_active(peer):
             return self._left_out(peer, open_, now)
         open_leases, mean = self._open_leases(node), self._mean_weight(node)
         if open_leases and not mean:
             return refusal("too-many-leases", retry_after=1_000, held=open_leases, most=1)
-        if self._left(peer, place, open_leases, mean) <= 0:
+        if self._remaining_promise(peer, place, open_leases, mean) <= 0:
             return refusal("promised", retry_after=self._wait(now), epoch=open_.terms.epoch)
         return None
 
@@ -57,12 +57,12 @@ class LeaseGate:
         """Open the next epoch where one was just closed (turn_over.py, rule 2)."""
         self._clock.turn_over.finish_opening()
 
-    def priced(self, node: bytes) -> PricedEpoch | None:
+    def price_of(self, node: bytes) -> PricedEpoch | None:
         """Return the price of a node's work that is accepted now. Nothing is read here: a verdict asks, whose entries
         and those of others may be undone."""
         if not self._service.ready:
             return None
-        open_, place = self._service.state.open, self._service.priced(peer_id(node))
+        open_, place = self._service.state.open, self._service.price_of(peer_id(node))
         return None if open_ is None or place is None else PricedEpoch(open_.terms.epoch, int(place.price))
 
     def _left_out(self, peer: str, open_: OpenEpoch | None, now: int) -> Refusal:
@@ -109,9 +109,9 @@ class LeaseGate:
         """Return when a refused node asks again: when the epoch ends, or soon."""
         open_ = self._service.state.open
         left = 0 if open_ is None else self._clock.ends(open_) - self._clock.at(now)
-        return min(LONGEST, max(SOON if self._terms.epoch > 2 * SOON else 1_000, left))
+        return min(LONGEST_RETRY_MS, max(EPOCH_RETRY_MS if self._terms.epoch > 2 * EPOCH_RETRY_MS else 1_000, left))
 
-    def _left(self, peer: str, place: PricedNode, open_leases: int, mean: int) -> int:
+    def _remaining_promise(self, peer: str, place: PricedNode, open_leases: int, mean: int) -> int:
         """Return what a node may still be leased of its promise, milli-RE (rule 2)."""
         left = int(place.most) - sum(one.weight for one in self._service.state.records.get(peer, ()))
         return left - (open_leases + 1) * mean if open_leases else left

@@ -25,9 +25,9 @@ from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.prices import PricedNode
 from echo2.ledger.ledger_entries import Entry
 
-SLICE: Final = 0.1
+READ_SLICE_SECONDS: Final = 0.1
 """Seconds for which one call of `read` reads entries."""
-LOOK: Final = 512
+CLOCK_LOOK_ENTRIES: Final = 512
 """Entries between two looks at the clock."""
 
 
@@ -40,7 +40,7 @@ class _Places(NamedTuple):
     standby: dict[str, StandbyNode]
 
 
-_NOWHERE: Final = _Places(0, frozenset(), {}, {})
+_NO_PLACES: Final = _Places(0, frozenset(), {}, {})
 
 
 class MarketService:
@@ -56,18 +56,19 @@ class MarketService:
         self.state, self._last = self.snapshots.newest(run) or (MarketState(run), 0)
         self.begun = self._last
         """The entry behind which the snapshot stands: `watchers` see later ones alone; 0: they see all."""
-        self._places = _NOWHERE
+        self._places = _NO_PLACES
         self.newest = max((one[-1].closed for one in self.state.tranches.values() if one), default=0)
         """The time at which the newest epoch was opened or closed, ms."""
 
     def read(self) -> bool:
-        """Read the entries that were written since, for at most `SLICE` at a start; return whether all were read."""
-        until, count = time.monotonic() + SLICE, 0
+        """Read the entries that were written since, for at most `READ_SLICE_SECONDS` at a start; return whether all
+        were read."""
+        until, count = time.monotonic() + READ_SLICE_SECONDS, 0
         with contextlib.closing(self.ledger.entries(after=self._last)) as entries:
             for entry in entries:
                 self._take(entry)
                 count += 1
-                if not self.ready and count % LOOK == 0 and time.monotonic() >= until:
+                if not self.ready and count % CLOCK_LOOK_ENTRIES == 0 and time.monotonic() >= until:
                     return False
         self.ready = True
         return True
@@ -96,7 +97,7 @@ class MarketService:
             for make in makers:
                 self.append(make())
 
-    def priced(self, node: str) -> PricedNode | None:
+    def price_of(self, node: str) -> PricedNode | None:
         """Return the place of a node in the open epoch, also in its run-off; None: it is not paid. `node`: peer id."""
         return self._of_open().priced.get(node)
 
@@ -120,7 +121,7 @@ class MarketService:
     def _of_open(self) -> _Places:
         open_ = self.state.open
         if open_ is None:
-            return _NOWHERE
+            return _NO_PLACES
         if self._places.epoch != open_.terms.epoch:
             plan = open_.plan
             active = {one.node.decode(): one for one in plan.market.nodes}

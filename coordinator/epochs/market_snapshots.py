@@ -3,7 +3,7 @@
 Rules
 1. A snapshot names the entry behind which it stands, and its hash. One that names another entry than the ledger has is
    passed over: the state then comes from the ledger alone.
-2. One is stored at most every `EVERY`, between two epochs. Losing it loses nothing.
+2. One is stored at most every `SNAPSHOT_MS`, between two epochs. Losing it loses nothing.
 3. It is written in parts, while the market goes on, beside the one before, which counts until the last part is there.
 """
 
@@ -16,9 +16,9 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.market_state import MarketState
-from echo2.coordinator.market.packed_state import packed, unpacked
+from echo2.coordinator.market.packed_state import pack_state, unpack_state
 
-EVERY: Final = 600_000
+SNAPSHOT_MS: Final = 600_000
 """Milliseconds."""
 FACT: Final = "market snapshot"
 
@@ -52,7 +52,7 @@ class MarketSnapshots:
             parts = [self._database.fact(_name(one.place, part)) for part in range(one.parts)]
             if self._ledger.hash_of(one.entry) != one.hash or _sum(part or b"" for part in parts) != one.sum:
                 return None
-            state = unpacked(run, parts)
+            state = unpack_state(run, parts)
         except msgspec.MsgspecError:  # of another form: the state is computed anew
             return None
         self._at, self._place = one.at, one.place
@@ -61,10 +61,10 @@ class MarketSnapshots:
     def storing(self, state: MarketState, entry: int, at: int) -> Iterator[bool]:
         """Return the steps that store the present state, behind an entry, if a snapshot is due (rules 2 and 3)."""
         digest = self._ledger.hash_of(entry)
-        if digest is None or (self._at is not None and 0 <= at - self._at < EVERY):
+        if digest is None or (self._at is not None and 0 <= at - self._at < SNAPSHOT_MS):
             return iter(())
         self._at = at
-        return self._store(packed(state), entry, digest, at)
+        return self._store(pack_state(state), entry, digest, at)
 
     def _store(self, parts: Iterable[bytes], entry: int, digest: bytes, at: int) -> Iterator[bool]:
         place, count, total = 1 - self._place, 0, hashlib.sha256()

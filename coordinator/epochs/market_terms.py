@@ -33,8 +33,8 @@ class MarketTerms(NamedTuple):
             section.untrainable,
         )  # fmt: skip
 
-    def announced(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
-        """Return the terms of one epoch. `closes`: until when its asks are sealed."""
+    def epoch_terms(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
+        """Return the terms of one epoch. `closes`: time until which its asks are sealed."""
         return EpochAnnounced(
             epoch=epoch, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,
             budget=self.budget, mode=self.mode, newcomers=self.newcomers, cap=self.cap, beta=self.beta,

@@ -29,11 +29,11 @@ def nameable(nodes: Collection[str], kind: Callable[[str], Kind]) -> list[str]:
     return sorted([*(node for node in nodes if kind(node) == Kind.WORKER), *free[:MOST_FREE]])
 
 
-def grouped(
+def group_by_owner(
     nodes: Collection[str], accounts: Mapping[str, str], parties: Mapping[str, str], key: bytes
 ) -> dict[str, bytes]:
-    """Return node -> tag of the nodes whose owner has several. `accounts`, `parties`: of nodes; missing or empty: not
-    known. `key`: rule 2."""
+    """Return node -> tag of the nodes whose owner has several. `accounts`, `parties`: accounts and parties of nodes;
+    missing or empty: not known. `key`: rule 2."""
     first = {node: node for node in nodes}
 
     def root(node: str) -> str:

@@ -1,18 +1,19 @@
 """The nodes that are here: those that asked for work, or about the market, or were seen otherwise, within a window.
 
 Rules
-1. Keys are free, so those without accepted work take no place of a node with some: such with an ask have `NEWCOMERS`
-   places of their own, and such without one `STRANGERS`. In each kind those that asked longest ago are dropped first.
+1. Keys are free, so those without accepted work take no place of a node with some: such with an ask have
+   `MOST_NEWCOMERS` places of their own, and such without one `MOST_STRANGERS`. In each kind those that asked longest
+   ago are dropped first.
 """
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-MOST: Final = 16_384
+MOST_WORKERS: Final = 16_384
 """Nodes with accepted work that are remembered."""
-NEWCOMERS: Final = 4_096
-STRANGERS: Final = 256
+MOST_NEWCOMERS: Final = 4_096
+MOST_STRANGERS: Final = 256
 
 
 class Kind(IntEnum):
@@ -23,7 +24,7 @@ class Kind(IntEnum):
     WORKER = 2
 
 
-_PLACES: Final = {Kind.STRANGER: STRANGERS, Kind.NEWCOMER: NEWCOMERS, Kind.WORKER: MOST}
+_PLACES: Final = {Kind.STRANGER: MOST_STRANGERS, Kind.NEWCOMER: MOST_NEWCOMERS, Kind.WORKER: MOST_WORKERS}
 
 
 class _Seen(NamedTuple):
@@ -43,7 +44,7 @@ class Presence:
         self._seen: dict[Kind, dict[str, _Seen]] = {kind: {} for kind in Kind}
 
     def note(self, node: str, party: str, now: int, kind: Kind, *, for_work: bool = False) -> None:
-        """Note that a node asked now. `for_work`: for a lease."""
+        """Note that a node asked now. `for_work`: for work for a lease."""
         before = self._find(node)
         last = None if before is None else before.for_work
         for seen in self._seen.values():

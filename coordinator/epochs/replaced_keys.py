@@ -19,14 +19,14 @@ from echo2.coordinator.market.entries import RotatedKey
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import payable
 from echo2.ledger.balance_waits import BalanceWait
-from echo2.ledger.ledger_entries import Entry, accrued, unvested
-from echo2.ledger.ledger_facts import ROTATED
+from echo2.ledger.ledger_entries import Entry, accrued_account, unvested_account
+from echo2.ledger.ledger_facts import KEY_ROTATED_KIND
 from echo2.ledger.standing import minute
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import MovingBalance
 from echo2.protocol.money_text import amount_text
 
-TOLD: Final = 8
+MOST_LISTED_BALANCES: Final = 8
 """Most balances of which an answer tells."""
 
 
@@ -42,7 +42,7 @@ class ReplacedKeys:
         service.watchers.append(self._read)
 
     def _read(self, entry: Entry) -> None:
-        if entry.kind == ROTATED:
+        if entry.kind == KEY_ROTATED_KIND:
             fact = msgspec.msgpack.decode(entry.facts, type=RotatedKey)
             self._earlier.setdefault(fact.successor, []).append(fact.node)
 
@@ -55,7 +55,7 @@ class ReplacedKeys:
             if new is not None and self._service.ledger.find(new.key) is None:
                 self._service.append(new)
 
-    def greeted(self, node: bytes, disputes: bool, now: int) -> str:
+    def on_greeting(self, node: bytes, disputes: bool, now: int) -> str:
         """Take the dispute of a replaced key, if there is one; return what becomes of its balance, a sentence."""
         if not self._service.read():
             return "The coordinator reads its ledger: start this node again in a minute to learn of its balance."
@@ -65,9 +65,9 @@ class ReplacedKeys:
                 self._service.append(dispute(self._service.state, self._clock.at(now), peer))
             except BadTerms as error:
                 refused = f"The dispute is not taken: {error}. "
-        return refused + self._told(peer, self._service.state.waits.get(peer), self._clock.at(now))
+        return refused + self._wait_text(peer, self._service.state.waits.get(peer), self._clock.at(now))
 
-    def _told(self, peer: str, wait: BalanceWait | None, at: int) -> str:
+    def _wait_text(self, peer: str, wait: BalanceWait | None, at: int) -> str:
         amount = amount_text(self._amount(peer), self._currency)
         if wait is None:
             return f"Its balance, {amount}, stays with it."
@@ -86,7 +86,7 @@ class ReplacedKeys:
 
     def _amount(self, peer: str) -> int:
         ledger = self._service.ledger
-        return sum(map(ledger.balance, (accrued(peer), unvested(peer), payable(peer))))
+        return sum(map(ledger.balance, (accrued_account(peer), unvested_account(peer), payable(peer))))
 
     def moving(self, peer: str) -> list[MovingBalance]:
         """Return the balances of keys that this one replaced, as far as they have not moved."""
@@ -95,6 +95,6 @@ class ReplacedKeys:
         waits = self._service.state.waits
         return [
             MovingBalance(node=node, amount=self._amount(node), at=wait.due, disputed=wait.disputed)
-            for node in self._earlier.get(peer, [])[:TOLD]
+            for node in self._earlier.get(peer, [])[:MOST_LISTED_BALANCES]
             if (wait := waits.get(node)) is not None and wait.successor == peer and not wait.moved
         ]

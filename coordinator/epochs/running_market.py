@@ -22,7 +22,7 @@ from echo2.coordinator.epochs.late_refusals import LateRefusals
 from echo2.coordinator.epochs.lease_gate import LeaseGate
 from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.epochs.market_terms import MarketTerms
-from echo2.coordinator.epochs.owner_groups import grouped, nameable
+from echo2.coordinator.epochs.owner_groups import group_by_owner, nameable
 from echo2.coordinator.epochs.presence import Presence
 from echo2.coordinator.epochs.replaced_keys import ReplacedKeys
 from echo2.coordinator.leases.lease_table import Entropy
@@ -34,7 +34,7 @@ from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.ledger.ledger_entries import Tampered
-from echo2.ledger.payout_facts import MINOR
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH
 from echo2.p2p.identity import public_key
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.market import MarketRequest, MarketResponse
@@ -54,8 +54,8 @@ class PayoutPlace(NamedTuple):
 def payment_view(settings: PayoutSection) -> PaymentView:
     """Return what node owners and visitors are told of payments."""
     return PaymentView(
-        rail=settings.rail, minimum=settings.minimum * MINOR, most=settings.node_limit * MINOR,
-        payee_fee=settings.payee_fee * MINOR,
+        rail=settings.rail, minimum=settings.minimum * UNITS_PER_HUNDREDTH,
+        most=settings.node_limit * UNITS_PER_HUNDREDTH, payee_fee=settings.payee_fee * UNITS_PER_HUNDREDTH,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ class RunningMarket:
         self._database, self._heads, self._entropy = database, heads, entropy
         self._sightings = group_service.registry.sightings
         self.service = MarketService(database, group_service.ledger, run)
-        self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._seen)
+        self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._last_contact)
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine, self._busy)
         free = FreePlaces()
@@ -96,7 +96,7 @@ class RunningMarket:
         registry, accounts = group_service.registry, group_service.accounts
         self.payees = PayeeRequests(
             payouts.settings, self._accounts, group_service.ledger,
-            lambda node: registry.admitted(node) or accounts.account(node).accepted > 0,  # also by the key before
+            lambda node: registry.is_admitted(node) or accounts.account(node).accepted > 0,  # also by the key before
             entropy, self.replaced_keys.moving,
         )  # fmt: skip
 
@@ -111,7 +111,7 @@ class RunningMarket:
 
     def serve(self, control: RequestHandler) -> None:
         """Answer the methods of the market."""
-        control.on_replaced = self.replaced_keys.greeted
+        control.on_replaced = self.replaced_keys.on_greeting
         control.also_answers(PAYEE, lambda asked, request: self.payees.answer(asked.node, request, asked.now))
         control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
 
@@ -132,9 +132,9 @@ class RunningMarket:
         nodes = nameable(nodes, self.service.kind)
         accounts = {node: one.account for node, one in self._accounts.in_force(now).items()}
         parties = {node: self.presence.party(node) for node in nodes}
-        return grouped(nodes, accounts, parties, self._entropy(32))
+        return group_by_owner(nodes, accounts, parties, self._entropy(32))
 
-    def _seen(self, node: str) -> int | None:
+    def _last_contact(self, node: str) -> int | None:
         sighting = self._sightings.find(public_key(node))
         return None if sighting is None else sighting.seen
 

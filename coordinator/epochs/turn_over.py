@@ -22,14 +22,14 @@ from typing import Final
 from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.market.epochs import close_epoch, release, vest
 
-SLICE: Final = 0.05
+STEP_SLICE_SECONDS: Final = 0.05
 """Seconds of steps at once. A step that writes an entry is a slice of its own."""
 Steps = Iterator[bool]
 """Yields after each step: whether others come first now."""
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_collection() -> Iterator[None]:
     """Run the block without a garbage collection: among the objects of 10,000 nodes one takes 0.1 s, and it can be made
     in another iteration of the event loop."""
     collects = gc.isenabled()
@@ -63,8 +63,8 @@ class TurnOver:
 
     def go_on(self) -> bool:
         """Make steps for a slice; return whether some may be left."""
-        with _uncollected():
-            until = time.monotonic() + SLICE
+        with _pause_collection():
+            until = time.monotonic() + STEP_SLICE_SECONDS
             while (others := self._step()) is not None:
                 if others or time.monotonic() >= until:
                     return True
@@ -85,12 +85,12 @@ class TurnOver:
             self._steps = None
             return None
 
-    def measured(self, at: int) -> Steps:
+    def measure_work(self, at: int) -> Steps:
         """Measure the work of each node in the open epoch, which closes at `at`."""
         state = self._service.state
         for node in list(state.records):
-            state.worked(node).measured.throughput.rate(0)
-            state.merged(node, at)
+            state.work_of(node).measured.throughput.rate(0)
+            state.merged_tranches(node, at)
             yield False
 
     def close(self, at: int) -> Steps:
@@ -102,14 +102,14 @@ class TurnOver:
     def settle(self, at: int) -> Steps:
         """Move what has vested up to `at`, then release what is due."""
         state = self._service.state
-        for ahead, make in ((state.vested, vest), (state.released, release)):
+        for ahead, make in ((state.vested_tranches, vest), (state.released_tranches, release)):
             for node in list(state.tranches):
                 ahead(node, at)
                 yield False
             self._service.read()
             self._service.append(make(state, at))
             yield True
-            for _ in state.freed():
+            for _ in state.free_stepwise():
                 yield False
         self._settled = state.epoch
 

@@ -16,7 +16,7 @@ from echo2.runtime.child_network import meeting
 from echo2.runtime.child_pipe import Handlers, Pipe
 from echo2.runtime.hidden_folder import hide_named
 
-LOOK: Final = 0.5
+TORCHRUN_POLL_SECONDS: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
 
 
@@ -32,7 +32,7 @@ def main(alter: Callable[[Handlers], Handlers] = lambda calls: calls) -> NoRetur
     from transformers.utils import logging
 
     from echo2.coordinator.learner.call_handlers import LearnerHandlers
-    from echo2.coordinator.learner.messages import BEGUN, MET, Begun, Met
+    from echo2.coordinator.learner.messages import BATCH_BEGUN_METHOD, RANKS_MET_METHOD, Begun, Met
     from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -40,8 +40,8 @@ def main(alter: Callable[[Handlers], Handlers] = lambda calls: calls) -> NoRetur
     if ranks > 1:
         from echo2.coordinator.learner.ranks.ranked_trainer import RankedTrainers
 
-        trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(MET, Met(ranks=ranks)))
-    handlers = LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of)
+        trainer_of = RankedTrainers(_end, lambda ranks: pipe.notify(RANKS_MET_METHOD, Met(ranks=ranks)))
+    handlers = LearnerHandlers(lambda step: pipe.notify(BATCH_BEGUN_METHOD, Begun(step=step)), trainer_of)
     pipe.serve(alter(handlers.by_method()))
 
 
@@ -74,7 +74,7 @@ def _end_with(torchrun: int) -> NoReturn:
     """End this rank once torchrun, its parent, has ended. Once the ranks have met, their connections tell; while they
     meet, a rank would wait half an hour for one that never comes."""
     while os.getppid() == torchrun:
-        time.sleep(LOOK)
+        time.sleep(TORCHRUN_POLL_SECONDS)
     os._exit(1)
 
 

@@ -53,13 +53,13 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """A request to open the learner. `model`: folder with config.json and model.safetensors (the base). `folder`: the
     learner's own, for checkpoints and exports. `published`: snapshot file of the last *published* version, with its
     number and root. "" means that none is published: number and root are then ignored, and `Opened.export` is the base
-    itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: the era to begin
-    if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: of
-    how many of the newest version numbers the payloads stay. `threads`: of the CPU.
+    itself, as version 0 with one full edge. `era`: era of `published`, or of that version 0. `next_era`: the era to
+    begin if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten.
+    `keep`: keep of how many of the newest version numbers the payloads stay. `threads`: threads of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
-    `republish`: a version to go back to, once. `checkpoint_share`: of the time that full checkpoints may take
-    (learner/checkpoints/checkpoint_pace.py). `run`: the run's id, in hex; empty: unknown."""
+    `republish`: a version to go back to, once. `checkpoint_share`: checkpoint share of the time that full checkpoints
+    may take (learner/checkpoints/checkpoint_pace.py). `run`: the run's id, in hex; empty: unknown."""
 
     model: str
     folder: str
@@ -82,9 +82,9 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Republish(msgspec.Struct, frozen=True, kw_only=True):
-    """An order to go back to an earlier version in a new era. `id`: of the order; one that the checkpoint names is not
-    obeyed again. `snapshot`: file of the version, with its number and root. `factor`: of the learning rate, relative to
-    the present one. `why`: a sentence."""
+    """An order to go back to an earlier version in a new era. `id`: id of the order; one that the checkpoint names is
+    not obeyed again. `snapshot`: file of the version, with its number and root. `factor`: factor of the learning rate,
+    relative to the present one. `why`: a sentence."""
 
     id: int
     version: int
@@ -125,22 +125,22 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     export: bool = True
 
 
-BEGUN = "begun"
+BATCH_BEGUN_METHOD = "begun"
 """Method of the learner's notification that it begins to compute a batch, which it has read and checked."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `BEGUN`. `step`: of the batch."""
+    """The body of `BATCH_BEGUN_METHOD`. `step`: step of the batch."""
 
     step: int
 
 
-MET = "met"
+RANKS_MET_METHOD = "met"
 """Method of the learner's notification that its ranks are connected."""
 
 
 class Met(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `MET`. `ranks`: their number."""
+    """The body of `RANKS_MET_METHOD`. `ranks`: their number."""
 
     ranks: int
 
@@ -222,7 +222,7 @@ class Import(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model folder that is ready. `loss`: of the last step; 0.0 if there was none."""
+    """A base model folder that is ready. `loss`: loss of the last step; 0.0 if there was none."""
 
     folder: str
     parameters: int

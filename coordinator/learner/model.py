@@ -15,7 +15,7 @@ from echo2.weights.torch_io import load_into
 
 T = TypeVar("T")
 
-WITHIN: Final = "within_forward"
+WITHIN_FORWARD_METHOD: Final = "within_forward"
 """Name of the method of a divided model that runs a function as its forward pass."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -33,7 +33,7 @@ def load(folder: Path, device: str) -> PreTrainedModel:
     NotFinetunable; of a folder with an adapter also BadSnapshot."""
     check_folder(folder)
     try:
-        model = _adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
+        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(
             f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained, or "
@@ -51,7 +51,7 @@ def _whole(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _adapted(folder: Path) -> PreTrainedModel:
+def _build_adapted(folder: Path) -> PreTrainedModel:
     """Build the frozen base, and load the first adapter."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     auto: Any = AutoModelForCausalLM  # its methods carry no types
@@ -86,7 +86,7 @@ def check_head(model: PreTrainedModel) -> None:
 def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
     """Return what `work` returns, which may use the model's parameters. Where they are divided among ranks, they are
     collected for it (learner/ranks/sharded_model.py), and all ranks must call this together."""
-    collected: Callable[[Callable[[], T]], T] | None = getattr(model, WITHIN, None)
+    collected: Callable[[Callable[[], T]], T] | None = getattr(model, WITHIN_FORWARD_METHOD, None)
     return work() if collected is None else collected(work)
 
 

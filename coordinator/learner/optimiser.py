@@ -24,8 +24,8 @@ from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.ranks.local_rows import local
-from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
-from echo2.coordinator.learner.ranks.split_master import joined, put
+from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
+from echo2.coordinator.learner.ranks.split_master import join_master, put
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
 _EPSILON = 1e-8
@@ -50,7 +50,7 @@ class _Weight:
     @property
     def master(self) -> Tensor:
         """The master, a new tensor."""
-        return joined(self.parameter, self.residual)
+        return join_master(self.parameter, self.residual)
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +112,7 @@ class StateTensors(Mapping[str, Tensor]):
 class Optimiser:
     """Masters, moments and learning rate of one model, as far as this rank has them."""
 
-    def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ALONE) -> None:
+    def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ONLY_RANK) -> None:
         self._hyper, self._ranks = hyper, ranks
         compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
         self._weights: dict[str, _Weight] = {}

@@ -89,7 +89,7 @@ class Session:
         if checkpoint_found is not None and self._ordered_again(checkpoint_found) is None:
             checkpoint_found, trainer = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
         if checkpoint_found is not None:
-            state = export.located(checkpoint_found.state, self._exports)
+            state = export.locate_files(checkpoint_found.state, self._exports)
             checkpoint_found = checkpoint_found._replace(state=state)
         self._trainer = trainer or trainer_of(order)
         if checkpoint_found is not None and len(checkpoint_found.files) != self._trainer.ranks:
@@ -107,7 +107,7 @@ class Session:
             journal.clear(self._journal)
         self._sweep()
 
-    def opened(self) -> Opened:
+    def answer_open(self) -> Opened:
         """Return the answer to `open`."""
         return Opened(
             era=self._state.era,
@@ -142,7 +142,7 @@ class Session:
             else:
                 metrics["unchanged"] = 1.0
                 self._leave_unchanged(new, full=full)
-        self._pace.worked(time.perf_counter() - started)
+        self._pace.on_work(time.perf_counter() - started)
         return Stepped(
             step=self._state.step, metrics=metrics, seconds=seconds, export=exported, checkpointed=full,
             unchanged=self._state.unchanged,
@@ -168,9 +168,9 @@ class Session:
     def _begin(self, checkpoint_found: Checkpoint | None, journalled: int) -> State:
         """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py). `journalled`: the
         newest version that the journal names."""
-        published = self._published()
+        published = self._published_bases()
         again = self._ordered_again(checkpoint_found)
-        last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
+        last, state = _known_version(published[-1:]), checkpoint_found.state if checkpoint_found else None
         rate = (state.rate if state else 1.0) * (again.factor if again else 1.0)
         hyper = msgspec.structs.replace(self._hyper, learning_rate=rate * self._hyper.learning_rate)
         if again is not None:
@@ -178,15 +178,17 @@ class Session:
         elif checkpoint_found is not None:
             self._trainer.start(hyper, None, checkpoint_found)
             restore_random(checkpoint_found.tensors)
-            if eras.is_behind(last, _known([checkpoint_found.state.export])):
+            if eras.is_behind(last, _known_version([checkpoint_found.state.export])):
                 self._trainer.adopt(Snapshot(Path(published[-1].snapshot)))
         else:
             self._trainer.start(hyper, Path(published[-1].snapshot) if published else None, None)
-        known, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
+        known, before = (
+            (_known_version([state.export]), _known_version(state.published[-1:])) if state else (None, None)
+        )
         if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
         if again is None and (state or not published) and eras.covers(last, known, before, journalled):
-            return self._resumed(state, published) if state else self._fresh(self._order.era, 0, [])
+            return self._resume_state(state, published) if state else self._fresh(self._order.era, 0, [])
         version = eras.first_version([last, known, before, KnownVersion(journalled, b"")])
         self._undone = _undone(state, last, journalled, version) if again is None else _gone_back(again, version)
         era = max(self._order.next_era, state.era + 1 if state else 0)
@@ -213,17 +215,17 @@ class Session:
             run=self._order.run,
         )  # fmt: skip
 
-    def _resumed(self, state: State, published: list[Base]) -> State:
+    def _resume_state(self, state: State, published: list[Base]) -> State:
         """Return the checkpoint's state, with the published version as main names it."""
         older = [base for base in state.published if not published or base.version < published[-1].version]
-        known = export.followed(older, published[-1], self._exports) if published else []
-        anchor = export.anchored(state.export, state.anchor, known[-1].version if known else -1)
+        known = export.append_version(older, published[-1], self._exports) if published else []
+        anchor = export.anchor_of_version(state.export, state.anchor, known[-1].version if known else -1)
         draws = state.draws or ([(state.step, len(state.drawn))] if state.drawn else [])
         return msgspec.structs.replace(
             state, published=known, anchor=anchor, draws=draws, run=self._order.run or state.run
         )  # fmt: skip
 
-    def _published(self) -> list[Base]:
+    def _published_bases(self) -> list[Base]:
         """Return the published version as main names it, its file read and checked; empty if there is none."""
         order = self._order
         if not order.published:
@@ -245,8 +247,8 @@ class Session:
             return
         self._state = msgspec.structs.replace(
             self._state,
-            published=export.followed(self._state.published, _base(last), self._exports),
-            anchor=export.anchored(last, self._state.anchor, last.version),
+            published=export.append_version(self._state.published, _base(last), self._exports),
+            anchor=export.anchor_of_version(last, self._state.anchor, last.version),
         )
         self._sweep()
 
@@ -274,9 +276,9 @@ class Session:
         whole = whole or export.full_due(state.step, state.anchor)
         with export.writing(new, state.step, state.published, state.anchor, self._exports, whole=whole) as encoded:
             if full:
-                self._write_checkpoint(lambda: msgspec.structs.replace(state, export=_unhashed(encoded())))
+                self._write_checkpoint(lambda: msgspec.structs.replace(state, export=_without_hashes(encoded())))
             exported = encoded()
-        self._state = msgspec.structs.replace(state, export=_unhashed(exported))
+        self._state = msgspec.structs.replace(state, export=_without_hashes(exported))
         if not full:
             assert state.export is not None, "the first export of an era has a checkpoint"
             self._write_entry(state.export, self._state)
@@ -315,7 +317,7 @@ class Session:
             ranks=self._trainer.ranks, threads=order.threads, device=order.device, arithmetic=self._arithmetic,
         )  # fmt: skip
         journal.append(self._journal, entry)
-        self._pace.noted()
+        self._pace.on_entry()
 
     def _sweep(self) -> None:
         state = self._state
@@ -342,7 +344,7 @@ def _check_run(order: Open, state: State) -> None:
 
 
 def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
-    """Check the settings. `limit`, `ends`: of Open. Raises WrongOrder, which names the invalid one."""
+    """Check the settings. `limit`, `ends`: limit and ends of Open. Raises WrongOrder, which names the invalid one."""
     try:
         choices = choices_of(hyper)
     except ValueError as error:
@@ -377,12 +379,12 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
             raise WrongOrder(sentence)
 
 
-def _known(last: Sequence[Base | Export | None]) -> KnownVersion | None:
+def _known_version(last: Sequence[Base | Export | None]) -> KnownVersion | None:
     """Return version and root of the only item, if there is one, for `learner.eras`."""
     return KnownVersion(last[0].version, last[0].root) if last and last[0] else None
 
 
-def _unhashed(export: Export) -> Export:
+def _without_hashes(export: Export) -> Export:
     """Return the export without hashes, for the checkpoint (rule 2)."""
     edges = [msgspec.structs.replace(edge, hashed=None) for edge in export.edges]
     return msgspec.structs.replace(export, edges=edges)

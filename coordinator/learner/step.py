@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.batches.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
-from echo2.coordinator.learner.batches.batch_groups import TrainBatch, described
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, batch_metrics
 from echo2.coordinator.learner.batches.cut_rollouts import CutRule
 from echo2.coordinator.learner.batches.dealing import Share, shares
 from echo2.coordinator.learner.batches.hidden_states import cost_of, predicting_states
@@ -39,7 +39,7 @@ from echo2.coordinator.learner.objective.batch_loss import (
 from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss, fused_loss
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
+from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.settings.objective_choices import OF_ROLLOUTS, choices_of
 from echo2.tasks.turn_ends import Ends
 
@@ -56,8 +56,8 @@ def train_step(
     ends: Ends = (),
 ) -> dict[str, float]:
     """Make one step with one rank; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser,
-    for the rate's warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: of
-    messages.Open. Raises BadBatch before any change."""
+    for the rate's warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: limit and ends
+    of messages.Open. Raises BadBatch before any change."""
     train_rows = rows_of(batch, hyper, limit, ends)
     (share,) = shares(train_rows, hyper.minibatches)
     done = train_share(model, optimiser, share, hyper, steps=steps, reference=reference, limit=limit)
@@ -72,7 +72,8 @@ def rows_of(batch: TrainBatch, hyper: Hyper, limit: int, ends: Ends) -> Rows:
 
 
 class Updates(NamedTuple):
-    """The updates of a step. `metrics`: of the tokens of all ranks. `norms`: of the gradients, one per update."""
+    """The updates of a step. `metrics`: metrics of the tokens of all ranks. `norms`: norms of the gradients, one per
+    update."""
 
     metrics: StepMetrics
     norms: list[float]
@@ -88,7 +89,7 @@ def train_share(
     steps: int,
     reference: PreTrainedModel | None = None,
     limit: int = 0,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONLY_RANK,
 ) -> Updates:
     """Make this rank's part of a step, together with the others. The arguments are those of `train_step`."""
     minis = list(mini_batches(model, share, hyper, limit, ranks))
@@ -102,11 +103,11 @@ def train_share(
 
 
 def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, float]:
-    """Return the metrics of a step. `train_rows`: of the whole batch."""
+    """Return the metrics of a step. `train_rows`: train rows of the whole batch."""
     done.metrics.add_masked(train_rows.masked)
     return {
         **done.metrics.metrics(len(done.norms)),
-        **described(batch),
+        **batch_metrics(batch),
         "grad_norm": max(done.norms, default=0.0),
         "updates": float(len(done.norms)),
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in done.norms)),
@@ -123,8 +124,8 @@ def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
 
 
 class MiniBatch(NamedTuple):
-    """The rollouts of one update. `micros`: with signal. `flat`: those of groups without, for the KL term alone.
-    `size`, `kl_size`: by which the loss and its KL term are divided."""
+    """The rollouts of one update. `micros`: micros with signal. `flat`: those of groups without, for the KL term alone.
+    `size`, `kl_size`: size and kl size by which the loss and its KL term are divided."""
 
     micros: list[MicroBatch]
     flat: list[MicroBatch]
@@ -133,7 +134,7 @@ class MiniBatch(NamedTuple):
 
 
 def mini_batches(
-    model: PreTrainedModel, share: Share, hyper: Hyper, limit: int = 0, ranks: Ranks = ALONE
+    model: PreTrainedModel, share: Share, hyper: Hyper, limit: int = 0, ranks: Ranks = ONLY_RANK
 ) -> Iterator[MiniBatch]:
     """Yield this rank's part of a step's mini-batches, on the model's device. `limit`: most sampled tokens per
     rollout."""
@@ -165,7 +166,7 @@ def accumulate(
     metrics: StepMetrics,
     optimiser: Optimiser,
     reference: PreTrainedModel | None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONLY_RANK,
 ) -> None:
     """Add the gradients of one mini-batch's mean loss to the optimiser's masters. `proximal` None: it is the current
     policy."""

@@ -33,7 +33,7 @@ SHAPE = {
     "intermediate_size": 384,
     "max_position_embeddings": WARMED_CONTEXT,
 }
-RAMP = 20
+RAMP_STEPS = 20
 """Steps over which the learning rate rises linearly to its value."""
 GRADIENT_CLIP = 1.0
 _ONE_BATCH = 1 << 40
@@ -73,7 +73,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> flo
     value = 0.0
     for number, part in enumerate(demonstrations(order, text)):
         for group in optimiser.param_groups:
-            group["lr"] = order.learning_rate * min(1.0, (number + 1) / RAMP)
+            group["lr"] = order.learning_rate * min(1.0, (number + 1) / RAMP_STEPS)
         (micro,) = pack([[row] for row in part], _ONE_BATCH)
         loss = -token_logprobs(model, micro).mean()
         torch.autograd.backward(loss)

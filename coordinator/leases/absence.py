@@ -13,7 +13,7 @@ import structlog
 
 from echo2.coordinator.leases.lease_table import LeaseTable
 
-STOPPED = 5_000
+ABSENCE_MS = 5_000
 """Milliseconds by which the wall clock must run ahead of the process's running time to count as an absence."""
 
 log = structlog.get_logger("coordinator")
@@ -34,10 +34,10 @@ class Absence:
         ran = self.ran()
         if self._checked is not None:
             before, had_run = self._checked
-            if now - before - 1000 * (ran - had_run) > STOPPED:
+            if now - before - 1000 * (ran - had_run) > ABSENCE_MS:
                 away = self._leases.resume(now)
                 log.warning("process was suspended; open leases extended", away_seconds=away / 1000)
-            elif now < before - STOPPED:
+            elif now < before - ABSENCE_MS:
                 self._leases.resume(now)
                 log.warning("clock was set back; leases of the future start anew", seconds=(before - now) / 1000)
         self._checked = now, ran

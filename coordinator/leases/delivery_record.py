@@ -3,8 +3,8 @@
 Rules
 1. A late group counts for the node's turnaround only if no group came in time. So a node that was offline for a while
    does not count as slow.
-2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
-   more. Groups that were under way together end together: fewer of them would not show how long they took.
+2. The rate is measured over the last `MEASURED_GROUPS` groups, or twice as many groups as the node has leases open, if
+   that is more. Groups that were under way together end together: fewer of them would not show how long they took.
 3. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
    counts as nothing (superseded_leases.py, rule 6).
 """
@@ -14,18 +14,18 @@ from typing import Final, NamedTuple
 from echo2.coordinator.database.database import Database
 from echo2.runtime.quantiles import union
 
-SAMPLE: Final = 20
+MEASURED_GROUPS: Final = 20
 """The number of last groups that are measured."""
-BESIDE: Final = 3 * SAMPLE
+MOST_SEARCHED_LEASES: Final = 3 * MEASURED_GROUPS
 """Most ended leases of a node that are searched for its groups, beyond the number of groups to find."""
 
 
 class DeliveryRecord(NamedTuple):
     """The measurements of a node's last groups.
 
-    `turnarounds`: milliseconds from lease sent to group received, newest first, at most `SAMPLE`. `late`: no group came
-    before its lease's end. `rate`: groups in time, per millisecond in which the node had one of these leases. `last`:
-    when the lease of its newest group was sent, ms; 0: it has no group."""
+    `turnarounds`: milliseconds from lease sent to group received, newest first, at most `MEASURED_GROUPS`. `late`: no
+    group came before its lease's end. `rate`: groups in time, per millisecond in which the node had one of these
+    leases. `last`: when the lease of its newest group was sent, ms; 0: it has no group."""
 
     turnarounds: list[int]
     late: bool
@@ -33,26 +33,26 @@ class DeliveryRecord(NamedTuple):
     last: int
 
 
-UNMEASURED: Final = DeliveryRecord([], True, 0.0, 0)
+UNMEASURED_RECORD: Final = DeliveryRecord([], True, 0.0, 0)
 """The record of a node that has handed in no group."""
 
 
 def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) -> DeliveryRecord:
     """Return the delivery record of a node's last groups. `open_leases`: how many it has open (rule 2)."""
-    groups = max(SAMPLE, 2 * open_leases)
+    groups = max(MEASURED_GROUPS, 2 * open_leases)
     ended: list[tuple[int, int | None, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
         " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open'"
         " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = id) ORDER BY sent DESC, id LIMIT ?) l"
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
-        (node, groups + BESIDE),
+        (node, groups + MOST_SEARCHED_LEASES),
     )
     rows = [(sent, at, expires) for sent, at, expires in ended if at is not None][:groups]
     if not rows:
-        return UNMEASURED
+        return UNMEASURED_RECORD
     in_time = [row for row in rows if row[1] <= row[2]]
     oldest = rows[-1][0]
     busy = union((sent, expires if at is None else at) for sent, at, expires in ended if sent >= oldest)
     rate = len(in_time) / busy if busy > 0 else 0.0
     turnarounds = [at - sent for sent, at, _ in in_time or rows]
-    return DeliveryRecord(turnarounds[:SAMPLE], not in_time, rate, rows[0][0])
+    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, rows[0][0])

@@ -1,9 +1,10 @@
 """The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
 
 Rules
-1. Per hour, `FREE` expired leases of a holder are forgiven, or as many as a key had at the first of them: a crash ends
-   all leases of a node at once. One more is forgiven per `SHARE` groups that it handed in. The next expiry starts a
-   pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause, up to `LONGEST`.
+1. Per hour, `FREE_EXPIRIES` expired leases of a holder are forgiven, or as many as a key had at the first of them: a
+   crash ends all leases of a node at once. One more is forgiven per `GROUPS_PER_EXPIRY` groups that it handed in. The
+   next expiry starts a pause of `EXPIRY_PAUSE_MS`, during which the holder gets no lease. Each further expiry doubles
+   the pause, up to `LONGEST_EXPIRY_PAUSE_MS`.
 2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
    `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
    whose subnet is not known it is the relay.
@@ -21,14 +22,14 @@ from echo2.p2p.limits.origin import Origin, unchosen
 from echo2.runtime.backoff import Backoff
 
 HOUR: Final = 3_600_000
-FREE: Final = 3
+FREE_EXPIRIES: Final = 3
 FREE_OF_PARTY: Final = 24
-SHARE: Final = 20
+GROUPS_PER_EXPIRY: Final = 20
 """One lease per so many groups."""
-PAUSE: Final = 15_000
-LONGEST: Final = 900_000
-_PAUSES: Final = Backoff(PAUSE, LONGEST)
-COUNTED: Final = 10_000
+EXPIRY_PAUSE_MS: Final = 15_000
+LONGEST_EXPIRY_PAUSE_MS: Final = 900_000
+_EXPIRY_PAUSES: Final = Backoff(EXPIRY_PAUSE_MS, LONGEST_EXPIRY_PAUSE_MS)
+MOST_COUNTED_LEASES: Final = 10_000
 """Most leases of an hour that are looked at."""
 
 
@@ -45,21 +46,21 @@ def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
     none for this process's own requests."""
     if not origin.connection:
         return []
-    holders = [(origin.connection.encode(), FREE)]
+    holders = [(origin.connection.encode(), FREE_EXPIRIES)]
     if origin.party and origin.party != origin.connection:
         holders.append((f"party {unchosen(origin.party)}".encode(), FREE_OF_PARTY))
     return holders
 
 
-def pause_after(expired: int, groups: int, free: int = FREE) -> int:
+def pause_after(expired: int, groups: int, free: int = FREE_EXPIRIES) -> int:
     """Return how long a holder pauses after an expiry. `expired`, `groups`: how many of its leases expired, and how
     many groups it handed in, within the hour. `free`: how many are forgiven."""
-    beyond = expired - free - groups // SHARE
-    return int(_PAUSES.delay(beyond))
+    beyond = expired - free - groups // GROUPS_PER_EXPIRY
+    return int(_EXPIRY_PAUSES.delay(beyond))
 
 
 class ExpiryBudgets:
-    """The table `budgets`: per holder, the expired leases of the hour of its last expiry, and the end of its pause."""
+    """The table `budgets`: each holder's expired leases of the hour of its last expiry, and the end of its pause."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -67,27 +68,31 @@ class ExpiryBudgets:
     def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
         """Return the pause that a holder is in; None if there is none."""
         row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
-        return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
+        return (
+            ExpiryDebt(row[0], row[1] - now)
+            if row is not None and 0 < row[1] - now <= LONGEST_EXPIRY_PAUSE_MS
+            else None
+        )
 
-    def expired(self, holder: bytes, node: bytes | None, now: int, free: int = FREE) -> None:
+    def on_expiry(self, holder: bytes, node: bytes | None, now: int, free: int = FREE_EXPIRIES) -> None:
         """Count an expired lease of `holder`, in the caller's transaction. `node`: the node's key if that
         is the holder, else None. `free`: see `pause_after`."""
         hour = now // HOUR
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired, forgiven FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
         if row is None:
-            row = 0, free if node is None else max(free, 1 + self._lent(node))
+            row = 0, free if node is None else max(free, 1 + self._lend(node))
         count, forgiven = 1 + row[0], row[1]
         until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), forgiven)
         self._database.do(
             "INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", (holder, hour, count, forgiven, until)
         )
 
-    def _lent(self, node: bytes) -> int:
+    def _lend(self, node: bytes) -> int:
         """Count the leases of a node that have not ended."""
         return int(self._database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
 
     def _handed_in(self, node: bytes, now: int) -> int:
         newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"
         query = f"SELECT count(*) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
-        return int(self._database.value(query, (node, now - HOUR, COUNTED)))
+        return int(self._database.value(query, (node, now - HOUR, MOST_COUNTED_LEASES)))

@@ -16,8 +16,8 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.delivery_record import DeliveryRecord, read_delivery_record
 from echo2.coordinator.leases.expiry_budgets import ExpiryBudgets, holders_of_new_key
 from echo2.coordinator.leases.lease_lifetime import (
-    ENOUGH,
-    REMEMBERED,
+    ENOUGH_PROVEN_NODES,
+    FLEET_MEMORY_MS,
     TRY_AGAIN,
     FleetTurnarounds,
     LeaseLifetime,
@@ -27,7 +27,7 @@ from echo2.coordinator.leases.lease_lifetime import (
     too_slow,
 )
 from echo2.coordinator.leases.open_lease_limit import most_open
-from echo2.coordinator.leases.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
+from echo2.coordinator.leases.room_shares import WAITING_CODES, Denial, Requester, Room, RoomShares, Share
 from echo2.ledger.standing import Rank
 from echo2.p2p.limits.origin import Origin
 from echo2.runtime.quantiles import quantile
@@ -39,9 +39,9 @@ MEASURED_FOR: Final = 1_000
 
 
 class LeaseDemand(NamedTuple):
-    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holders`: of
-    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out. `first`: the
-    key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary."""
+    """A lease request with the facts about its node. `lifetime`: lifetime of its lease, if it gets one. `holders`:
+    holders of its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out.
+    `first`: the key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary."""
 
     requester: Requester
     rank: Rank
@@ -54,8 +54,8 @@ class LeaseDemand(NamedTuple):
 
 
 class LeaseOwner(NamedTuple):
-    """The owner of a lease that has not ended. `origin`: of its request. `reasons`: codes of the earlier ends of its
-    position."""
+    """The owner of a lease that has not ended. `origin`: origin of its request. `reasons`: codes of the earlier ends of
+    its position."""
 
     share: Share
     node: bytes
@@ -90,7 +90,7 @@ class LeaseAdmission:
     def start(self, now: int) -> None:
         """Restore the fleet's measurements of an earlier process. In a run with 3 accepted groups, known keys count as
         present at first."""
-        self._database.do("DELETE FROM paces WHERE at NOT BETWEEN ? AND ?", (now - REMEMBERED, now))
+        self._database.do("DELETE FROM paces WHERE at NOT BETWEEN ? AND ?", (now - FLEET_MEMORY_MS, now))
         for node, p90, at in self._database.all("SELECT node, p90, at FROM paces ORDER BY at"):
             self._fleet.note(node, p90, at)
         if self._database.value("SELECT 1 FROM sums WHERE node = x'' AND verdict = 'accepted' AND groups >= 3 LIMIT 1"):
@@ -124,7 +124,7 @@ class LeaseAdmission:
         query = "SELECT 1 FROM lent o JOIN leases l ON l.id = o.lease WHERE o.node = ? AND l.twin = 'canary' LIMIT 1"
         return self._database.one(query, (node,)) is not None
 
-    def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
+    def denial_despite_room(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease whatever room there is, and for how many milliseconds; 0: the least wait."""
         if demand.running >= demand.requester.most_open:
             return Denial("too-many-leases", {"held": demand.running, "most": demand.requester.most_open}), 0
@@ -148,7 +148,7 @@ class LeaseAdmission:
         version) that is fresh."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._sequential, chance)
-        return self._shares.refused(demand.requester, room, now)
+        return self._shares.denial_for(demand.requester, room, now)
 
     def usual_time(self, now: int) -> float | None:
         """Return the p90 of the milliseconds from a lease to its group, over the proven nodes; None: too few are."""
@@ -156,7 +156,7 @@ class LeaseAdmission:
 
     def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:
         """Note that a request was refused by `code`, and that its node retries by `until`."""
-        if code in WAITS:
+        if code in WAITING_CODES:
             self._shares.waits(demand.requester, until, now)
 
     def relied_on(self, demand: LeaseDemand, now: int) -> bool:
@@ -170,19 +170,19 @@ class LeaseAdmission:
         row = (lease, requester.share, requester.node, requester.origin.connection, era, version, reasons)
         self._database.do("INSERT INTO lent VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         turnarounds = demand.record.turnarounds
-        if demand.rank == "proven" and len(turnarounds) >= ENOUGH:
+        if demand.rank == "proven" and len(turnarounds) >= ENOUGH_PROVEN_NODES:
             p90 = int(quantile(turnarounds, 0.9))
             self._database.do("INSERT OR REPLACE INTO paces VALUES (?, ?, ?)", (requester.node, p90, now))
 
-    def given(self, demand: LeaseDemand, now: int) -> None:
+    def on_grant(self, demand: LeaseDemand, now: int) -> None:
         """Note that a lease was given. Call after the transaction."""
-        self._shares.served(demand.requester)
-        if demand.rank == "proven" and len(demand.record.turnarounds) >= ENOUGH:
+        self._shares.on_service(demand.requester)
+        if demand.rank == "proven" and len(demand.record.turnarounds) >= ENOUGH_PROVEN_NODES:
             self._fleet.note(demand.requester.node, int(quantile(demand.record.turnarounds, 0.9)), now)
         else:
             self._fleet.leave(demand.requester.node)
 
-    def lent(self, lease: bytes) -> LeaseOwner | None:
+    def owner_of_lease(self, lease: bytes) -> LeaseOwner | None:
         """Return the owner of a lease that has not ended; None for any other."""
         row = self._database.one(
             "SELECT o.share, o.node, o.connection, l.party, o.reasons FROM lent o JOIN leases l ON l.id = o.lease"
@@ -191,12 +191,12 @@ class LeaseAdmission:
         )
         return None if row is None else LeaseOwner(row[0], row[1], Origin(row[2], row[3]), row[4])
 
-    def expired(self, lent: LeaseOwner, now: int) -> None:
+    def on_expiry(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease that ended without a group, in the caller's transaction."""
         if not self._counted_as_new(lent, now):
-            self._budgets.expired(lent.node, lent.node, now)
+            self._budgets.on_expiry(lent.node, lent.node, now)
 
-    def struck(self, lent: LeaseOwner, now: int) -> None:
+    def on_strike(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone
         (expiry_budgets.py, rule 3)."""
         self._counted_as_new(lent, now)
@@ -205,7 +205,7 @@ class LeaseAdmission:
         """Count a lease of a new key in the budgets of its origin; return False for any other."""
         holders = holders_of_new_key(lent.origin) if lent.share == "new" else []
         for holder, free in holders:
-            self._budgets.expired(holder, None, now, free)
+            self._budgets.on_expiry(holder, None, now, free)
         return bool(holders)
 
     def _open_leases(self, node: bytes, now: int) -> tuple[int, int]:

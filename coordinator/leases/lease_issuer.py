@@ -24,13 +24,13 @@ import msgspec
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
-from echo2.coordinator.leases.kinds.audit_pairs import GIVEN
+from echo2.coordinator.leases.kinds.audit_pairs import AUDITS_GIVEN
 from echo2.coordinator.leases.kinds.canaries import CanaryShare
 from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
 from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
-from echo2.coordinator.leases.retry_times import LEAST, RetryTimes, back_by
+from echo2.coordinator.leases.retry_times import LEAST_RETRY_MS, RetryTimes, back_by
 from echo2.coordinator.leases.rollout_context import Seal
 from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
 from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
@@ -38,7 +38,7 @@ from echo2.coordinator.prompts.prompts import Prompt, PromptPending
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.engines.registry import is_exact
 from echo2.ledger.standing import Rank
-from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.engine_classes import admits
 from echo2.protocol.leases import Lease, LeaseRequest
@@ -46,7 +46,7 @@ from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
 from echo2.tasks.task import TaskFault
 
-PAUSED: Final = 10_000
+PAUSED_RETRY_MS: Final = 10_000
 """Milliseconds after which a node asks again while the operator pauses the run."""
 SPARE: Final = ("no-room", "later")
 """Codes of the refusals in place of which an audit is given."""
@@ -84,18 +84,18 @@ class LeaseIssuer:
         progress: Progress | None,
         buffered: int,
         now: int,
-        origin: Origin = LOCAL,
+        origin: Origin = LOCAL_ORIGIN,
     ) -> bytes | Refusal:
         """Return a sealed Lease that is written to the table, or the refusal. `buffered`: groups that may be drawn now.
         `origin`: where the request came from."""
-        if (given := self._given(node, request.nonce)) is not None:
+        if (given := self._earlier_lease(node, request.nonce)) is not None:
             return given
         rank = self._admission.rank(node, now)
         demand: LeaseDemand | None = None
-        refused = self._unfit(request, progress, now) or self._table.paid_work.refused(node, origin, now)
+        refused = self._unfit(request, progress, now) or self._table.paid_work.refusal_for(node, origin, now)
         if refused is None and progress is not None:
             demand = self._admission.demand(node, rank, origin, request.at_once, now)
-            refused = self._denied(demand, now)
+            refused = self._denial_for(demand, now)
             if refused is None:
                 answer = self._given_by_room(demand, request, progress, buffered, now)
                 if not isinstance(answer, Refusal):
@@ -118,7 +118,7 @@ class LeaseIssuer:
         """Return a sealed Lease, or why there is no room."""
         load = self._table.load(progress, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
-        training = demand if refused else self._shortened(demand, request.version, progress, now)
+        training = demand if refused else self._shorten_demand(demand, request.version, progress, now)
         if (refused is None or refused.code in SPARE) and (
             audit := self._issued_audit(training, request, progress, now)
         ) is not None:
@@ -127,9 +127,9 @@ class LeaseIssuer:
             if (canary := self._issued_canary(training, request, now)) is not None:
                 return canary
             try:
-                return self._issued(training, request, load.on_their_way(buffered), now)
+                return self._issue_lease(training, request, load.on_their_way(buffered), now)
             except PromptPending:
-                refused = refusal("no-prompt", retry_after=LEAST)
+                refused = refusal("no-prompt", retry_after=LEAST_RETRY_MS)
             except TaskFault:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
         return refused
@@ -147,9 +147,9 @@ class LeaseIssuer:
         with self._database.transaction():
             chosen = PromptPosition(answer.position, answer.attempt, "", answer.prompt)
             lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
-            self._table.canaries.given(answer, lease)
+            self._table.canaries.on_grant(answer, lease)
         if not first:
-            self._canary_share.given()
+            self._canary_share.on_grant()
         return sealed
 
     def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
@@ -162,18 +162,18 @@ class LeaseIssuer:
         record = None if drawn is None else self._table.find(drawn.lease)
         if drawn is None or record is None:
             return None
-        lease, lent = record.lease, self._admission.lent(drawn.lease)
+        lease, lent = record.lease, self._admission.owner_of_lease(drawn.lease)
         prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
         chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
         with self._database.transaction():
             _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
-            self._table.audits.count(GIVEN)
+            self._table.audits.count(AUDITS_GIVEN)
             self._table.recount(lease.id)
         self._table.audits.draws.end(drawn)
         self._note_given(demand, now)
         return sealed
 
-    def _issued(self, demand: LeaseDemand, request: LeaseRequest, on_their_way: int, now: int) -> bytes:
+    def _issue_lease(self, demand: LeaseDemand, request: LeaseRequest, on_their_way: int, now: int) -> bytes:
         node, origin = demand.requester.node, demand.requester.origin
         self._table.positions.prepare()
         with self._database.transaction():
@@ -181,16 +181,16 @@ class LeaseIssuer:
             chosen = self._table.positions.take(node, origin, now, relied_on=relied_on)
             lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
         if is_exact(request.engine) and chosen.prompt.task not in self._served:
-            self._table.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
+            self._table.audits.on_grant(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
         self._note_given(demand, now)
         return sealed
 
     def _note_given(self, demand: LeaseDemand, now: int) -> None:
         """Note a lease that was given, after its transaction."""
-        self._admission.given(demand, now)
-        self._retries_of(demand.rank).given(demand.requester.node, now)
+        self._admission.on_grant(demand, now)
+        self._retries_of(demand.rank).on_grant(demand.requester.node, now)
 
-    def _given(self, node: bytes, nonce: bytes) -> bytes | None:
+    def _earlier_lease(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""
         given: bytes | None = self._database.value(
             "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
@@ -201,11 +201,11 @@ class LeaseIssuer:
         """Return why this request would get no lease even in an empty room."""
         terms = self._table.terms
         if at is None:
-            return refusal("not-ready", retry_after=LEAST)
+            return refusal("not-ready", retry_after=LEAST_RETRY_MS)
         if at.finished:
             return refusal("finished")
         if at.paused:
-            return refusal("paused", retry_after=PAUSED)
+            return refusal("paused", retry_after=PAUSED_RETRY_MS)
         if not admits(request.engine, terms.engines):
             return msgspec.structs.replace(
                 refusal("engine", engine=request.engine, admitted=", ".join(terms.engines)), engines=list(terms.engines)
@@ -215,19 +215,19 @@ class LeaseIssuer:
         known = self._table.root_of(request.era, request.version)
         if request.era != at.era or known != request.root:
             facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
-            return refusal("wrong-version", retry_after=LEAST, **facts)
+            return refusal("wrong-version", retry_after=LEAST_RETRY_MS, **facts)
         if not fresh(at.step, request.version, terms.staleness):
             facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
-            return refusal("stale-version", retry_after=LEAST, **facts)
+            return refusal("stale-version", retry_after=LEAST_RETRY_MS, **facts)
         if wait := self._table.positions.wait(now):
             return refusal("no-prompt", retry_after=wait)
         return None
 
-    def _denied(self, demand: LeaseDemand, now: int) -> Refusal | None:
-        if (denied := self._admission.denied(demand, now)) is None:
+    def _denial_for(self, demand: LeaseDemand, now: int) -> Refusal | None:
+        if (denied := self._admission.denial_despite_room(demand, now)) is None:
             return None
         denial, wait = denied
-        return refusal(denial.code, retry_after=wait or LEAST, **denial.facts)
+        return refusal(denial.code, retry_after=wait or LEAST_RETRY_MS, **denial.facts)
 
     def _lacks_room(
         self, demand: LeaseDemand, version: int, at: Progress, buffered: int, load: InFlight, now: int
@@ -238,16 +238,16 @@ class LeaseIssuer:
         left = min(window.room(load, buffered, now, behind=behind), free_slots(at, terms, version, buffered, load))
         newest = min(window.room(load, buffered, now, behind=False), free_slots(at, terms, at.version, buffered, load))
         if left <= 0 < newest:
-            return refusal("newer-version", retry_after=LEAST, version=version, wanted=at.version)
+            return refusal("newer-version", retry_after=LEAST_RETRY_MS, version=version, wanted=at.version)
         whole = window.groups(now, behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
         no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
-            return refusal(no_room.code, retry_after=LEAST, **facts, **no_room.facts)
+            return refusal(no_room.code, retry_after=LEAST_RETRY_MS, **facts, **no_room.facts)
         if self._comes_late(demand, version, at, now):
-            return refusal("later", retry_after=LEAST, **facts)
+            return refusal("later", retry_after=LEAST_RETRY_MS, **facts)
         return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
@@ -262,7 +262,7 @@ class LeaseIssuer:
         steps = version + self._table.terms.staleness + 1 - at.step
         return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
-    def _shortened(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
+    def _shorten_demand(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
         """Return a demand for a training prompt, whose lease ends in time (rule 8)."""
         window, turnarounds = self._window(version, at, now), demand.record.turnarounds
         lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
@@ -278,7 +278,7 @@ class LeaseIssuer:
         twin: Kind = "",
         ahead: int | None = None,
     ) -> tuple[bytes, bytes]:
-        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a twin;
+        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: seeds of a twin;
         None: they are drawn. `ahead`: see `CompletedBatch`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)

@@ -2,18 +2,18 @@
 
 Rules
 1. A lease lasts min(3 x the node's own p90 + 5 s, fleet lifetime), within the bounds of the run. The *fleet lifetime*
-   is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH` proven nodes it is the
-   `first_ms` of the run's terms, which `first_lifetime` chooses: answers of thousands of tokens take a CPU many
-   minutes. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
+   is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH_PROVEN_NODES` proven nodes
+   it is the `first_ms` of the run's terms, which `first_lifetime` chooses: answers of thousands of tokens take a CPU
+   many minutes. A node that has submitted fewer than `ENOUGH_PROVEN_NODES` groups gets the fleet lifetime.
 2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
    3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/leases/room_shares.py). So no honest
    node's leases expire because others are faster, and slow nodes do not take the room of the others.
-3. A node is refused as `too-slow` if it has at least `ENOUGH` measured groups, and all of them came late and took more
-   than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
-4. A proven node counts in the fleet for `REMEMBERED` after its last lease.
+3. A node is refused as `too-slow` if it has at least `ENOUGH_PROVEN_NODES` measured groups, and all of them came late
+   and took more than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
+4. A proven node counts in the fleet for `FLEET_MEMORY_MS` after its last lease.
 5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. The window of leases no
    longer counts it (lease_window.py, rule 6); its group is welcome all the same until the lease expires. The leases of
-   a node with fewer than `ENOUGH` groups are never late.
+   a node with fewer than `ENOUGH_PROVEN_NODES` groups are never late.
 """
 
 import bisect
@@ -24,20 +24,20 @@ from typing import Final, NamedTuple
 from echo2.runtime.quantiles import quantile
 from echo2.runtime.units import DAY
 
-ENOUGH: Final = 3
-OWN: Final = 3
-FLEET: Final = 4
+ENOUGH_PROVEN_NODES: Final = 3
+OWN_LIFETIME_FACTOR: Final = 3
+FLEET_LIFETIME_FACTOR: Final = 4
 LATE: Final = 2
-SLACK: Final = 5_000
-FIRST: Final = 300_000
+LIFETIME_SLACK_MS: Final = 5_000
+FIRST_LIFETIME_MS: Final = 300_000
 FIRST_PER_TOKEN: Final = 200
 TRY_AGAIN: Final = 3_600_000
-REMEMBERED: Final = DAY
+FLEET_MEMORY_MS: Final = DAY
 
 
 def first_lifetime(limit: int) -> int:
     """Return the fleet lifetime while too few nodes are proven. `limit`: most sampled tokens of a rollout."""
-    return max(FIRST, FIRST_PER_TOKEN * limit)
+    return max(FIRST_LIFETIME_MS, FIRST_PER_TOKEN * limit)
 
 
 class LifetimeBounds(NamedTuple):
@@ -61,33 +61,33 @@ class LeaseLifetime(NamedTuple):
 
 
 def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
-    """Return the lifetime of a node's next lease (rules 1 and 2). `turnarounds`: of its last groups, from lease sent to
-    group received. `fleet`: p90 over the proven nodes; None: too few are proven."""
+    """Return the lifetime of a node's next lease (rules 1 and 2). `turnarounds`: turnarounds of its last groups, from
+    lease sent to group received. `fleet`: p90 over the proven nodes; None: too few are proven."""
     longest = fleet_lifetime(fleet, bounds)
     if not turnarounds:
         return LeaseLifetime(longest, False)
     p90 = quantile(turnarounds, 0.9)
-    own = bounds.within(OWN * p90 + SLACK)
-    late = int(LATE * p90) if len(turnarounds) >= ENOUGH else None
+    own = bounds.within(OWN_LIFETIME_FACTOR * p90 + LIFETIME_SLACK_MS)
+    late = int(LATE * p90) if len(turnarounds) >= ENOUGH_PROVEN_NODES else None
     if p90 > quick_turnaround(fleet, bounds):
         return LeaseLifetime(own, True, late)
-    return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False, late)
+    return LeaseLifetime(longest if len(turnarounds) < ENOUGH_PROVEN_NODES else min(own, longest), False, late)
 
 
 def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
     """Return the fleet lifetime of rule 1. `fleet`: p90 over the proven nodes; None: too few are proven."""
-    return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
+    return bounds.within(bounds.first if fleet is None else FLEET_LIFETIME_FACTOR * fleet + LIFETIME_SLACK_MS)
 
 
 def quick_turnaround(fleet: int | None, bounds: LifetimeBounds) -> float:
     """Return the longest p90 of a node that is not slow by rule 2. `fleet`: see `fleet_lifetime`."""
-    return (2 * fleet_lifetime(fleet, bounds) - 2 * SLACK) / 3
+    return (2 * fleet_lifetime(fleet, bounds) - 2 * LIFETIME_SLACK_MS) / 3
 
 
 def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:
     """Tell whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when the
     lease of its newest group was sent."""
-    return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
+    return len(late) >= ENOUGH_PROVEN_NODES and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
 
 
 class FleetTurnarounds:
@@ -108,14 +108,14 @@ class FleetTurnarounds:
         self._forget(node)
 
     def p90(self, now: int) -> int | None:
-        """Return the p90 over the proven nodes; None while there are fewer than `ENOUGH`."""
+        """Return the p90 over the proven nodes; None while there are fewer than `ENOUGH_PROVEN_NODES`."""
         while self._known:
             node, (_, at) = next(iter(self._known.items()))
-            if now - at <= REMEMBERED:
+            if now - at <= FLEET_MEMORY_MS:
                 break
             self._forget(node)
         count = len(self._sorted)
-        return self._sorted[-(-9 * count // 10) - 1] if count >= ENOUGH else None
+        return self._sorted[-(-9 * count // 10) - 1] if count >= ENOUGH_PROVEN_NODES else None
 
     def _forget(self, node: bytes) -> None:
         known = self._known.pop(node, None)

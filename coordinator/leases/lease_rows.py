@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Literal, NamedTuple
 
 from echo2.coordinator.database.database import Database, marks
-from echo2.coordinator.leases.open_lease_limit import MOST
+from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES
 from echo2.coordinator.leases.superseded_leases import WaitingLease
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
@@ -94,7 +94,7 @@ class LeaseRows:
             return list(leases)
         newest = "SELECT id FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?"
         query = f"SELECT max(s.at) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
-        handed_in = self._database.value(query, (node, 2 * MOST)) or 0
+        handed_in = self._database.value(query, (node, 2 * MOST_OPEN_LEASES)) or 0
         query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND sent <= ?"
         behind = {row[0] for row in self._database.all(query, (*leases, handed_in))}
         return [lease for lease in leases if lease in behind]

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from echo2.coordinator.accounts.key_accounts import Accounts
-from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES
+from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
@@ -101,16 +101,16 @@ class LeaseTable(LeaseRows):
         self.twins.recount(lease)
 
     def accept(self, lease: bytes, *, learned: bool, share: str | None, twins: bool) -> None:
-        """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: of the room that the
-        lease took; None: it did not count. `twins`: see `move`."""
+        """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: share of the room
+        that the lease took; None: it did not count. `twins`: see `move`."""
         if share == "new":
             self.newcomers.end(learned=learned)
         self.move(lease, "decided", twins=twins)
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
-        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one."""
-        lent = self.admission.lent(lease)
+        (expiry_budgets.py, rule 3). `code`: code of the refusal, "expired", or an `Early` one."""
+        lent = self.admission.owner_of_lease(lease)
         query = "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.counts"
         if self._database.value(query, (lease,)) == "new":
             self.newcomers.end(learned=False)
@@ -119,11 +119,11 @@ class LeaseTable(LeaseRows):
             return
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
-            self.positions.ended(position, attempt, lent.reasons, code, now)
+            self.positions.on_lease_end(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
-            self.admission.expired(lent, now)
-        elif code in STRIKES | AT_ONCE:
-            self.admission.struck(lent, now)
+            self.admission.on_expiry(lent, now)
+        elif code in STRIKE_CODES | AT_ONCE:
+            self.admission.on_strike(lent, now)
         elif code == "superseded":
             self._note_superseded(lease)
 

@@ -13,9 +13,10 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `refill`:
     the learner's batches leave out groups whose rewards are all equal. `canaries`: their share of all leases
     (coordinator/leases/kinds/canaries.py); 0: there are none. `audits`: the share of leases that a second node gets too
-    (audits.py); 0: there are none. `draw`: of the learner's batches (coordinator/verdicts/replay_buffer.py, rule 1).
-    `prompts`: "order": as the tasks have them, "variance": by their last groups (coordinator/prompts/prompt_choice.py).
-    `newcomers`: share of the room that new keys get beside known ones (room_shares.py)."""
+    (audits.py); 0: there are none. `draw`: draw of the learner's batches (coordinator/verdicts/replay_buffer.py, rule
+    1). `prompts`: "order": as the tasks have them, "variance": by their last groups
+    (coordinator/prompts/prompt_choice.py). `newcomers`: share of the room that new keys get beside known ones
+    (room_shares.py)."""
 
     staleness: int
     batch_groups: int

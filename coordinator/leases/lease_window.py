@@ -15,10 +15,10 @@ Rules
    a. less the steps for which the batch waited;
    b. where the learner waited, and the steps for which it did. If a draw falls in as long a time before the lease, and
       a batch at least: a draw makes room for a batch at once, so the lease could only have been given before that draw.
-3. W is the largest of these windows over the last `DRAWS` draws; and `MARGIN`; and the steps for which the learner
-   waited at these draws: a node that asks late, or has groups to finish, leaves room that was enough unused. While the
-   learner waits for longer than a step, W also grows by each further step: leases whose groups never come would else
-   fill the window until they expire, and no draw would tell it. From 1 to S + 1.
+3. W is the largest of these windows over the last `REMEMBERED_DRAWS` draws; and `WINDOW_MARGIN_BATCHES`; and the steps
+   for which the learner waited at these draws: a node that asks late, or has groups to finish, leaves room that was
+   enough unused. While the learner waits for longer than a step, W also grows by each further step: leases whose groups
+   never come would else fill the window until they expire, and no draw would tell it. From 1 to S + 1.
 4. While a version is newer than that of the request and may not yet have reached all nodes, W is one less: the batch
    that the newer version will bring is left to it.
 5. After the first draw no lease is given while a whole batch waits for its verdicts: the scorer is behind, and one more
@@ -44,10 +44,10 @@ import msgspec
 
 from echo2.coordinator.leases.lease_terms import InFlight
 
-DRAWS: Final = 16
-MARGIN: Final = 0.25
+REMEMBERED_DRAWS: Final = 16
+WINDOW_MARGIN_BATCHES: Final = 0.25
 """Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
-STEPS: Final = 16
+REMEMBERED_STEPS: Final = 16
 
 
 class CompletedBatch(NamedTuple):
@@ -86,7 +86,11 @@ class LeaseWindow:
     def batches(self) -> float:
         """W as the last draws show it, in batches (rule 3)."""
         windows = self.last.windows
-        return min(self._most, max(1.0, max(windows) + MARGIN + sum(self.last.waits))) if windows else self._most
+        return (
+            min(self._most, max(1.0, max(windows) + WINDOW_MARGIN_BATCHES + sum(self.last.waits)))
+            if windows
+            else self._most
+        )
 
     def batches_at(self, now: int) -> float:
         """W with what it grows by while the learner waits, in batches (rule 3)."""
@@ -116,9 +120,9 @@ class LeaseWindow:
             missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
             self.last.windows.append(batch.ahead / self._batch + max(late, missed or late))
             self.last.waits.append(max(0.0, late))
-            del self.last.windows[:-DRAWS], self.last.waits[:-DRAWS]
+            del self.last.windows[:-REMEMBERED_DRAWS], self.last.waits[:-REMEMBERED_DRAWS]
         self.last.draws.append(now)
-        del self.last.draws[:-DRAWS]
+        del self.last.draws[:-REMEMBERED_DRAWS]
 
     def end_step(self, now: int) -> bool:
         """Note that the learner has ended its step, and can begin another; return whether its time is a measurement."""
@@ -126,7 +130,7 @@ class LeaseWindow:
         if began is None or now < began:
             return False
         self.last.steps.append(float(now - began))
-        del self.last.steps[:-STEPS]
+        del self.last.steps[:-REMEMBERED_STEPS]
         return True
 
     def wait(self, now: int) -> None:

@@ -1,16 +1,17 @@
 """Estimate the chance that a lease of a new key brings a group that is learned from. Pure; times in milliseconds.
 
 Rules
-1. The chance is the share of the last `ENDED` leases of new keys whose groups came into the buffer. Leases that are
-   overdue count as ended without one, so a flood of keys that return nothing is known long before its leases expire.
+1. The chance is the share of the last `REMEMBERED_ENDS` leases of new keys whose groups came into the buffer. Leases
+   that are overdue count as ended without one, so a flood of keys that return nothing is known long before its leases
+   expire.
 2. Before any has ended, as after a restart, it is 1: a new key is trusted to work until new keys have not.
 """
 
 from collections import deque
 from typing import Final
 
-ENDED: Final = 16
-OVERDUE: Final = 60_000
+REMEMBERED_ENDS: Final = 16
+DEFAULT_OVERDUE_MS: Final = 60_000
 """Milliseconds after which a lease is overdue while no node's time for a group is known."""
 
 
@@ -19,11 +20,11 @@ class NewcomerOdds:
 
     def __init__(self) -> None:
         self._overdue_from: dict[bytes, float] = {}
-        self._ends: deque[bool] = deque(maxlen=ENDED)
+        self._ends: deque[bool] = deque(maxlen=REMEMBERED_ENDS)
 
     def give(self, lease: bytes, usual: float | None, now: int) -> None:
         """Note a lease of a new key. `usual`: time for a group of the fleet's nodes; None: not measured."""
-        self._overdue_from[lease] = now + (OVERDUE if usual is None else usual)
+        self._overdue_from[lease] = now + (DEFAULT_OVERDUE_MS if usual is None else usual)
 
     def close(self, lease: bytes) -> None:
         """Note that a lease is not open any more. Any lease may be named."""

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
-KEPT: Final = 600_000
+RATE_KEPT_MS: Final = 600_000
 """Time that a node counts after its last request."""
 
 
@@ -18,7 +18,7 @@ class NodeRates:
         """Note that a node has requested a lease. `rate`: groups per millisecond that it was measured to deliver."""
         self._total += rate - self._known.pop(node, (0.0, 0))[0]
         self._known[node] = rate, now
-        while (oldest := next(iter(self._known.items())))[1][1] + KEPT < now:
+        while (oldest := next(iter(self._known.items())))[1][1] + RATE_KEPT_MS < now:
             self._total -= self._known.pop(oldest[0])[0]
         if len(self._known) == 1:  # drops accumulated rounding errors
             self._total = rate

@@ -9,7 +9,8 @@ Rules
 3. It may never have more than it delivers in the longest turnaround at which it is not slow (`quick_turnaround`). More
    leases than a device can take further together only lengthen the turnaround of each, and their groups come late.
    Where all nodes do so, the room of the versions is the bound (lease_table.py, rule 2).
-4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than `MOST`.
+4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than
+   `MOST_OPEN_LEASES`.
 5. A lease that expires counts as time without a group (delivery_record.py). So leases that are not returned lower the
    limit down to `per_node`, and it must be earned again.
 
@@ -23,10 +24,10 @@ from typing import Final
 from echo2.ledger.standing import Rank
 from echo2.runtime.quantiles import quantile
 
-MOST: Final = 256
+MOST_OPEN_LEASES: Final = 256
 """Leases: 2,048 rollouts in groups of 8."""
-GROWTH: Final = 2
-USUAL: Final = 0.5
+LIMIT_GROWTH: Final = 2
+USUAL_TURNAROUND_QUANTILE: Final = 0.5
 """The share of a node's last turnarounds that its usual one exceeds. At 0.1 engines that batch stay half empty."""
 
 
@@ -34,8 +35,9 @@ def most_open(
     per_node: int, at_once: int, rank: Rank, rate: float, turnarounds: Sequence[int], quick_turnaround: float
 ) -> int:
     """Return how many leases a node may have open. `at_once`: groups that it says it can use. `rate`: groups per
-    millisecond. `turnarounds`: of its last groups; `quick_turnaround`: the longest at which it is not slow."""
+    millisecond. `turnarounds`: turnarounds of its last groups; `quick_turnaround`: the longest at which it is not
+    slow."""
     if rank == "new" or not turnarounds:
         return per_node
-    earned = rate * min(GROWTH * quantile(turnarounds, USUAL), quick_turnaround)
-    return max(per_node, min(math.ceil(earned), at_once, MOST))
+    earned = rate * min(LIMIT_GROWTH * quantile(turnarounds, USUAL_TURNAROUND_QUANTILE), quick_turnaround)
+    return max(per_node, min(math.ceil(earned), at_once, MOST_OPEN_LEASES))

@@ -17,10 +17,10 @@ class PricedEpoch(NamedTuple):
 class PaidWork(Protocol):
     """Tells whom the run pays. A node is its public key, 32 bytes; times in ms."""
 
-    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+    def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease of any kind now; None: as far as pay goes, it may have one."""
 
-    def priced(self, node: bytes) -> PricedEpoch | None:
+    def price_of(self, node: bytes) -> PricedEpoch | None:
         """Return the price of the work of a node that is accepted now; None: there is none."""
 
     def before_verdict(self) -> None:
@@ -30,11 +30,11 @@ class PaidWork(Protocol):
 class AllWork:
     """The answers of a run that pays in points: it asks everybody, and has no prices."""
 
-    def refused(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
+    def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return None: each node may have leases."""
         return None
 
-    def priced(self, node: bytes) -> PricedEpoch | None:
+    def price_of(self, node: bytes) -> PricedEpoch | None:
         """Return None: there is no price."""
         return None
 

@@ -1,14 +1,15 @@
 """Choose when a refused node may request a lease again. Pure; times in milliseconds.
 
 Rules
-1. The waiting nodes of one party together make about `RATE` requests per second, and so do all waiting parties with one
-   node each. A node is told to retry after n / RATE seconds, where n = other waiting parties + waiting nodes of its own
-   party, itself included.
+1. The waiting nodes of one party together make about `RETRIES_PER_SECOND` requests per second, and so do all waiting
+   parties with one node each. A node is told to retry after n / RATE seconds, where n = other waiting parties + waiting
+   nodes of its own party, itself included.
 2. So free room is found soon, many waiting nodes cost no more than a few, and the nodes of one party do not delay those
-   of another. No wait by rule 1 exceeds `FARTHEST`. Otherwise fresh keys that each make one request, faster than
-   `RATE`, would lengthen the waits for ever.
-3. A node waits at least `LEAST`, and at least half of the time since the last lease was given, the latter up to
-   `LONGEST`. Work that comes every few seconds is found at once, and an idle run is not polled every second.
+   of another. No wait by rule 1 exceeds `FARTHEST_RETRY_MS`. Otherwise fresh keys that each make one request, faster
+   than `RETRIES_PER_SECOND`, would lengthen the waits for ever.
+3. A node waits at least `LEAST_RETRY_MS`, and at least half of the time since the last lease was given, the latter up
+   to `LONGEST_IDLE_RETRY_MS`. Work that comes every few seconds is found at once, and an idle run is not polled every
+   second.
 4. A node that retries early, because a new Head arrived, counts once.
 """
 
@@ -16,20 +17,20 @@ import heapq
 from collections import Counter
 from typing import Final
 
-RATE: Final = 5
-LEAST: Final = 1_000 // RATE
-GRACE: Final = 10_000
+RETRIES_PER_SECOND: Final = 5
+LEAST_RETRY_MS: Final = 1_000 // RETRIES_PER_SECOND
+RETRY_GRACE_MS: Final = 10_000
 """Latest retry of a node that still counts as waiting: nodes add jitter of their own."""
-LATE: Final = 1.25
+LATE_RETRY_FACTOR: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
-LONGEST: Final = 10_000
+LONGEST_IDLE_RETRY_MS: Final = 10_000
 """Bound of rule 3. The wait by rule 1 may be longer."""
-FARTHEST: Final = 600_000
+FARTHEST_RETRY_MS: Final = 600_000
 
 
 def back_by(now: int, wait: int) -> int:
     """Return when a node that was told to wait so long is back at the latest."""
-    return now + int(LATE * wait) + 1_000
+    return now + int(LATE_RETRY_FACTOR * wait) + 1_000
 
 
 class RetryTimes:
@@ -45,12 +46,12 @@ class RetryTimes:
         """Count the waits in memory, with those that were replaced by later ones."""
         return max(len(self._due), len(self._queue))
 
-    def given(self, node: bytes, now: int) -> None:
+    def on_grant(self, node: bytes, now: int) -> None:
         """Note that a node was given a lease."""
         self._drop(node)
         self._given = now
 
-    def after(self, node: bytes, now: int, least: int = LEAST, party: str = "") -> int:
+    def after(self, node: bytes, now: int, least: int = LEAST_RETRY_MS, party: str = "") -> int:
         """Return how long a node that is refused now has to wait. `least`: the least wait for this refusal."""
         if self._given is None or self._given > now:
             self._given = now
@@ -58,7 +59,11 @@ class RetryTimes:
         self._forget(now)
         others = len(self._parties) - (party in self._parties)
         place = others + self._parties.get(party, 0) + 1
-        wait = max(least, min((now - self._given) // 2, LONGEST), min(1000 * place // RATE, FARTHEST))
+        wait = max(
+            least,
+            min((now - self._given) // 2, LONGEST_IDLE_RETRY_MS),
+            min(1000 * place // RETRIES_PER_SECOND, FARTHEST_RETRY_MS),
+        )
         self._due[node] = now + wait, party
         self._parties[party] += 1
         heapq.heappush(self._queue, (now + wait, node))
@@ -69,7 +74,7 @@ class RetryTimes:
         while self._queue:
             due, node = self._queue[0]
             told_since = node not in self._due or self._due[node][0] != due
-            if not told_since and due + GRACE >= now:
+            if not told_since and due + RETRY_GRACE_MS >= now:
                 return
             heapq.heappop(self._queue)
             if not told_since:

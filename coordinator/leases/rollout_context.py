@@ -6,7 +6,7 @@ from typing import NamedTuple
 from echo2.coordinator.leases.lease_terms import LeaseTerms
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.protocol.authority import RunSpec
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 from echo2.tasks.task import Task, Tokenizer
 
 Seal = Callable[[str, bytes], bytes]
@@ -18,8 +18,8 @@ Reseal = Callable[[str, bytes], bytes]
 class RolloutContext(NamedTuple):
     """The values that define the rollouts of a run.
 
-    `terms`: of the leases. `prompts`: of the leases. `tasks`: the pure tasks of the RunSpec, by (name, version); the
-    groups of others are rewarded by an environment: single ones after their verification
+    `terms`: terms of the leases. `prompts`: prompts of the leases. `tasks`: the pure tasks of the RunSpec, by (name,
+    version); the groups of others are rewarded by an environment: single ones after their verification
     (coordinator/training/reward_loop.py), served ones turn by turn (step_service.py). `text`: the model's tokenizer.
     `room`: most tokens of a prompt and of what an environment gives, the model's context less the limit; None: the
     model states no context."""
@@ -33,10 +33,10 @@ class RolloutContext(NamedTuple):
 
     def kind(self, task: str, version: int) -> str:
         """Return the kind of a task of the RunSpec (protocol/task_kinds.py)."""
-        return self.spec.kind_of(task, version) or PURE
+        return self.spec.kind_of(task, version) or PURE_KIND
 
 
-def unchanged(kind: str, sealed: bytes) -> bytes:
+def keep_document(kind: str, sealed: bytes) -> bytes:
     """Return a stored document as it is: a `Reseal` for a run whose keys never change."""
     return sealed
 
@@ -45,4 +45,4 @@ class Sealing(NamedTuple):
     """The functions that sign documents. `seal`: new ones. `reseal`: stored ones, before they are sent."""
 
     seal: Seal
-    reseal: Reseal = unchanged
+    reseal: Reseal = keep_document

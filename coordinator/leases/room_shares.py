@@ -9,7 +9,7 @@ Rules
    them their share.
    Groups of new keys beyond their share take room from known keys only with the chance that they come. So room that was
    lent to keys that return nothing is back before their leases expire.
-2. New keys get the whole room while no known key has made a request for `HERE`, as in a fresh run.
+2. New keys get the whole room while no known key has made a request for `KNOWN_KEY_PRESENCE_MS`, as in a fresh run.
 3. One connection of new keys may have one lease, two if more than half of the whole is free to it, or an eighth of the
    free room if that is more. This is a dynamic threshold, as Choudhury and Hahne share a switch's buffer (1998). A
    group that waits for its verdict counts as a lease. All new keys on one connection together therefore get a ninth of
@@ -18,8 +18,8 @@ Rules
    (coordinator/leases/round_robin.py).
 5. While known keys make requests, slow nodes (coordinator/leases/lease_lifetime.py) get a tenth of the whole, or a
    quarter of the free room if that is more.
-6. A node with a known key, slow or not, may have `UNDECIDED` groups waiting for verdicts, or as many as it may have
-   leases open (open_lease_limit.py): groups that were under way together arrive together.
+6. A node with a known key, slow or not, may have `LEAST_UNDECIDED_GROUPS` groups waiting for verdicts, or as many as it
+   may have leases open (open_lease_limit.py): groups that were under way together arrive together.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
    such keys could otherwise take the whole room.
@@ -33,13 +33,13 @@ from echo2.coordinator.leases.node_rates import NodeRates
 from echo2.coordinator.leases.round_robin import RoundRobin
 from echo2.p2p.limits.origin import Origin
 
-HERE: Final = 300_000
-UNDECIDED: Final = 3
+KNOWN_KEY_PRESENCE_MS: Final = 300_000
+LEAST_UNDECIDED_GROUPS: Final = 3
 SLOW_SHARE: Final = 0.1
-THRESHOLD: Final = 8
+FREE_ROOM_DIVISOR: Final = 8
 SLOW_THRESHOLD: Final = 4
 
-WAITS: Final = ("no-room", "new-share")
+WAITING_CODES: Final = ("no-room", "new-share")
 """Codes of refusals after which a node waits for room."""
 
 Share = Literal["new", "known", "slow"]
@@ -102,31 +102,31 @@ class RoomShares:
         self._new_wait, self._known_wait = RoundRobin(), RoundRobin()
         """Keys that were refused for lack of room, and will retry."""
 
-    def refused(self, requester: Requester, room: Room, now: int) -> Denial | None:
+    def denial_for(self, requester: Requester, room: Room, now: int) -> Denial | None:
         """Return why a request gets no lease now; None: it gets one."""
         if requester.share == "new":
             return self._new(requester, room, now)
         self._rates.note(requester.node, requester.rate, now)
-        self._new_wait.served(_path(requester))  # in case it waited there while its key was new
+        self._new_wait.on_service(_path(requester))  # in case it waited there while its key was new
         if requester.share == "known":
             self.note_known(now)
-        return self._known(requester, room, now)
+        return self._known_denial(requester, room, now)
 
     def note_known(self, now: int) -> None:
         """Note that a known key is present."""
-        self._known_until = now + HERE
+        self._known_until = now + KNOWN_KEY_PRESENCE_MS
 
     def known_present(self, now: int) -> bool:
-        """Tell whether a known key has made a request within `HERE`."""
-        return 0 < self._known_until - now <= HERE  # the clock may have been set back
+        """Tell whether a known key has made a request within `KNOWN_KEY_PRESENCE_MS`."""
+        return 0 < self._known_until - now <= KNOWN_KEY_PRESENCE_MS  # the clock may have been set back
 
     def waits(self, requester: Requester, until: int, now: int) -> None:
-        """Note that a node was refused for lack of room (`WAITS`), and retries by `until`."""
+        """Note that a node was refused for lack of room (`WAITING_CODES`), and retries by `until`."""
         (self._new_wait if requester.share == "new" else self._known_wait).wait(_path(requester), until, now)
 
-    def served(self, requester: Requester) -> None:
+    def on_service(self, requester: Requester) -> None:
         """Note that a node was given a lease."""
-        (self._new_wait if requester.share == "new" else self._known_wait).served(_path(requester))
+        (self._new_wait if requester.share == "new" else self._known_wait).on_service(_path(requester))
 
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
         free, reserved = room.left, room.part(self._newcomers)
@@ -139,15 +139,15 @@ class RoomShares:
             free = min(free, room.left)
         if free <= 0:
             return Denial("new-share", {"share": reserved, "whole": room.whole})
-        most = max(1 + (2 * free > room.whole), free // THRESHOLD)
+        most = max(1 + (2 * free > room.whole), free // FREE_ROOM_DIVISOR)
         if requester.origin.connection and requester.open_leases >= most:
             return Denial("new-connection", {"held": requester.open_leases})
         if not self._new_wait.is_next(_path(requester), free, now):
             return Denial("new-share", {"share": reserved, "whole": room.whole})
         return None
 
-    def _known(self, requester: Requester, room: Room, now: int) -> Denial | None:
-        most = max(UNDECIDED, requester.most_open)
+    def _known_denial(self, requester: Requester, room: Room, now: int) -> Denial | None:
+        most = max(LEAST_UNDECIDED_GROUPS, requester.most_open)
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
         reserved = room.part(self._newcomers)

@@ -4,7 +4,7 @@ Rules
 1. A name that starts to wait queues behind all names that wait beside it. So does a name that was served and waits
    again. A thousand names below one parent are served no more often than a sibling of that parent.
 2. A name waits until the time that it gave. If it does not come back by then it delays no other name, and is dropped.
-   Each name that starts to wait drops up to `FORGOTTEN` such names at the head of the queue.
+   Each name that starts to wait drops up to `NAMES_DROPPED_PER_WAIT` such names at the head of the queue.
 3. A query costs as many steps as there are free places, plus the names that it drops; not as many as there are waiting
    names.
 """
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-FORGOTTEN: Final = 2
+NAMES_DROPPED_PER_WAIT: Final = 2
 
 
 class RoundRobin:
@@ -34,12 +34,12 @@ class RoundRobin:
             self._forget(now)
             self._below.setdefault(path[0], RoundRobin()).wait(path[1:], until, now)
 
-    def served(self, path: Sequence[Hashable]) -> None:
+    def on_service(self, path: Sequence[Hashable]) -> None:
         """Note that a name was served: it waits no longer."""
         below = self._below.get(path[0]) if path else None
         if below is None:
             return
-        below.served(path[1:])
+        below.on_service(path[1:])
         if below._below:
             self._below.move_to_end(path[0])
         else:
@@ -55,7 +55,7 @@ class RoundRobin:
         return False
 
     def _forget(self, now: int) -> None:
-        for _ in range(FORGOTTEN):
+        for _ in range(NAMES_DROPPED_PER_WAIT):
             if not self._below or next(iter(self._below.values())).until >= now:
                 return
             self._below.popitem(last=False)

@@ -7,14 +7,14 @@ Rules
 2. `extend` moves the end of each such lease by the time since the last call. Call it before leases expire, and
    before an answer states an end. After a restart a lease's time stands from its next turn on; the absence itself is
    extended like any other (absence.py).
-3. Less than `LEAST` ms are kept until more come, as most environments answer within a few.
+3. Less than `LEAST_STOP_MS` ms are kept until more come, as most environments answer within a few.
 """
 
 from typing import Final
 
 from echo2.coordinator.leases.lease_table import LeaseTable
 
-LEAST: Final = 100
+LEAST_STOP_MS: Final = 100
 """Milliseconds that are worth a write to run.sqlite."""
 
 
@@ -72,7 +72,7 @@ class StoppedClocks:
             return 0
         self._extended[lease] = extended + more
         more += self._kept.pop(lease, 0)
-        if more < LEAST:
+        if more < LEAST_STOP_MS:
             self._kept[lease] = more
             return 0
         self._leases.extend(lease, more)

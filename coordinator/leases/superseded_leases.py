@@ -17,15 +17,16 @@ Rules
 6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
    lease (delivery_record.py, rule 3), if it has handed in no group of a later lease. A node begins its leases in order,
    so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.
-7. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory. The
-   waiting leases are looked up only if some groups cannot be drawn, and not node by node: the learner waits meanwhile.
+7. The last reports of at most `MOST_RECALLED_NODES` nodes, and the recalled leases while they are open, are kept in
+   memory. The waiting leases are looked up only if some groups cannot be drawn, and not node by node: the learner waits
+   meanwhile.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-NODES: Final = 4096
+MOST_RECALLED_NODES: Final = 4096
 
 
 class VersionLoad(NamedTuple):
@@ -83,7 +84,7 @@ class WaitingReports:
         self._waiting.pop(node, None)
         if waiting:
             self._waiting[node] = frozenset(waiting)
-        while len(self._waiting) > NODES:
+        while len(self._waiting) > MOST_RECALLED_NODES:
             self._waiting.popitem(last=False)
 
     def by_node(self) -> Mapping[bytes, frozenset[bytes]]:

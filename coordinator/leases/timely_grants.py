@@ -18,7 +18,7 @@ from statistics import median
 
 
 class TimelyGrants:
-    """The bound of rule 2. `most`: share of the work; None: there is no bound. `last`: of the last epoch."""
+    """The bound of rule 2. `most`: share of the work; None: there is no bound. `last`: last of the last epoch."""
 
     def __init__(self) -> None:
         self.most: Fraction | None = None
@@ -49,7 +49,7 @@ class TimelyGrants:
 
 def comes_too_late(window: float | None, turnarounds: Sequence[int]) -> bool:
     """Tell whether a node's lease would come back too late (rule 2). `window`: see `TimelyGrants.window`.
-    `turnarounds`: of its last groups, ms."""
+    `turnarounds`: turnarounds of its last groups, ms."""
     return window is not None and bool(turnarounds) and median(turnarounds) > window
 
 

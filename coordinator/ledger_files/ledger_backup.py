@@ -22,7 +22,7 @@ from echo2.coordinator.accounts import payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import RestoredCopy
 from echo2.coordinator.database.database import Corrupt, Database, DatabaseFault, WrongSchema, check
-from echo2.coordinator.database.run_folder import RunFolder, locked
+from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.run import setup
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import decode
@@ -31,9 +31,9 @@ from echo2.protocol.ledger_heads import LedgerHead, names
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
-from echo2.runtime.files import hidden, move, room, sync_file
+from echo2.runtime.files import hidden_path, move, room, sync_file
 
-_BESIDE: Final = ("", "-wal", "-shm")
+_DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
 """Files of a database, by what follows its name."""
 
 
@@ -60,16 +60,16 @@ def backup(place: RunFolder, file: Path, now: int) -> Copied:
     except OSError as error:
         raise LocalFault(f"cannot make the folder {file.parent}: {error.strerror}: name another file") from error
     with contextlib.closing(_reader(place.database)) as source:
-        return _copied((source, place.database), place, file, now, restored=False)
+        return _write_copy((source, place.database), place, file, now, restored=False)
 
 
 def restore(place: RunFolder, file: Path, now: int) -> Copied:
     """Put a copy in the place of a run's run.sqlite (rules 2 to 4). `now`: ms. Raises `LocalFault`, `Tampered`."""
-    with locked(place), contextlib.closing(_reader(file)) as source:
+    with lock_run(place), contextlib.closing(_reader(file)) as source:
         _refuse_loss(place.database, _entries(source, file))
         waiting = place.database.with_name(f"{place.database.name}.restoring")
         waiting.unlink(missing_ok=True)
-        copied = _copied((source, file), place, waiting, now, restored=True)
+        copied = _write_copy((source, file), place, waiting, now, restored=True)
         _set_aside(place.database)
         move(waiting, place.database)
     return copied
@@ -79,8 +79,8 @@ def _set_aside(present: Path) -> None:
     """Rename a database and the files that belong to it, over none that was set aside before (rule 3)."""
     names = itertools.chain(("replaced",), (f"replaced.{number}" for number in itertools.count(2)))
     free = (present.with_name(f"{present.name}.{name}") for name in names)
-    aside = next(path for path in free if not any(_ending(path, end).exists() for end in _BESIDE))
-    for end in _BESIDE:
+    aside = next(path for path in free if not any(_ending(path, end).exists() for end in _DATABASE_SUFFIXES))
+    for end in _DATABASE_SUFFIXES:
         if _ending(present, end).exists():
             _ending(present, end).replace(_ending(aside, end))
 
@@ -89,19 +89,19 @@ def _ending(path: Path, end: str) -> Path:
     return path.with_name(path.name + end)
 
 
-def _copied(
+def _write_copy(
     opened: tuple[sqlite3.Connection, Path], place: RunFolder, target: Path, now: int, *, restored: bool
 ) -> Copied:
     """Write a verified copy to `target` (rules 1 and 2). `opened`: what is copied, and its file. `restored`: mark it
     (rule 4)."""
     connection, source = opened
-    temporary = hidden(target)
+    temporary = hidden_path(target)
     try:
         _write(connection, temporary)
         with Database.open(temporary, now) as database:
             check(temporary)
             database.found_sound(now)
-            copied = _verified(database, place)
+            copied = _verify_copy(database, place)
             if restored:
                 run_logs.record(database, RestoredCopy(copied.head, copied.entries, now))
                 payout_hold.hold(database, now)
@@ -112,7 +112,7 @@ def _copied(
         said = str(error).replace(str(temporary), str(source)).replace(temporary.name, source.name)
         raise type(error)(said) from error
     finally:
-        for end in (*_BESIDE, ".lock"):
+        for end in (*_DATABASE_SUFFIXES, ".lock"):
             _ending(temporary, end).unlink(missing_ok=True)
     return copied
 
@@ -163,7 +163,7 @@ def _refuse_loss(present: Path, entries: int) -> None:
         )
 
 
-def _verified(database: Database, place: RunFolder) -> Copied:
+def _verify_copy(database: Database, place: RunFolder) -> Copied:
     """Verify a copy's ledger and heads (rule 2). Raises `LocalFault`, `Tampered`."""
     _, chain, _, spec = setup.read_documents(place)
     ledger, logs = Ledger(database), run_logs.read_logs(place, chain)

@@ -27,7 +27,7 @@ from echo2.ledger.export_files import (
     ENTRIES,
     HEADS,
     PER_FILE,
-    RESTORED,
+    RESTORED_FILE,
     ROOTS,
     RUNSPEC,
     STATE,
@@ -66,7 +66,7 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of:
         heads, signed = [sealed for sealed, _ in stored], stored[-1][1] if stored else 0
         ledger = Ledger(database)
         last = ledger.tip().entries if unsigned else signed
-        for first in range(_continued(folder) + 1, last + 1, PER_FILE):
+        for first in range(_count_continued(folder) + 1, last + 1, PER_FILE):
             _write_entries(folder, ledger, first, min(last, first + PER_FILE - 1))
         _write_state(folder / STATE, database, last, market_of(spec))
     _write(folder / RUNSPEC, runspec)
@@ -76,7 +76,7 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False, market_of:
             _write(folder / CALIBRATIONS / path.name, path.read_bytes())
     _write(folder / HEADS, _encode(heads))
     if logs.logs:
-        _write(folder / RESTORED, _encode([one.sealed for one in logs.logs]))
+        _write(folder / RESTORED_FILE, _encode([one.sealed for one in logs.logs]))
     _write(folder / SUMS, sums(folder).encode())
     return Exported(last, len(heads), sum(path.stat().st_size for path in (folder / ENTRIES).iterdir()))
 
@@ -110,7 +110,7 @@ def _check_folder(folder: Path, runspec: bytes) -> None:
         raise LocalFault(f"{folder} is not empty, and no finished export of this run: name another folder, or empty it")
 
 
-def _continued(folder: Path) -> int:
+def _count_continued(folder: Path) -> int:
     """Return how many entries stand in whole files that are followed by another one."""
     return max(0, len(entry_files(folder)) - 1) * PER_FILE
 
@@ -121,7 +121,7 @@ def _write_state(path: Path, database: Database, last: int, market: MarketRules 
     with database.reading():
         state = of_tables(database, market) if Ledger(database).tip().entries == last else None
     if state is not None:
-        _write(path, state.encoded())
+        _write(path, state.as_bytes())
 
 
 def _write_entries(folder: Path, ledger: Ledger, first: int, last: int) -> None:

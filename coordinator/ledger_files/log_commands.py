@@ -20,7 +20,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import log_request, root_keys, setup
 from echo2.coordinator.run.carried_files import read_carried, write_carried
-from echo2.coordinator.run.keys import spaced
+from echo2.coordinator.run.keys import spaced_fingerprint
 from echo2.coordinator.run.log_request import MOST_BYTES, LogRequest
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.wire_types import encode
@@ -28,7 +28,7 @@ from echo2.protocol.authority import open_log
 from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 
-SIGNED: Final = ".signed"
+SIGNED_SUFFIX: Final = ".signed"
 """The suffix of the answer's file name."""
 
 
@@ -41,10 +41,10 @@ def request(home: Path, file: Path) -> list[str]:
     asked = LogRequest(roots=list(roots), document=encode(document))
     write_carried(file, msgspec.msgpack.encode(asked))
     return [
-        *log_request.described(*log_request.checked(asked)),
+        *log_request.describe_log(*log_request.check_log_request(asked)),
         f"request: {file}",
         f"On the machine with the root key: echo2-coord keys sign-log {file.name} --keys FOLDER",
-        f"Then here:                        echo2-coord keys import-log {file.name}{SIGNED}",
+        f"Then here:                        echo2-coord keys import-log {file.name}{SIGNED_SUFFIX}",
     ]
 
 
@@ -52,16 +52,16 @@ def sign(file: Path, place: Path, secret: str | None, confirm: Callable[[list[st
     """Sign a request with the root keys in the folder `place`; write the answer beside it, or add signatures to the one
     there. `confirm`: gets a description, and returns True to sign. Raises `LocalFault`."""
     asked = log_request.read(read_carried(file, MOST_BYTES), str(file))
-    root, document = log_request.checked(asked)
+    root, document = log_request.check_log_request(asked)
     wanted = root.roles[ROOT].keys
     given = root_keys.present(place, wanted, secret)
     if not given:
-        shown = ", ".join(spaced(key) for key in wanted)
+        shown = ", ".join(spaced_fingerprint(key) for key in wanted)
         raise LocalFault(f"none of the root keys {shown} is in {place}: name its folder with --keys")
-    if not confirm(log_request.described(root, document)):
+    if not confirm(log_request.describe_log(root, document)):
         return ["nothing was signed"]
-    path = file.with_name(file.name + SIGNED)
-    sealed = log_request.signed(asked, given, read_carried(path, MOST_BYTES) if path.exists() else None)
+    path = file.with_name(file.name + SIGNED_SUFFIX)
+    sealed = log_request.sign_log(asked, given, read_carried(path, MOST_BYTES) if path.exists() else None)
     write_carried(path, sealed)
     ready = f"In the run's folder: echo2-coord keys import-log {path.name}"
     return [f"signed: {path}", log_request.missing(sealed, root) or ready]
@@ -73,7 +73,7 @@ def install(home: Path, *files: Path) -> list[str]:
     place = RunFolder(home)
     _, chain, _, _ = setup.read_documents(place)
     logs = run_logs.read_logs(place, chain)
-    sealed = log_request.joined([read_carried(file, MOST_BYTES) for file in files], chain[-1])
+    sealed = log_request.join_log_answers([read_carried(file, MOST_BYTES) for file in files], chain[-1])
     try:
         one = open_log(sealed, chain)
         if any(known.id == one.id for known in logs.logs):
@@ -82,7 +82,7 @@ def install(home: Path, *files: Path) -> list[str]:
     except PeerFault as error:
         raise Untrusted(f"not installed: {log_request.missing(sealed, chain[-1]) or error}") from error
     with Database.read(place.database) as database:
-        copy = run_logs.recorded(database)
+        copy = run_logs.recorded_copy(database)
     document = one.document
     if copy is None or (copy.number, copy.size, copy.at) != (document.number, document.size, document.restored):
         raise LocalFault("this document is not for the copy that run.sqlite is: write a new request, and sign that")

@@ -2,8 +2,8 @@
 
 Rules
 1. No redirect is followed, no proxy of the environment is used, and TLS is verified.
-2. A page that says it is busy (429, 503) is asked again after its Retry-After, at most `PATIENCE` seconds, `ATTEMPTS`
-   times in all. So is one whose connection ended, once.
+2. A page that says it is busy (429, 503) is asked again after its Retry-After, at most `LONGEST_RETRY_SECONDS` seconds,
+   `REQUEST_ATTEMPTS` times in all. So is one whose connection ended, once.
 3. Every other answer than 200 is `Unreachable`, with the address and what to do; 404 is `Declined`.
 """
 
@@ -17,9 +17,9 @@ from typing import Final
 from echo2.p2p.errors import Declined, Unreachable
 from echo2.runtime.errors import LocalFault
 
-ATTEMPTS: Final = 20
-PATIENCE: Final = 60.0
-_TIMEOUT: Final = 60.0
+REQUEST_ATTEMPTS: Final = 20
+LONGEST_RETRY_SECONDS: Final = 60.0
+_CONNECTION_SECONDS: Final = 60.0
 
 
 class PageClient:
@@ -35,7 +35,7 @@ class PageClient:
         if parts.scheme not in kinds or not host or parts.query or parts.fragment:
             raise LocalFault(f"{url} is no address of a page: only http:// and https:// are read, without ? or #")
         self._url, self._path, self._sleep = url, parts.path, sleep
-        self._connection = kinds[parts.scheme](host, port, timeout=_TIMEOUT)
+        self._connection = kinds[parts.scheme](host, port, timeout=_CONNECTION_SECONDS)
 
     def close(self) -> None:
         """Close the connection."""
@@ -45,7 +45,7 @@ class PageClient:
     def fetch(self, path: str) -> Iterator[http.client.HTTPResponse]:
         """Yield the body below the page's `/ledger/` at `path`. Raises `Unreachable`, and `Declined` for a path that
         the page lacks."""
-        answer = self._answered(f"{self._path}ledger/{path}")
+        answer = self._await_answer(f"{self._path}ledger/{path}")
         try:
             with self._reading(f"ledger/{path}"):
                 yield answer
@@ -62,9 +62,9 @@ class PageClient:
             self._connection.close()
             raise Unreachable(f"{self._url} ended within `{path}`: {str(error) or type(error).__name__}") from error
 
-    def _answered(self, path: str) -> http.client.HTTPResponse:
-        for _ in range(ATTEMPTS):
-            answer = self._asked(path)
+    def _await_answer(self, path: str) -> http.client.HTTPResponse:
+        for _ in range(REQUEST_ATTEMPTS):
+            answer = self._send_request(path)
             if answer.status == http.client.OK:
                 return answer
             with self._reading(path):
@@ -73,10 +73,10 @@ class PageClient:
             if answer.status not in (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE):
                 fault = Declined if answer.status == http.client.NOT_FOUND else Unreachable
                 raise fault(f"{self._url} answers {answer.status} for {path} ({said}): is it the page of a run?")
-            self._sleep(min(PATIENCE, int(after)) if after.isdecimal() and len(after) < 6 else 1.0)
+            self._sleep(min(LONGEST_RETRY_SECONDS, int(after)) if after.isdecimal() and len(after) < 6 else 1.0)
         raise Unreachable(f"{self._url} is busy: try again later")
 
-    def _asked(self, path: str) -> http.client.HTTPResponse:
+    def _send_request(self, path: str) -> http.client.HTTPResponse:
         """Send a request, over a new connection where the page has closed the last one (rule 2)."""
         for last in (False, True):
             try:

@@ -9,7 +9,7 @@ from echo2.ledger.ledger_facts import KeyAccount
 from echo2.ledger.ledger_state import LedgerState, MarketRules, NodeWork, state_of
 from echo2.p2p.identity import peer_id
 
-_WORK: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
+_WORK_QUERY: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
 
 
 _SUMS: Final = (
@@ -20,7 +20,7 @@ _SUMS: Final = (
 
 def of_tables(database: Database, market: MarketRules | None = None) -> LedgerState:
     """Return the coordinator's own state (ledger_state.py, rules 2 and 4), of one snapshot of the file.
-    `market`: of the run, before the first entry."""
+    `market`: market of the run, before the first entry."""
     ledger = Ledger(database)
     if market is not None:
         for entry in ledger.entries():
@@ -35,7 +35,7 @@ def _accounts(database: Database) -> dict[str, KeyAccount]:
 def _work(database: Database) -> dict[str, NodeWork]:
     sums = {node: (groups, rollouts, tokens) for node, groups, rollouts, tokens in database.all(_SUMS)}
     work = dict[str, NodeWork]()
-    for node, weight in database.all(_WORK):
+    for node, weight in database.all(_WORK_QUERY):
         groups, rollouts, tokens = sums.get(node, (0, 0, 0))
         work[peer_id(node)] = NodeWork(groups, rollouts, tokens, weight)
     return work

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple
 
-INCUMBENT: Final = Fraction(19, 20)
-STANDBY: Final = Fraction(3, 2)
+INCUMBENT_COST_FACTOR: Final = Fraction(19, 20)
+STANDBY_NEED_FACTOR: Final = Fraction(3, 2)
 """Of the need."""
 
 ActivationOrder = Literal["cheapest", "random"]
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
     @property
     def counted_cost(self) -> Fraction:
         """The cost that its place in the order follows from (rule 2)."""
-        return self.cost * INCUMBENT if self.incumbent else self.cost
+        return self.cost * INCUMBENT_COST_FACTOR if self.incumbent else self.cost
 
     def fits(self, reserve: Fraction) -> bool:
         """Tell whether its cost is at most `reserve`, nano units per milli-RE."""
@@ -64,7 +64,7 @@ class Offer(NamedTuple):
 
 
 class StandbyNode(NamedTuple):
-    """A node that stands by. `rank`: from 1. `active_at`: the highest ask with which it would be active."""
+    """A node that stands by. `rank`: rank from 1. `active_at`: the highest ask with which it would be active."""
 
     node: bytes
     rank: int
@@ -72,7 +72,7 @@ class StandbyNode(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """`active`: nodes, cheapest first, newcomers behind. `rate`: of them together. `short`: what the need lacks.
+    """`active`: nodes, cheapest first, newcomers behind. `rate`: rate of them together. `short`: what the need lacks.
     `measured_need`: what of the need is asked of measured nodes."""
 
     active: list[bytes]
@@ -93,14 +93,14 @@ class ActivationTerms(NamedTuple):
     order: ActivationOrder = "cheapest"
 
 
-def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
+def activate_offers(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
     """Return who is active, and who stands by."""
     everybody = list(offers)
     if not any(offer.ask for offer in everybody):
         rate = sum(offer.rate for offer in everybody)
         return Activation([offer.node for offer in everybody], [], rate, max(0, terms.need - rate))
     fitting = [offer for offer in everybody if terms.reserve is None or offer.fits(terms.reserve)]
-    measured = ordered([offer for offer in fitting if not offer.newcomer], terms)
+    measured = order_offers([offer for offer in fitting if not offer.newcomer], terms)
     limit = newcomers_limit(measured, terms)
     fresh = sorted(
         (one for one in fitting if one.newcomer and (limit is None or one.counted_cost <= limit)),
@@ -119,14 +119,15 @@ def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
 
 
 def newcomers_limit(measured: Sequence[Offer], terms: ActivationTerms) -> Fraction | None:
-    """Return the counted cost above which no newcomer takes part (rule 5); None: none. `measured`: in order."""
+    """Return the counted cost above which no newcomer takes part (rule 5); None: none. `measured`: measured in
+    order."""
     enough = _reaching(measured, Fraction(terms.need))
     if terms.order == "random" or enough == len(measured):
         return None
     return measured[enough].counted_cost
 
 
-def ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
+def order_offers(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
     """Return offers in the order in which they are chosen (rules 3 and 5)."""
     if terms.order == "random":
         return sorted(offers, key=lambda offer: lot(offer, terms.beacon))
@@ -142,7 +143,7 @@ def whole_costs(offers: Sequence[Offer]) -> list[int]:
     Two costs that differ do so by at least 1 / (20 a x 20 b) for rates a and b, so that many times 2^-shift lie
     between them."""
     shift = 2 * (20 * max((offer.rate for offer in offers), default=1)).bit_length()
-    times, divisor = INCUMBENT.numerator, INCUMBENT.denominator
+    times, divisor = INCUMBENT_COST_FACTOR.numerator, INCUMBENT_COST_FACTOR.denominator
     return [
         (offer.ask * (times if offer.incumbent else divisor) << shift) // (divisor * offer.rate) for offer in offers
     ]
@@ -154,9 +155,9 @@ def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> l
     if not count:
         return []
     last = measured[count - 1].counted_cost
-    behind = measured[count : _reaching(measured, STANDBY * terms.need)]
+    behind = measured[count : _reaching(measured, STANDBY_NEED_FACTOR * terms.need)]
     return [
-        StandbyNode(offer.node, rank, int(last / (INCUMBENT if offer.incumbent else 1) * offer.rate))
+        StandbyNode(offer.node, rank, int(last / (INCUMBENT_COST_FACTOR if offer.incumbent else 1) * offer.rate))
         for rank, offer in enumerate(behind, 1)
     ]
 

@@ -14,7 +14,7 @@ Rules
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from echo2.protocol.sealed_asks import SALT, BadAsk, checked, commitment, most_after
+from echo2.protocol.sealed_asks import SALT, BadAsk, check_ask, commitment, most_after
 
 
 class StandingAsks(NamedTuple):
@@ -34,7 +34,7 @@ def check_sealed(standing: StandingAsks, node: str, hash_: bytes) -> None:
 
 def check_opened(standing: StandingAsks, run: bytes, node: str, epoch: int, ask: object, salt: bytes) -> int:
     """Return an ask that a node opens for an epoch (rules 2 and 4). Raises `BadAsk`."""
-    amount = checked(ask)
+    amount = check_ask(ask)
     if len(salt) < SALT:
         raise BadAsk(f"the salt of an ask has at least {SALT} bytes, not {len(salt)}")
     sealed = standing.sealed.get(node)

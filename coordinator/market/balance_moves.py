@@ -11,12 +11,12 @@ Rules
    looks up the fewer ones: the replaced keys, or the keys with money.
 """
 
-from echo2.coordinator.market.entries import BalanceMoved, NewEntry, moved
+from echo2.coordinator.market.entries import BalanceMoved, NewEntry, postings_of_changes
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_state import MarketState
-from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed, disputable, movable
-from echo2.ledger.ledger_entries import LedgerFault, accrued, unvested
+from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, BalanceDisputed, disputable, movable
+from echo2.ledger.ledger_entries import LedgerFault, accrued_account, unvested_account
 
 
 def dispute(state: MarketState, at: int, node: str) -> NewEntry:
@@ -25,7 +25,9 @@ def dispute(state: MarketState, at: int, node: str) -> NewEntry:
         wait = disputable(state.waits, node, at)
     except LedgerFault as error:
         raise BadTerms(str(error)) from error
-    return NewEntry(at, DISPUTED, f"disputed:{node}:{at}", BalanceDisputed(node=node, successor=wait.successor))
+    return NewEntry(
+        at, BALANCE_DISPUTED_KIND, f"disputed:{node}:{at}", BalanceDisputed(node=node, successor=wait.successor)
+    )
 
 
 def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
@@ -42,9 +44,9 @@ def move_balance(state: MarketState, at: int, node: str) -> NewEntry | None:
         return None
     fact = BalanceMoved(node=node, successor=wait.successor, accrued=vested, unvested=later, payable=there)
     new = wait.successor
-    money = moved([
-        (accrued(node), -vested), (unvested(node), -later), (payable(node), -there),
-        (accrued(new), vested), (unvested(new), later), (payable(new), there),
+    money = postings_of_changes([
+        (accrued_account(node), -vested), (unvested_account(node), -later), (payable(node), -there),
+        (accrued_account(new), vested), (unvested_account(new), later), (payable(new), there),
     ])  # fmt: skip
     return NewEntry(at, "balance.moved", f"moved:{node}:{at}", fact, money)
 

@@ -23,7 +23,7 @@ from echo2.coordinator.market.activation import Offer
 class CriticalCosts:
     """Answers for measured nodes in the order of activation (owner_cap.py has set what counts).
 
-    `need`: milli-RE per hour asked of them. `most`: per owner, as in owner_cap.py."""
+    `need`: milli-RE per hour asked of them. `most`: bound per owner, as in owner_cap.py."""
 
     def __init__(
         self, offers: Sequence[Offer], need: Fraction, owners: Mapping[bytes, bytes], most: int | None
@@ -46,10 +46,10 @@ class CriticalCosts:
         if self._most is None or len(places) == 1:
             place_of_cost = bisect_left(self._sums, self._need + self._offers[place].counted_rate, lo=place + 1)
         else:
-            place_of_cost = min(self._reached(place), self._used_up(place))
+            place_of_cost = min(self._reached_place(place), self._used_up(place))
         return self._offers[place_of_cost].counted_cost if place_of_cost < len(self._offers) else None
 
-    def _reached(self, place: int) -> int:
+    def _reached_place(self, place: int) -> int:
         """Return the place of rule 1, for an owner of several nodes."""
         return bisect_left(range(len(self._sums)), self._need, lo=place + 1, key=lambda at: self._without(place, at))
 

@@ -30,6 +30,6 @@ def _root(power: int, near: int) -> int:
     return near
 
 
-def decayed(value: int, minutes: int) -> int:
+def decay_value(value: int, minutes: int) -> int:
     """Return what is left of `value`, which is not negative, after whole minutes (rule 1)."""
     return (value * table()[minutes % HALF_LIFE] >> 32) >> (minutes // HALF_LIFE)

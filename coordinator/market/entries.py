@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed
+from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, BalanceDisputed
 from echo2.ledger.ledger_entries import Posting
 
 
@@ -33,7 +33,7 @@ class Benchmarked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskSealed(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `ask.sealed`. `hash`: of the ask and its salt (protocol/sealed_asks.py)."""
+    """Facts of `ask.sealed`. `hash`: hash of the ask and its salt (protocol/sealed_asks.py)."""
 
     rules: int = 1
     node: str
@@ -42,7 +42,7 @@ class AskSealed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskOpened(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `ask.opened`. `ask`: per hour. `salt`: that was sealed with it."""
+    """Facts of `ask.opened`. `ask`: ask per hour. `salt`: that was sealed with it."""
 
     rules: int = 1
     node: str
@@ -54,10 +54,10 @@ class AskOpened(msgspec.Struct, frozen=True, kw_only=True):
 class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `epoch.announced`: the terms of the next epoch, fixed before its asks close.
 
-    `closes`: until when asks are sealed. `milliseconds`: planned length.
-    `reserve`: highest price per RE. `budget`: from the operator, without forfeits. `newcomers`: share of the need.
-    `cap`: of an owner; 1000: none. `beta`: of quick returns. `run_off`: for how long a node that is no longer active
-    may bring the groups that it still has."""
+    `closes`: time until which asks are sealed. `milliseconds`: planned length.
+    `reserve`: highest price per RE. `budget`: budget from the operator, without forfeits. `newcomers`: share of the
+    need. `cap`: cap of an owner; 1000: none. `beta`: beta of quick returns. `run_off`: time for which a node that is no
+    longer active may bring the groups that it still has."""
 
     rules: int = 1
     epoch: int
@@ -100,8 +100,8 @@ class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A node's share in an epoch. `price`: per RE, rounded down. `work`: accepted. `leased`: time that its union of
-    leases has grown by. `pay`: with `unvested`. `active`: false in its run-off."""
+    """A node's share in an epoch. `price`: price per RE, rounded down. `work`: accepted. `leased`: time that its union
+    of leases has grown by. `pay`: pay with `unvested`. `active`: false in its run-off."""
 
     node: str
     price: int
@@ -133,7 +133,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forfeited(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `forfeited`. `lease`: of the group that was taken back. `amount`: its share in the node's pay
+    """Facts of `forfeited`. `lease`: lease of the group that was taken back. `amount`: its share in the node's pay
     (forfeit_shares.py). `lacking`: what of the amount was out of reach."""
 
     rules: int = 1
@@ -167,11 +167,11 @@ FACTS: Final[dict[str, type[msgspec.Struct]]] = {
     "vested": Settled,
     "released": Settled,
     "forfeited": Forfeited,
-    DISPUTED: BalanceDisputed,
+    BALANCE_DISPUTED_KIND: BalanceDisputed,
     "balance.moved": BalanceMoved,
 }
 """Kind of entry -> its facts."""
-ENDED: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))
+LEASE_END_KINDS: Final = frozenset(("lease.accepted", "lease.refused", "lease.expired"))
 """Kinds of entries that measurement and pay read."""
 
 
@@ -201,6 +201,6 @@ class StatedEnd(msgspec.Struct, frozen=True):
     weight: int
 
 
-def moved(changes: Sequence[tuple[str, int]]) -> tuple[Posting, ...]:
+def postings_of_changes(changes: Sequence[tuple[str, int]]) -> tuple[Posting, ...]:
     """Return postings of changes, without those of 0."""
     return tuple(Posting(account, amount) for account, amount in changes if amount)

@@ -21,14 +21,15 @@ ONE: Final = 1 << 32
 
 
 class Delivery(NamedTuple):
-    """A node's deliveries in an epoch. `quickness`: per 2^-32."""
+    """A node's deliveries in an epoch. `quickness`: quickness per 2^-32."""
 
     work: int
     quickness: int
 
 
 class EpochPay(NamedTuple):
-    """`pay`: of each node, in the order given. `prices`: those that applied. `rounding`: for that account."""
+    """`pay`: pay of each node, in the order given. `prices`: those that applied. `rounding`: rounding for that
+    account."""
 
     pay: list[int]
     prices: list[Fraction]
@@ -55,7 +56,7 @@ def _quickness(record: LeasedGroup) -> int:
     return max(0, left) * ONE // (record.expires - record.sent)
 
 
-def paid(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], beta: Fraction) -> EpochPay:
+def pay_nodes(nodes: Sequence[PricedNode], deliveries: Sequence[Delivery], beta: Fraction) -> EpochPay:
     """Return the pay of nodes (rules 1 and 2)."""
     base, fractions = [], 0
     for node, one in zip(nodes, deliveries, strict=True):

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_terms import price_terms
-from echo2.coordinator.market.prices import Market, PricedNode, cleared, clearing, cost_of, within_budget
-from echo2.coordinator.market.throughput import NEW, Throughput
+from echo2.coordinator.market.prices import Market, PricedNode, clear_market, clearing, cost_of, within_budget
+from echo2.coordinator.market.throughput import NEW_NODE, Throughput
 
 
 class RunOff(NamedTuple):
@@ -30,8 +30,8 @@ class RunOff(NamedTuple):
 
 
 class EpochPlan(NamedTuple):
-    """`market`: the active nodes. `run_offs`: the others that are paid. `budget`: of all of them. `offered`: the offers
-    that it was made of."""
+    """`market`: the active nodes. `run_offs`: the others that are paid. `budget`: budget of all of them. `offered`: the
+    offers that it was made of."""
 
     market: Market
     run_offs: list[RunOff]
@@ -49,14 +49,14 @@ def offers(
     """Return the offers of the nodes that are present (rule 1)."""
     of_present: list[Offer] = []
     for node in present:
-        known = measurements.get(node, NEW)
+        known = measurements.get(node, NEW_NODE)
         ask, rate = asks.get(node), known.rate(benchmarks.get(node, 0))
         if ask is not None and rate > 0:
             of_present.append(Offer(node.encode(), ask, rate, node in incumbents, not known.ready))
     return of_present
 
 
-def planned(
+def plan_epoch(
     offered: Sequence[Offer],
     terms: EpochAnnounced,
     beacon: bytes,
@@ -64,10 +64,10 @@ def planned(
     leavers: Sequence[RunOff],
     owners: Mapping[str, bytes],
 ) -> EpochPlan:
-    """Return the plan. `leavers`: of rule 2, should they not be active again. `owners`: node -> tag."""
+    """Return the plan. `leavers`: leavers of rule 2, should they not be active again. `owners`: node -> tag."""
     tags = {node.encode(): tag for node, tag in owners.items()}
     if terms.mode == "split":
-        return EpochPlan(cleared(offered, price_terms(terms, beacon, budget), tags), [], budget, offered)
+        return EpochPlan(clear_market(offered, price_terms(terms, beacon, budget), tags), [], budget, offered)
     whole = clearing(offered, price_terms(terms, beacon, budget), tags)
     gone = _affordable(_not_in(leavers, whole.within(price_terms(terms, beacon, budget))), budget)
     left = budget - _cost(gone)

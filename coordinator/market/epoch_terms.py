@@ -58,7 +58,8 @@ def check_beacon(beacon: bytes) -> None:
 
 
 def price_terms(terms: EpochAnnounced, beacon: bytes, budget: int) -> PriceTerms:
-    """Return the terms of the prices. `beacon`: of the lottery. `budget`: of the active nodes, with forfeits."""
+    """Return the terms of the prices. `beacon`: beacon of the lottery. `budget`: budget of the active nodes, with
+    forfeits."""
     mode: Mode = next(one for one in MODES if one == terms.mode)
     cap = None if terms.cap == PER_MILLE else Fraction(terms.cap, PER_MILLE)
     return PriceTerms(

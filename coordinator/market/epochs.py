@@ -32,15 +32,15 @@ from echo2.coordinator.market.entries import (
     NewEntry,
     OwnersGrouped,
     Settled,
-    moved,
+    postings_of_changes,
 )
-from echo2.coordinator.market.epoch_pay import EpochPay, paid, split_prices
+from echo2.coordinator.market.epoch_pay import EpochPay, pay_nodes, split_prices
 from echo2.coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
-from echo2.coordinator.market.holdback import earned, forfeited
+from echo2.coordinator.market.holdback import earned_tranche, forfeit_amount
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.ledger.balance_waits import holder
-from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued, unvested
+from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued_account, unvested_account
 
 
 def announce(state: MarketState, at: int, terms: EpochAnnounced) -> NewEntry:
@@ -94,9 +94,11 @@ def open_epoch(state: MarketState, at: int, present: Iterable[str]) -> NewEntry:
     if state.open is not None:
         raise BadTerms(f"epoch {state.open.terms.epoch} is not closed")
     terms = state.drawn_terms(state.epoch + 1)
-    here = sorted(node for node in set(present) if not state.barred(node, at))
+    here = sorted(node for node in set(present) if not state.is_barred(node, at))
     fact = EpochOpened(epoch=terms.epoch, forfeits=state.forfeits, present=here)
-    money = moved([(FUND, -terms.budget), (FORFEIT, -state.forfeits), (ESCROW, terms.budget + state.forfeits)])
+    money = postings_of_changes(
+        [(FUND, -terms.budget), (FORFEIT, -state.forfeits), (ESCROW, terms.budget + state.forfeits)]
+    )
     return NewEntry(at, "epoch.opened", f"epoch:{terms.epoch}:opened", fact, money)
 
 
@@ -106,10 +108,10 @@ def close_epoch(state: MarketState, at: int) -> NewEntry:
         raise BadTerms("no epoch is open")
     open_ = state.open
     nodes = _paid_nodes(state, open_)
-    deliveries = [state.worked(node.node.decode()).delivery for node in nodes]
+    deliveries = [state.work_of(node.node.decode()).delivery for node in nodes]
     if open_.terms.mode == "split":
         nodes = split_prices(nodes, deliveries, open_.plan.budget)
-    pay = paid(nodes, deliveries, Fraction(open_.terms.beta, PER_MILLE))
+    pay = pay_nodes(nodes, deliveries, Fraction(open_.terms.beta, PER_MILLE))
     active = len(open_.plan.market.nodes)
     rows = [
         _row(state, node, pay.pay[place], one.work, place < active)
@@ -133,8 +135,8 @@ def _paid_nodes(state: MarketState, open_: OpenEpoch) -> list[PricedNode]:
 
 def _row(state: MarketState, node: PricedNode, pay: int, work: int, active: bool) -> ClosedNode:
     peer = node.node.decode()
-    grown = state.worked(peer).measured.grown
-    return ClosedNode(peer, int(node.price), work, grown, pay, earned(0, work, pay).unvested, active)
+    grown = state.work_of(peer).measured.grown
+    return ClosedNode(peer, int(node.price), work, grown, pay, earned_tranche(0, work, pay).unvested, active)
 
 
 def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[Posting, ...]:
@@ -142,45 +144,46 @@ def _closing(open_: OpenEpoch, rows: list[ClosedNode], pay: EpochPay) -> tuple[P
     own = min(budget, spent)
     changes = [(ESCROW, -open_.plan.budget), (FUND, budget - own), (FORFEIT, open_.forfeits - (spent - own))]
     for row in rows:
-        changes += [(accrued(row.node), row.pay - row.unvested), (unvested(row.node), row.unvested)]
-    return moved([*changes, (ROUNDING, pay.rounding)])
+        changes += [(accrued_account(row.node), row.pay - row.unvested), (unvested_account(row.node), row.unvested)]
+    return postings_of_changes([*changes, (ROUNDING, pay.rounding)])
 
 
 def vest(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that has vested up to `at`; None: nothing has."""
-    amounts = [(node, state.vested(node, at)[1]) for node in sorted(state.tranches)]
-    return _settled(state, at, "vested", [(node, amount) for node, amount in amounts if amount])
+    amounts = [(node, state.vested_tranches(node, at)[1]) for node in sorted(state.tranches)]
+    return _settle_amounts(state, at, "vested", [(node, amount) for node, amount in amounts if amount])
 
 
 def release(state: MarketState, at: int) -> NewEntry | None:
     """Return the entry of all that becomes payable at `at`; None: nothing does."""
-    amounts = [(node, state.released(node, at)[1]) for node in sorted(state.tranches)]
-    return _settled(state, at, "released", [(node, amount) for node, amount in amounts if amount])
+    amounts = [(node, state.released_tranches(node, at)[1]) for node in sorted(state.tranches)]
+    return _settle_amounts(state, at, "released", [(node, amount) for node, amount in amounts if amount])
 
 
-def _settled(state: MarketState, at: int, kind: str, amounts: list[tuple[str, int]]) -> NewEntry | None:
+def _settle_amounts(state: MarketState, at: int, kind: str, amounts: list[tuple[str, int]]) -> NewEntry | None:
     if not amounts:
         return None
     changes: list[tuple[str, int]] = []
     for node, amount in amounts:
-        source, target = (unvested, accrued) if kind == "vested" else (accrued, payable)
+        source, target = (unvested_account, accrued_account) if kind == "vested" else (accrued_account, payable)
         changes += [(source(node), -amount), (target(node), amount)]
     fact = Settled(epoch=state.epoch, amounts=amounts)
     key = f"epoch:{state.epoch}:{kind}"
-    return NewEntry(at, kind, f"{key}:{at}" if kind in state.settled else key, fact, moved(changes))
+    return NewEntry(at, kind, f"{key}:{at}" if kind in state.settled else key, fact, postings_of_changes(changes))
 
 
 def forfeit(state: MarketState, at: int, node: str, amount: int, why: str, lease: bytes) -> NewEntry:
     """Return the entry by which a node forfeits an amount, as far as it can be taken (holdback.py, rule 4; rule 8).
 
-    `lease`: of the group that is taken back; `amount`: its share (forfeit_shares.py). Raises `BadTerms`."""
+    `lease`: lease of the group that is taken back; `amount`: its share (forfeit_shares.py). Raises `BadTerms`."""
     if not 0 < amount <= MOST_MONEY:
         raise BadTerms(f"a forfeit lies from 1 to {MOST_MONEY}, not at {str(amount)[:40]}")
     node = holder(state.waits, node)
-    taken = forfeited(state.tranches.get(node, ()), at, state.proven(node, at), amount)
+    taken = forfeit_amount(state.tranches.get(node, ()), at, state.proven(node, at), amount)
     fact = Forfeited(node=node, lease=lease, amount=amount, lacking=taken.lacking, why=why)
-    money = moved([
-        (unvested(node), -taken.unvested), (accrued(node), -taken.accrued), (FORFEIT, taken.unvested + taken.accrued)
+    money = postings_of_changes([
+        (unvested_account(node), -taken.unvested), (accrued_account(node), -taken.accrued),
+        (FORFEIT, taken.unvested + taken.accrued)
     ])  # fmt: skip
     return NewEntry(at, "forfeited", f"forfeited:{lease.hex()}", fact, money)
 

@@ -35,7 +35,7 @@ class _Accepted(msgspec.Struct, frozen=True):
 
 
 class _Share(NamedTuple):
-    """Pay of a group. `day`: in whose quarantine it was."""
+    """Pay of a group. `day`: day in whose quarantine it was."""
 
     node: str
     amount: int

@@ -3,16 +3,16 @@
 Each closed epoch in which a node earned makes a tranche. Amounts in nano units, work in milli-RE, times in ms.
 
 Rules
-1. `UNVESTED` of an epoch's pay, rounded down, goes to the account `unvested`, the rest to `accrued`. The unvested part
-   moves to `accrued` in equal measure over `VESTING`, at each close of an epoch.
+1. `UNVESTED_SHARE` of an epoch's pay, rounded down, goes to the account `unvested`, the rest to `accrued`. The unvested
+   part moves to `accrued` in equal measure over `VESTING_MS`, at each close of an epoch.
 2. Held back is what went to `accrued` at once for the node's newest `HOLDBACK` of paid work that is younger than
-   `VESTING`, less what was forfeited of it. The share of an epoch that lies within is rounded up. The rest is released
-   to `payable` at each close.
+   `VESTING_MS`, less what was forfeited of it. The share of an epoch that lies within is rounded up. The rest is
+   released to `payable` at each close.
 3. Nothing is released while the node is on probation (throughput.py, rule 6).
 4. A forfeit takes from the newest tranche first, and of each the unvested part first, then what is held back. It never
    takes what is payable, nor what is due to be released; the amount that it lacks is stated, and nobody owes it.
 5. Forfeits go to the account `forfeit`, and from there to the budget of a later epoch (epochs.py, rule 5).
-6. Tranches older than `VESTING` are merged to one; without amounts they are dropped. So a node has at most one more
+6. Tranches older than `VESTING_MS` are merged to one; without amounts they are dropped. So a node has at most one more
    tranche than epochs close in that time.
 7. The tranches of a replaced key join those of its successor in the order of their closes, of one close its own first.
 """
@@ -25,8 +25,8 @@ import msgspec
 
 from echo2.runtime.units import DAY
 
-UNVESTED: Final = Fraction(1, 5)
-VESTING: Final = DAY
+UNVESTED_SHARE: Final = Fraction(1, 5)
+VESTING_MS: Final = DAY
 HOLDBACK: Final = 40_000
 
 
@@ -57,27 +57,27 @@ Tranches = tuple[Tranche, ...]
 """A tuple of numbers alone is left out by the garbage collector, which would look at each tranche of a list."""
 
 
-def earned(closed: int, work: int, pay: int) -> Tranche:
+def earned_tranche(closed: int, work: int, pay: int) -> Tranche:
     """Return the tranche of an epoch's pay (rule 1)."""
-    unvested = pay * UNVESTED.numerator // UNVESTED.denominator
+    unvested = pay * UNVESTED_SHARE.numerator // UNVESTED_SHARE.denominator
     return Tranche(closed, work, unvested, closed, pay - unvested, pay - unvested)
 
 
-def added(tranches: Sequence[Tranche], one: Tranche) -> Tranches:
+def add_tranche(tranches: Sequence[Tranche], one: Tranche) -> Tranches:
     """Return tranches with a further one (rule 6)."""
-    return (*merged(tranches, one.closed), one)
+    return (*merge_tranches(tranches, one.closed), one)
 
 
-def joined(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> Tranches:
+def join_tranches(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> Tranches:
     """Return a node's tranches with those of the key `earlier` that it replaced (rule 7)."""
     return tuple(sorted([*earlier, *tranches], key=lambda one: one.closed))
 
 
-def vested(tranches: Sequence[Tranche], now: int) -> tuple[Tranches, int]:
+def vest_tranches(tranches: Sequence[Tranche], now: int) -> tuple[Tranches, int]:
     """Return tranches after vesting, and how much has vested (rule 1)."""
     after, amount = list[Tranche](), 0
     for one in tranches:
-        left = one.closed + VESTING - one.since
+        left = one.closed + VESTING_MS - one.since
         passed = min(now - one.since, left)
         if passed > 0 and one.unvested:
             part = one.unvested * passed // left
@@ -97,14 +97,14 @@ def held_back(tranches: Sequence[Tranche], now: int, proven: bool) -> list[int]:
     for one in reversed(tranches):
         if not left:
             return [*[0] * (len(tranches) - len(amounts)), *amounts[::-1]]
-        within = min(left, one.work) if now - one.closed < VESTING else 0
+        within = min(left, one.work) if now - one.closed < VESTING_MS else 0
         left -= within
         share = -(-one.at_once * within // one.work) if one.work else 0
         amounts.append(min(one.accrued, max(0, share - one.taken)))
     return amounts[::-1]
 
 
-def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[Tranches, int]:
+def release_tranches(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[Tranches, int]:
     """Return tranches after a release, and how much is released (rules 2, 3 and 6)."""
     after, amount = list[Tranche](), 0
     for one, kept in zip(tranches, held_back(tranches, now, proven), strict=True):
@@ -113,15 +113,15 @@ def released(tranches: Sequence[Tranche], now: int, proven: bool) -> tuple[Tranc
         else:
             amount += one.accrued - kept
             after.append(Tranche(one.closed, one.work, one.unvested, one.since, kept, one.at_once, one.taken))
-    return merged(after, now), amount
+    return merge_tranches(after, now), amount
 
 
-def merged(tranches: Sequence[Tranche], now: int) -> Tranches:
-    """Return tranches with those as old as `VESTING` made into one (rule 6)."""
-    old = [one for one in tranches if now - one.closed >= VESTING]
+def merge_tranches(tranches: Sequence[Tranche], now: int) -> Tranches:
+    """Return tranches with those as old as `VESTING_MS` made into one (rule 6)."""
+    old = [one for one in tranches if now - one.closed >= VESTING_MS]
     if not old:
         return tuple(tranches)
-    young = tuple([one for one in tranches if now - one.closed < VESTING])
+    young = tuple([one for one in tranches if now - one.closed < VESTING_MS])
     accrued, unvested = sum(one.accrued for one in old), sum(one.unvested for one in old)
     if not accrued + unvested:
         return young
@@ -138,7 +138,7 @@ class Forfeit(NamedTuple):
     lacking: int
 
 
-def forfeited(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) -> Forfeit:
+def forfeit_amount(tranches: Sequence[Tranche], now: int, proven: bool, amount: int) -> Forfeit:
     """Return tranches without `amount`, which is not negative, and where it was taken (rule 4)."""
     after, left, unvested, accrued = [], amount, 0, 0
     for one, reach in reversed(list(zip(tranches, held_back(tranches, now, proven), strict=True))):

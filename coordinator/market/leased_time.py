@@ -4,8 +4,8 @@ Rules
 1. The interval of a lease is [sent, min(received, expires)]; [sent, expires] where no group was received.
 2. Time that several leases share counts once, also where they end in different epochs: parallel leases do not shrink
    it, and a node that asks for little work does not look fast.
-3. The newest `KEPT` intervals of the union are remembered. A lease that began before the oldest of them counts from its
-   end on.
+3. The newest `KEPT_INTERVALS` intervals of the union are remembered. A lease that began before the oldest of them
+   counts from its end on.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-KEPT: Final = 64
+KEPT_INTERVALS: Final = 64
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
@@ -45,9 +45,9 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def extended(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Interval], int]:
+def extend_intervals(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Interval], int]:
     """Return the union of `covered`, itself one, with further intervals, and by how much time it has grown (rule 3)."""
-    full = len(covered) == KEPT
+    full = len(covered) == KEPT_INTERVALS
     clipped = [Interval(max(one.begin, covered[0].end), one.end) for one in new] if full else list(new)
     kept = [one for one in clipped if one.end > one.begin]
     if not kept:
@@ -55,7 +55,7 @@ def extended(covered: list[Interval], new: Iterable[Interval]) -> tuple[list[Int
     first = bisect_left(covered, min(one.begin for one in kept), key=lambda one: one.end)
     touched = union([*covered[first:], *kept])
     grown = length(touched) - length(covered[first:])
-    return [*covered[:first], *touched][-KEPT:], grown
+    return [*covered[:first], *touched][-KEPT_INTERVALS:], grown
 
 
 def length(intervals: Iterable[Interval]) -> int:

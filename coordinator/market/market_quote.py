@@ -22,16 +22,16 @@ import msgspec
 
 from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, EpochOpened, StatedEnd
 from echo2.coordinator.market.epoch_terms import check_terms
-from echo2.coordinator.market.market_replay import NotReproduced, replayed
+from echo2.coordinator.market.market_replay import NotReproduced, replay_market
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.prices import MILLI, MODES
 from echo2.coordinator.market.throughput import HOUR
 from echo2.ledger.ledger_entries import Entry
 from echo2.runtime.errors import LocalFault
 
-RECENT: Final = 1000
+RECENT_GROUPS: Final = 1000
 """Accepted groups of which the mean weight is taken."""
-VARIED: Final = (
+VARIED_TERMS: Final = (
     ("reserve price", "reserve", (Fraction(4, 5), Fraction(5, 4))),
     ("budget", "budget", (Fraction(1, 2), Fraction(2))),
     ("need", "need", (Fraction(1, 2), Fraction(3, 2))),
@@ -44,7 +44,7 @@ class NoMarket(LocalFault):
 
 
 class SpentEpoch(NamedTuple):
-    """A closed epoch. `budget`: with forfeits. `work`: accepted and paid."""
+    """A closed epoch. `budget`: budget with forfeits. `work`: accepted and paid."""
 
     epoch: int
     milliseconds: int
@@ -55,8 +55,8 @@ class SpentEpoch(NamedTuple):
 
 
 class MarketHistory(NamedTuple):
-    """The market after a ledger's entries. `at`: of the newest entry, ms. `terms`: announced last. `group_weight`: mean
-    of the newest accepted groups; None: there was none."""
+    """The market after a ledger's entries. `at`: time of the newest entry, ms. `terms`: announced last. `group_weight`:
+    mean of the newest accepted groups; None: there was none."""
 
     state: MarketState
     at: int
@@ -67,7 +67,7 @@ class MarketHistory(NamedTuple):
 
 
 class QuotedMarket(NamedTuple):
-    """A market that was quoted. `price`: mean per RE; None: nobody is active. `pay`: of an epoch."""
+    """A market that was quoted. `price`: mean per RE; None: nobody is active. `pay`: pay of an epoch."""
 
     name: str
     nodes: int
@@ -100,9 +100,9 @@ class _Notes:
         self.opened: EpochOpened | None = None
         self.opened_terms: EpochAnnounced | None = None
         self.spent: list[SpentEpoch] = []
-        self.weights = deque[int](maxlen=RECENT)
+        self.weights = deque[int](maxlen=RECENT_GROUPS)
 
-    def noted(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def note_entries(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield entries, and note each once it was checked and taken."""
         for entry in entries:
             yield entry
@@ -116,11 +116,11 @@ class _Notes:
             self.opened = msgspec.msgpack.decode(entry.facts, type=EpochOpened)
             self.opened_terms = self.terms
         elif entry.kind == "epoch.closed":
-            self._closed(entry)
+            self._note_close(entry)
         elif entry.kind == "lease.accepted":
             self.weights.append(msgspec.msgpack.decode(entry.facts, type=StatedEnd).weight)
 
-    def _closed(self, entry: Entry) -> None:
+    def _note_close(self, entry: Entry) -> None:
         fact = msgspec.msgpack.decode(entry.facts, type=EpochClosed)
         assert self.opened is not None
         assert self.opened_terms is not None
@@ -136,7 +136,7 @@ def history(run: bytes, entries: Iterable[Entry]) -> MarketHistory:
     """Return the market after a run's entries, each checked. Raises `NoMarket`, `LocalFault`."""
     notes = _Notes()
     try:
-        state = replayed(run, notes.noted(entries))
+        state = replay_market(run, notes.note_entries(entries))
     except NotReproduced as fault:
         raise LocalFault(f"{fault}: export the ledger and check it with `echo2-coord ledger verify`") from fault
     if notes.terms is None or notes.opened is None:
@@ -148,11 +148,11 @@ def history(run: bytes, entries: Iterable[Entry]) -> MarketHistory:
     return MarketHistory(state, notes.at, notes.terms, notes.opened.present, notes.spent, weight)
 
 
-def quoted(past: MarketHistory, changes: QuoteChanges) -> list[QuotedMarket]:
+def quote_markets(past: MarketHistory, changes: QuoteChanges) -> list[QuotedMarket]:
     """Return the market as it would open now, then with single terms changed. Raises `BadTerms`."""
-    terms = changed(past.terms, changes)
+    terms = change_terms(past.terms, changes)
     rows = [("as it would open now", terms)]
-    for name, field, steps in VARIED:
+    for name, field, steps in VARIED_TERMS:
         for step in steps:
             other = int(getattr(terms, field) * step)
             other = other if field == "need" else max(1, other)
@@ -161,7 +161,7 @@ def quoted(past: MarketHistory, changes: QuoteChanges) -> list[QuotedMarket]:
     return [_quote(past, name, one) for name, one in rows]
 
 
-def changed(terms: EpochAnnounced, changes: QuoteChanges) -> EpochAnnounced:
+def change_terms(terms: EpochAnnounced, changes: QuoteChanges) -> EpochAnnounced:
     """Return terms as the operator changes them. Raises `BadTerms`."""
     given = {name: value for name, value in changes._asdict().items() if value is not None}
     other = _with(terms, **given)
@@ -175,7 +175,7 @@ def _with(terms: EpochAnnounced, **changes: int | str) -> EpochAnnounced:
 
 def _quote(past: MarketHistory, name: str, terms: EpochAnnounced) -> QuotedMarket:
     state = past.state
-    here = [node for node in past.present if not state.barred(node, past.at)]
+    here = [node for node in past.present if not state.is_barred(node, past.at)]
     plan = state.plan_for(terms, here, terms.budget + state.forfeits, past.at)
     nodes = plan.market.nodes
     if terms.mode == "split":

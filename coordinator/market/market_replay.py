@@ -49,7 +49,7 @@ from echo2.coordinator.market.forfeit_shares import ForfeitShares
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.coordinator.market.throughput import Throughput
-from echo2.ledger.balance_waits import DISPUTED, BalanceDisputed, holder
+from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, BalanceDisputed, holder
 from echo2.ledger.ledger_entries import Entry, Tampered
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.sealed_asks import BadAsk
@@ -63,20 +63,20 @@ class NotReproduced(Tampered):
     """An entry is not what the entries before it lead to."""
 
 
-def _measured(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_measurement(state: MarketState, entry: Entry) -> NewEntry:
     fact = _decode(entry.facts, type=Benchmarked)
     return benchmark(entry.at, fact.node, fact.rate)
 
 
-def _announced(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_announcement(state: MarketState, entry: Entry) -> NewEntry:
     return announce(state, entry.at, msgspec.structs.replace(_decode(entry.facts, type=EpochAnnounced), rules=1))
 
 
-def _grouped(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_grouping(state: MarketState, entry: Entry) -> NewEntry:
     return group_owners(state, entry.at, dict(_decode(entry.facts, type=OwnersGrouped).owners))
 
 
-def _sealed(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_ask(state: MarketState, entry: Entry) -> NewEntry:
     fact = _decode(entry.facts, type=AskSealed)
     return seal_ask(state, entry.at, fact.node, fact.epoch, fact.hash)
 
@@ -86,41 +86,41 @@ def _opened_ask(state: MarketState, entry: Entry) -> NewEntry:
     return open_ask(state, entry.at, fact.node, fact.epoch, fact.ask, fact.salt)
 
 
-def _drawn(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_draw(state: MarketState, entry: Entry) -> NewEntry:
     return draw(state, entry.at, _decode(entry.facts, type=EpochDrawn).beacon)
 
 
-def _opened(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_opening(state: MarketState, entry: Entry) -> NewEntry:
     return open_epoch(state, entry.at, _decode(entry.facts, type=EpochOpened).present)
 
 
-def _forfeited(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_forfeit(state: MarketState, entry: Entry) -> NewEntry:
     fact = _decode(entry.facts, type=Forfeited)
     return forfeit(state, entry.at, fact.node, fact.amount, fact.why, fact.lease)
 
 
-def _disputed(state: MarketState, entry: Entry) -> NewEntry:
+def _replay_dispute(state: MarketState, entry: Entry) -> NewEntry:
     return dispute(state, entry.at, _decode(entry.facts, type=BalanceDisputed).node)
 
 
-def _moved(state: MarketState, entry: Entry) -> NewEntry | None:
+def _replay_balance_move(state: MarketState, entry: Entry) -> NewEntry | None:
     return move_balance(state, entry.at, _decode(entry.facts, type=BalanceMoved).node)
 
 
-_FOLLOWS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
-    "measured": _measured,
-    "epoch.announced": _announced,
-    "owners.grouped": _grouped,
-    "ask.sealed": _sealed,
+_REPLAYS: Final[dict[str, Callable[[MarketState, Entry], NewEntry | None]]] = {
+    "measured": _replay_measurement,
+    "epoch.announced": _replay_announcement,
+    "owners.grouped": _replay_grouping,
+    "ask.sealed": _replay_ask,
     "ask.opened": _opened_ask,
-    "epoch.drawn": _drawn,
-    "epoch.opened": _opened,
+    "epoch.drawn": _replay_draw,
+    "epoch.opened": _replay_opening,
     "epoch.closed": lambda state, entry: close_epoch(state, entry.at),
     "vested": lambda state, entry: vest(state, entry.at),
     "released": lambda state, entry: release(state, entry.at),
-    "forfeited": _forfeited,
-    DISPUTED: _disputed,
-    "balance.moved": _moved,
+    "forfeited": _replay_forfeit,
+    BALANCE_DISPUTED_KIND: _replay_dispute,
+    "balance.moved": _replay_balance_move,
 }
 
 
@@ -129,7 +129,7 @@ def check_entry(state: MarketState, entry: Entry) -> None:
     if entry.kind not in FACTS:
         return
     try:
-        again = _FOLLOWS[entry.kind](state, entry)
+        again = _REPLAYS[entry.kind](state, entry)
     except (BadTerms, BadAsk, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise NotReproduced(entry.seq, f"{entry.kind}: {error}") from error
     if again is None or again.postings != entry.postings:
@@ -211,7 +211,7 @@ def market_of(spec: RunSpec) -> ReplayedMarket | None:
     return ReplayedMarket(spec.run) if spec.price_mode == MARKET else None
 
 
-def replayed(run: bytes, entries: Iterable[Entry]) -> MarketState:
+def replay_market(run: bytes, entries: Iterable[Entry]) -> MarketState:
     """Return the state after entries, each checked as far as the market's state tells: not what a forfeit rests on.
     Raises `NotReproduced`."""
     state = MarketState(run)

@@ -28,7 +28,7 @@ import msgspec
 
 from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
 from echo2.coordinator.market.entries import (
-    ENDED,
+    LEASE_END_KINDS,
     AskOpened,
     AskSealed,
     BalanceMoved,
@@ -45,14 +45,22 @@ from echo2.coordinator.market.entries import (
     StatedEnd,
 )
 from echo2.coordinator.market.epoch_pay import Delivery, delivery
-from echo2.coordinator.market.epoch_plan import EpochPlan, RunOff, offers, planned
+from echo2.coordinator.market.epoch_plan import EpochPlan, RunOff, offers, plan_epoch
 from echo2.coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
-from echo2.coordinator.market.holdback import Tranches, earned, forfeited, joined, merged, released, vested
+from echo2.coordinator.market.holdback import (
+    Tranches,
+    earned_tranche,
+    forfeit_amount,
+    join_tranches,
+    merge_tranches,
+    release_tranches,
+    vest_tranches,
+)
 from echo2.coordinator.market.node_memo import NodeMemo
 from echo2.coordinator.market.prices import PricedNode
-from echo2.coordinator.market.throughput import NEW, LeasedGroup, MeasuredNode, Throughput, measured
+from echo2.coordinator.market.throughput import NEW_NODE, LeasedGroup, MeasuredNode, Throughput, measure_node
 from echo2.ledger.balance_waits import (
-    DISPUTED,
+    BALANCE_DISPUTED_KIND,
     BalanceDisputed,
     Waits,
     add_wait,
@@ -64,8 +72,8 @@ from echo2.ledger.ledger_entries import FORFEIT, Entry, LedgerFault
 
 _Facts = TypeVar("_Facts")
 NO_BEACON: Final = bytes(32)
-_NOTHING: Final[list[LeasedGroup]] = []
-_UNPAID: Final[Tranches] = ()
+_NO_GROUPS: Final[list[LeasedGroup]] = []
+_NO_TRANCHES: Final[Tranches] = ()
 
 
 class WorkedNode(NamedTuple):
@@ -75,8 +83,8 @@ class WorkedNode(NamedTuple):
     measured: MeasuredNode
 
 
-def _worked(before: Throughput, records: list[LeasedGroup], count: int) -> WorkedNode:
-    return WorkedNode(delivery(records), measured(before, records))
+def _worked_node(before: Throughput, records: list[LeasedGroup], count: int) -> WorkedNode:
+    return WorkedNode(delivery(records), measure_node(before, records))
 
 
 class OpenEpoch(NamedTuple):
@@ -127,17 +135,17 @@ class MarketState:
         self.payable: dict[str, int] = {}
         """Balances of what may be paid out, without those of 0."""
         self.waits: Waits = {}
-        self._worked = NodeMemo(_worked)
-        self._merged = NodeMemo(merged)
-        self._after_vesting = NodeMemo(vested)
-        self._after_release = NodeMemo(released)
+        self._worked = NodeMemo(_worked_node)
+        self._merged = NodeMemo(merge_tranches)
+        self._after_vesting = NodeMemo(vest_tranches)
+        self._after_release = NodeMemo(release_tranches)
 
     def take(self, entry: Entry) -> None:
         """Read the next entry; kinds that do not concern the market are passed over. Raises `BadTerms`, `BadAsk`."""
-        if entry.kind in ENDED:
-            self._ended(entry)
-        elif entry.kind in _TAKEN:
-            _TAKEN[entry.kind](self, entry)
+        if entry.kind in LEASE_END_KINDS:
+            self._take_lease_end(entry)
+        elif entry.kind in _HANDLERS:
+            _HANDLERS[entry.kind](self, entry)
         for account, amount in entry.postings:
             if account == FORFEIT:
                 self.forfeits += amount
@@ -151,30 +159,33 @@ class MarketState:
         """Whether a node's probation has ended: by its work, or as the wait of its disputed balance has (rule 7)."""
         wait = self.waits.get(node)
         ended = wait is not None and wait.disputed and now >= wait.due
-        return ended or self.measurements.get(node, NEW).proven
+        return ended or self.measurements.get(node, NEW_NODE).proven
 
-    def worked(self, node: str) -> WorkedNode:
+    def work_of(self, node: str) -> WorkedNode:
         """Return the work of a node in the open epoch so far."""
-        records = self.records.get(node, _NOTHING)
-        return self._worked.of(node, (self.measurements.get(node, NEW), records), len(records))
+        records = self.records.get(node, _NO_GROUPS)
+        return self._worked.of(node, (self.measurements.get(node, NEW_NODE), records), len(records))
 
-    def merged(self, node: str, at: int) -> Tranches:
+    def merged_tranches(self, node: str, at: int) -> Tranches:
         """Return a node's tranches as they stand before that of an epoch which closes at `at`."""
-        return self._merged.of(node, (self.tranches.get(node, _UNPAID),), at)
+        return self._merged.of(node, (self.tranches.get(node, _NO_TRANCHES),), at)
 
-    def freed(self) -> Iterator[str]:
+    def free_stepwise(self) -> Iterator[str]:
         """Yield after each node whose earlier tranches have been freed."""
         return chain(
-            self._worked.freed(), self._merged.freed(), self._after_vesting.freed(), self._after_release.freed()
+            self._worked.free_stepwise(),
+            self._merged.free_stepwise(),
+            self._after_vesting.free_stepwise(),
+            self._after_release.free_stepwise(),
         )
 
-    def vested(self, node: str, at: int) -> tuple[Tranches, int]:
+    def vested_tranches(self, node: str, at: int) -> tuple[Tranches, int]:
         """Return a node's tranches as all has vested up to `at`, and how much that is."""
-        return self._after_vesting.of(node, (self.tranches.get(node, _UNPAID),), at)
+        return self._after_vesting.of(node, (self.tranches.get(node, _NO_TRANCHES),), at)
 
-    def released(self, node: str, at: int) -> tuple[Tranches, int]:
+    def released_tranches(self, node: str, at: int) -> tuple[Tranches, int]:
         """Return a node's tranches after a release at `at`, and how much is released."""
-        return self._after_release.of(node, (self.tranches.get(node, _UNPAID),), at, self.proven(node, at))
+        return self._after_release.of(node, (self.tranches.get(node, _NO_TRANCHES),), at, self.proven(node, at))
 
     def plan_for(self, terms: EpochAnnounced, present: list[str], budget: int, now: int) -> EpochPlan:
         """Return the plan of the announced epoch, with these nodes present and this budget, forfeits included. Before
@@ -182,9 +193,9 @@ class MarketState:
         leavers = [one for one in self.leavers if one.until > now]
         known = [node for node in present if node not in self.late]
         offered = offers(known, self.asks, self.measurements, self.benchmarks, self.incumbents)
-        return planned(offered, terms, self.beacon or NO_BEACON, budget, leavers, self.owners)
+        return plan_epoch(offered, terms, self.beacon or NO_BEACON, budget, leavers, self.owners)
 
-    def barred(self, node: str, now: int) -> bool:
+    def is_barred(self, node: str, now: int) -> bool:
         """Whether a node is suspended or banned."""
         until = self.suspended.get(node, 0)
         return until is None or until > now
@@ -223,19 +234,19 @@ class MarketState:
 
     # entries
 
-    def _ended(self, entry: Entry) -> None:
+    def _take_lease_end(self, entry: Entry) -> None:
         end = _facts(entry, StatedEnd)
         accepted = entry.kind == "lease.accepted"
         record = LeasedGroup(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
         self.records[end.node].append(record)
 
-    def _credited(self, entry: Entry) -> None:
+    def _take_credit(self, entry: Entry) -> None:
         fact = _facts(entry, CreditedWork)
         if fact.paid and fact.weight:
             record = LeasedGroup(entry.at, entry.at, entry.at, fact.weight, accepted=True, measured=False)
             self.records[holder(self.waits, fact.node)].append(record)
 
-    def _rotated(self, entry: Entry) -> None:
+    def _take_rotation(self, entry: Entry) -> None:
         fact = _facts(entry, RotatedKey)
         left = self.measurements.get(fact.node)
         tables: tuple[dict[str, Any], ...] = (self.asks, self.benchmarks, self.measurements, self.suspended)
@@ -249,7 +260,7 @@ class MarketState:
             self.late.add(fact.successor)
         add_wait(self.waits, fact.node, fact.successor, entry.at)
 
-    def _disputed(self, entry: Entry) -> None:
+    def _take_dispute(self, entry: Entry) -> None:
         fact = _facts(entry, BalanceDisputed)
         try:
             wait = disputable(self.waits, fact.node, entry.at)
@@ -257,30 +268,30 @@ class MarketState:
             raise BadTerms(str(error)) from error
         self.waits[fact.node] = wait._replace(disputed=True)
 
-    def _moved(self, entry: Entry) -> None:
+    def _take_balance_move(self, entry: Entry) -> None:
         fact = _facts(entry, BalanceMoved)
         try:
             wait = movable(self.waits, fact.node, entry.at)
         except LedgerFault as error:
             raise BadTerms(str(error)) from error
         self.waits[fact.node] = wait._replace(moved=True)
-        left, new = self.tranches.pop(fact.node, _UNPAID), wait.successor
+        left, new = self.tranches.pop(fact.node, _NO_TRANCHES), wait.successor
         if left:
-            self.tranches[new] = joined(self.tranches.get(new, _UNPAID), left)
+            self.tranches[new] = join_tranches(self.tranches.get(new, _NO_TRANCHES), left)
         if self.proven(fact.node, entry.at):
-            self.measurements[new] = self.measurements.get(new, NEW)._replace(proven=True)
+            self.measurements[new] = self.measurements.get(new, NEW_NODE)._replace(proven=True)
 
-    def _benchmarked(self, entry: Entry) -> None:
+    def _take_benchmark(self, entry: Entry) -> None:
         fact = _facts(entry, Benchmarked)
         self.benchmarks[fact.node] = fact.rate
 
-    def _announced(self, entry: Entry) -> None:
+    def _take_announcement(self, entry: Entry) -> None:
         terms = _facts(entry, EpochAnnounced)
         self.check_next(terms, entry.at)
         self.announced, self.sealed, self.owners = terms, {}, {}
         self.beacon, self.late = None, set()
 
-    def _sealed(self, entry: Entry) -> None:
+    def _take_sealed_ask(self, entry: Entry) -> None:
         fact = _facts(entry, AskSealed)
         self.check_sealing(fact.epoch, entry.at)
         check_sealed(self.standing, fact.node, fact.hash)
@@ -297,17 +308,17 @@ class MarketState:
         """The asks that stand, and the commitments for the next epoch."""
         return StandingAsks(self.asks, self.sealed)
 
-    def _grouped(self, entry: Entry) -> None:
+    def _take_grouping(self, entry: Entry) -> None:
         fact = _facts(entry, OwnersGrouped)
         self.next_terms(fact.epoch)
         self.owners = dict(fact.owners)
 
-    def _drawn(self, entry: Entry) -> None:
+    def _take_draw(self, entry: Entry) -> None:
         fact = _facts(entry, EpochDrawn)
         self.check_draw(fact.epoch, fact.beacon, entry.at)
         self.beacon = fact.beacon
 
-    def _opened(self, entry: Entry) -> None:
+    def _take_opening(self, entry: Entry) -> None:
         fact = _facts(entry, EpochOpened)
         terms = self.drawn_terms(fact.epoch)
         if self.open is not None:
@@ -323,18 +334,18 @@ class MarketState:
         known = present | self.measurements.keys() | self.tranches.keys()
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
-        self.suspended = {node: until for node, until in self.suspended.items() if self.barred(node, now)}
+        self.suspended = {node: until for node, until in self.suspended.items() if self.is_barred(node, now)}
 
-    def _closed(self, entry: Entry) -> None:
+    def _take_close(self, entry: Entry) -> None:
         fact, open_ = _facts(entry, EpochClosed), self.open
         if open_ is None or open_.terms.epoch != fact.epoch:
             raise BadTerms(f"epoch {fact.epoch} is not open")
         for node in self.records:
-            self.measurements[node] = self.worked(node).measured.throughput
+            self.measurements[node] = self.work_of(node).measured.throughput
         for row in fact.nodes:
             if row.pay:
-                before = self.merged(row.node, entry.at)
-                self.tranches[row.node] = (*before, earned(entry.at, row.work, row.pay))
+                before = self.merged_tranches(row.node, entry.at)
+                self.tranches[row.node] = (*before, earned_tranche(entry.at, row.work, row.pay))
         work = {row.node: row.work for row in fact.nodes}
         self.leavers = [*_leavers(open_, work, entry.at), *_still(open_.plan.run_offs, work, entry.at)]
         self.incumbents = frozenset(row.node for row in fact.nodes if row.active)
@@ -347,27 +358,27 @@ class MarketState:
             elif not one.covered and node not in self.tranches:
                 del self.measurements[node]
 
-    def _vested(self, entry: Entry) -> None:
+    def _take_vesting(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            self.tranches[node] = self.vested(node, entry.at)[0]
+            self.tranches[node] = self.vested_tranches(node, entry.at)[0]
         self._after_vesting.clear()
 
-    def _released(self, entry: Entry) -> None:
+    def _take_release(self, entry: Entry) -> None:
         self.settled.add(entry.kind)
         for node, _ in _facts(entry, Settled).amounts:
-            self.tranches[node] = self.released(node, entry.at)[0]
+            self.tranches[node] = self.released_tranches(node, entry.at)[0]
         self._after_release.clear()
         self.tranches = {node: tranches for node, tranches in self.tranches.items() if tranches}
 
-    def _forfeited(self, entry: Entry) -> None:
+    def _take_forfeit(self, entry: Entry) -> None:
         fact = _facts(entry, Forfeited)
         tranches = self.tranches.get(fact.node)
         if tranches:
             proven = self.proven(fact.node, entry.at)
-            self.tranches[fact.node] = forfeited(tranches, entry.at, proven, fact.amount).tranches
+            self.tranches[fact.node] = forfeit_amount(tranches, entry.at, proven, fact.amount).tranches
 
-    def _suspended(self, entry: Entry) -> None:
+    def _take_suspension(self, entry: Entry) -> None:
         fact = _facts(entry, Suspension)
         self.suspended[fact.node] = None if entry.kind == "node.banned" else fact.until
 
@@ -384,15 +395,15 @@ def _leavers(open_: OpenEpoch, work: dict[str, int], now: int) -> list[RunOff]:
     if open_.terms.mode == "split" or not open_.terms.run_off:
         return []
     until = now + open_.terms.run_off
-    return [RunOff(_left(node, work), until) for node in open_.plan.market.nodes]
+    return [RunOff(_remaining_promise(node, work), until) for node in open_.plan.market.nodes]
 
 
 def _still(run_offs: list[RunOff], work: dict[str, int], now: int) -> list[RunOff]:
     """Return the run-offs that have not ended."""
-    return [one._replace(node=_left(one.node, work)) for one in run_offs if one.until > now]
+    return [one._replace(node=_remaining_promise(one.node, work)) for one in run_offs if one.until > now]
 
 
-def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
+def _remaining_promise(node: PricedNode, work: dict[str, int]) -> PricedNode:
     done = work.get(node.node.decode(), 0)
     divisor = node.most.denominator
     left = max(0, node.most.numerator - done * divisor)
@@ -402,24 +413,24 @@ def _left(node: PricedNode, work: dict[str, int]) -> PricedNode:
     return node._replace(most=Fraction(left, divisor))
 
 
-_TAKEN: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
-    "lease.reversed": MarketState._credited,
-    "key.rotated": MarketState._rotated,
-    DISPUTED: MarketState._disputed,
-    "balance.moved": MarketState._moved,
-    "measured": MarketState._benchmarked,
-    "ask.sealed": MarketState._sealed,
+_HANDLERS: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
+    "lease.reversed": MarketState._take_credit,
+    "key.rotated": MarketState._take_rotation,
+    BALANCE_DISPUTED_KIND: MarketState._take_dispute,
+    "balance.moved": MarketState._take_balance_move,
+    "measured": MarketState._take_benchmark,
+    "ask.sealed": MarketState._take_sealed_ask,
     "ask.opened": MarketState._opened_ask,
-    "epoch.announced": MarketState._announced,
-    "owners.grouped": MarketState._grouped,
-    "epoch.drawn": MarketState._drawn,
-    "epoch.opened": MarketState._opened,
-    "epoch.closed": MarketState._closed,
-    "vested": MarketState._vested,
-    "released": MarketState._released,
-    "forfeited": MarketState._forfeited,
-    "node.suspended": MarketState._suspended,
-    "node.banned": MarketState._suspended,
-    "node.unbanned": MarketState._suspended,
+    "epoch.announced": MarketState._take_announcement,
+    "owners.grouped": MarketState._take_grouping,
+    "epoch.drawn": MarketState._take_draw,
+    "epoch.opened": MarketState._take_opening,
+    "epoch.closed": MarketState._take_close,
+    "vested": MarketState._take_vesting,
+    "released": MarketState._take_release,
+    "forfeited": MarketState._take_forfeit,
+    "node.suspended": MarketState._take_suspension,
+    "node.banned": MarketState._take_suspension,
+    "node.unbanned": MarketState._take_suspension,
 }
 """Kind of entry -> what reads it."""

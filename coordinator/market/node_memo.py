@@ -37,7 +37,7 @@ class NodeMemo(Generic[_Result]):
         """Forget all results. They stay in memory until `freed` is taken, or until the next call."""
         self._forgotten, self._known = self._known, {}
 
-    def freed(self) -> Iterator[str]:
+    def free_stepwise(self) -> Iterator[str]:
         """Yield the nodes whose forgotten results have just been freed. To free millions takes a moment."""
         while self._forgotten:
             yield self._forgotten.popitem()[0]

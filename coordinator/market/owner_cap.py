@@ -3,8 +3,8 @@
 An owner is a tag that the coordinator gives to nodes it takes for one person's: a heuristic, stated per epoch.
 
 Rules
-1. Of the rates of an owner's nodes at most `CAP` of the need counts, rounded down. In the order of activation each node
-   counts with what is left of that, measured nodes before newcomers.
+1. Of the rates of an owner's nodes at most `OWNER_CAP_SHARE` of the need counts, rounded down. In the order of
+   activation each node counts with what is left of that, measured nodes before newcomers.
 2. A node that counts for less than its rate delivers no more than that (prices.py, rule 6). One that counts for nothing
    is left out.
 3. A node without a tag is an owner of its own.
@@ -17,10 +17,10 @@ from typing import Final
 
 from echo2.coordinator.market.activation import Offer
 
-CAP: Final = Fraction(2, 5)
+OWNER_CAP_SHARE: Final = Fraction(2, 5)
 
 
-def counted(offers: Sequence[Offer], owners: Mapping[bytes, bytes], most: int | None) -> list[Offer]:
+def cap_offers(offers: Sequence[Offer], owners: Mapping[bytes, bytes], most: int | None) -> list[Offer]:
     """Return offers with what of them counts, in their order, which is that of activation.
 
     `owners`: node -> tag. `most`: milli-RE per hour that count per owner; None: there is no cap."""

@@ -49,7 +49,7 @@ class _PackedNodes(msgspec.Struct, array_like=True):
     tranches: dict[str, Tranches]
 
 
-def packed(state: MarketState) -> Iterator[bytes]:
+def pack_state(state: MarketState) -> Iterator[bytes]:
     """Return the parts of the present state, however it changes while they are taken. Raises `ValueError` while an
     epoch is open, whose plan is not packed."""
     if state.open is not None:
@@ -65,7 +65,7 @@ def packed(state: MarketState) -> Iterator[bytes]:
 
 
 def _parts(rest: _Packed, measurements: dict[str, Throughput], tranches: dict[str, Tranches]) -> Iterator[bytes]:
-    yield msgspec.msgpack.encode(rest, enc_hook=_written)
+    yield msgspec.msgpack.encode(rest, enc_hook=_write_value)
     nodes = list(measurements | tranches)
     for first in range(0, len(nodes), NODES):
         some = nodes[first : first + NODES]
@@ -76,7 +76,7 @@ def _parts(rest: _Packed, measurements: dict[str, Throughput], tranches: dict[st
         yield msgspec.msgpack.encode(part)
 
 
-def unpacked(run: bytes, parts: Iterable[bytes]) -> MarketState:
+def unpack_state(run: bytes, parts: Iterable[bytes]) -> MarketState:
     """Return the state from its parts. Raises `msgspec.MsgspecError` for those of another build."""
     first, *others = parts
     one = msgspec.msgpack.decode(first, type=_Packed, dec_hook=_read)
@@ -96,7 +96,7 @@ def unpacked(run: bytes, parts: Iterable[bytes]) -> MarketState:
     return state
 
 
-def _written(value: Any) -> Any:
+def _write_value(value: Any) -> Any:
     if isinstance(value, Fraction):
         return [str(value.numerator), str(value.denominator)]
     raise NotImplementedError(type(value))

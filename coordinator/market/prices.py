@@ -24,9 +24,17 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final, Literal, NamedTuple, get_args
 
-from echo2.coordinator.market.activation import INCUMBENT, Activation, ActivationTerms, Offer, activated, lot, ordered
+from echo2.coordinator.market.activation import (
+    INCUMBENT_COST_FACTOR,
+    Activation,
+    ActivationTerms,
+    Offer,
+    activate_offers,
+    lot,
+    order_offers,
+)
 from echo2.coordinator.market.critical_costs import CriticalCosts
-from echo2.coordinator.market.owner_cap import CAP, counted, most_per_owner
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE, cap_offers, most_per_owner
 from echo2.coordinator.market.throughput import HOUR
 
 Mode = Literal["pivot", "uniform", "paybid", "split", "random"]
@@ -36,8 +44,8 @@ MILLI: Final = 1000
 
 
 class PriceTerms(NamedTuple):
-    """`need`: milli-RE per hour. `reserve`: price. `budget`: of the epoch. `milliseconds`: its planned length.
-    `newcomers`: their share of the need. `cap`: of an owner; None: there is none."""
+    """`need`: milli-RE per hour. `reserve`: price. `budget`: budget of the epoch. `milliseconds`: its planned length.
+    `newcomers`: their share of the need. `cap`: cap of an owner; None: there is none."""
 
     need: int
     reserve: int
@@ -46,7 +54,7 @@ class PriceTerms(NamedTuple):
     beacon: bytes
     newcomers: Fraction = Fraction(1, 20)
     mode: Mode = "pivot"
-    cap: Fraction | None = CAP
+    cap: Fraction | None = OWNER_CAP_SHARE
 
 
 class PricedNode(NamedTuple):
@@ -70,7 +78,7 @@ class Market(NamedTuple):
 
 class Clearing(NamedTuple):
     """The active nodes with their prices, without regard to the budget. `active`: in the order of `activation`.
-    `expected`: milli-RE that each delivers at its counted rate; `cost`: of all that."""
+    `expected`: milli-RE that each delivers at its counted rate; `cost`: cost of all that."""
 
     active: list[Offer]
     prices: list[Fraction]
@@ -84,7 +92,7 @@ class Clearing(NamedTuple):
         return [offer.node for offer in self.active[:count]]
 
 
-def cleared(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
+def clear_market(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
     """Return active nodes with their prices. `owners`: node -> tag."""
     if terms.mode == "split":
         return _split(offers, terms)
@@ -101,18 +109,18 @@ def clearing(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, 
         "random" if terms.mode == "random" else "cheapest",
     )
     fitting = [offer for offer in offers if offer.fits(Fraction(terms.reserve, MILLI))]
-    measured = ordered([offer for offer in fitting if not offer.newcomer], choice)
+    measured = order_offers([offer for offer in fitting if not offer.newcomer], choice)
     fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
     most = most_per_owner(terms.need, terms.cap)
-    counting = counted([*measured, *fresh], owners, most)
+    counting = cap_offers([*measured, *fresh], owners, most)
     choice = choice._replace(newcomers=_newcomers(counting, terms))
-    activation = activated([offer for offer in counting if offer.counted_rate > 0], choice)
+    activation = activate_offers([offer for offer in counting if offer.counted_rate > 0], choice)
     measured = counting[: len(measured)]
     by_node = {offer.node: offer for offer in counting}
     active = [by_node[node] for node in activation.active]
     critical = CriticalCosts(measured, activation.measured_need, owners, most)
     prices = _prices(active, measured, activation, critical, terms)
-    expected = [delivered(offer.counted_rate, terms.milliseconds) for offer in active]
+    expected = [delivered_weight(offer.counted_rate, terms.milliseconds) for offer in active]
     cost = sum(cost_of(price, work) for price, work in zip(prices, expected, strict=True))
     return Clearing(active, prices, activation, expected, cost)
 
@@ -153,11 +161,11 @@ def _at_most(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fract
         return Fraction(reserve)
     times, divisor = counted_cost.numerator * MILLI, counted_cost.denominator
     if offer.incumbent:
-        times, divisor = times * INCUMBENT.denominator, divisor * INCUMBENT.numerator
+        times, divisor = times * INCUMBENT_COST_FACTOR.denominator, divisor * INCUMBENT_COST_FACTOR.numerator
     return Fraction(times, divisor) if times < reserve * divisor else Fraction(reserve)
 
 
-def delivered(rate: int, milliseconds: int) -> Fraction:
+def delivered_weight(rate: int, milliseconds: int) -> Fraction:
     """Return the milli-RE that a rate delivers."""
     return Fraction(rate * milliseconds, HOUR)
 
@@ -191,7 +199,7 @@ def _affordable(active: Sequence[Offer], terms: PriceTerms) -> tuple[int, Fracti
     rate, dearest = 0, Fraction(0)
     for place, offer in enumerate(active, 1):
         rate, dearest = rate + offer.counted_rate, max(dearest, offer.cost * MILLI)
-        share = terms.budget * MILLI / delivered(rate, terms.milliseconds)
+        share = terms.budget * MILLI / delivered_weight(rate, terms.milliseconds)
         if dearest <= share:
             count, limit = place, share
     return count, limit
@@ -200,7 +208,7 @@ def _affordable(active: Sequence[Offer], terms: PriceTerms) -> tuple[int, Fracti
 def _split(offers: Sequence[Offer], terms: PriceTerms) -> Market:
     """Return the market of rule 4: the reserve price, which the epoch's close lowers to the budget over the work."""
     free = [offer._replace(ask=0) for offer in offers]
-    activation = activated(free, ActivationTerms(terms.need, None, Fraction(0), terms.beacon))
+    activation = activate_offers(free, ActivationTerms(terms.need, None, Fraction(0), terms.beacon))
     bound = Fraction(terms.budget * MILLI, max(1, terms.reserve))
     nodes = [PricedNode(node, Fraction(terms.reserve), bound, bound) for node in activation.active]
     return Market(activation, nodes, False)

@@ -15,7 +15,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import figure, number_of
 
 NANO: Final = 10**9
-SHOWN: Final = 12
+SHOWN_EPOCHS: Final = 12
 """Newest closed epochs that are shown."""
 _AMOUNT: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -43,7 +43,7 @@ def check_changes(changes: QuoteChanges) -> None:
 def lines(
     past: MarketHistory, terms: EpochAnnounced, rows: Sequence[QuotedMarket], currency: str, groups: int
 ) -> list[str]:
-    """Return quotes, and spending against budgets. `terms`: that are quoted. `groups`: of a learner's step."""
+    """Return quotes, and spending against budgets. `terms`: that are quoted. `groups`: groups of a learner's step."""
     work = None if past.group_weight is None else groups * past.group_weight
     now = "" if terms == past.terms else ", with your terms"
     told = [
@@ -63,7 +63,7 @@ def lines(
         told.append(
             f"a step: of the learner, {number_of(groups, 'group')} of {figure(float(work) / groups / MILLI)} RE"
         )
-    return [*told, *_spent(past)]
+    return [*told, *_spending_lines(past)]
 
 
 def _quote(one: QuotedMarket, milliseconds: int, work: Fraction | None) -> str:
@@ -78,7 +78,7 @@ def _rate(milli: int) -> str:
     return figure(round(milli / MILLI, 2))
 
 
-def _spent(past: MarketHistory) -> list[str]:
+def _spending_lines(past: MarketHistory) -> list[str]:
     if not past.spent:
         return ["no epoch is closed yet: nothing was spent"]
     budget, spent = sum(one.budget for one in past.spent), sum(one.spent for one in past.spent)
@@ -86,7 +86,7 @@ def _spent(past: MarketHistory) -> list[str]:
         "",
         f"{'closed epoch':<14} {'minutes':>8} {'budget':>10} {'spent':>10} {'share':>7} {'RE':>9} {'per RE':>10}",
     ]
-    for one in past.spent[-SHOWN:]:
+    for one in past.spent[-SHOWN_EPOCHS:]:
         share = 100 * one.spent / one.budget if one.budget else 0.0
         price = Fraction(one.spent * MILLI, one.work) if one.work else None
         told.append(

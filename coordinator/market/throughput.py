@@ -8,13 +8,13 @@ Rules
 2. Its lower bound is v * max(1 - 1.64 cv / sqrt(n), 1/2), rounded down. cv: standard deviation over mean of the rates
    of the newest n accepted groups, at most `SAMPLES`. 1.64 is 41/25; the root has a resolution of 1e-9, and is rounded
    up.
-3. A node is ready with `READY` accepted groups (p95 error of the cost: 18 %, and 31 % at 10). Before that it is a
-   newcomer: its rate is the benchmark, or the throughput measured so far if that is less. Canaries count as groups.
+3. A node is ready with `READY_GROUPS` accepted groups (p95 error of the cost: 18 %, and 31 % at 10). Before that it is
+   a newcomer: its rate is the benchmark, or the throughput measured so far if that is less. Canaries count as groups.
 4. rho = ask / rate, in nano units per milli-RE. A node without a rate has none.
-5. `STALE` after the end of its last lease a measurement is forgotten, and the node is a newcomer again: its machine may
-   be another one, and a node that once delivered nothing has a way back.
-6. Probation ends with `PROBATION` accepted groups in a row; a refused or an expired lease begins the row anew. It
-   begins again with a forgotten measurement, once no pay of the node is held.
+5. `STALE_MS` after the end of its last lease a measurement is forgotten, and the node is a newcomer again: its machine
+   may be another one, and a node that once delivered nothing has a way back.
+6. Probation ends with `PROBATION_GROUPS` accepted groups in a row; a refused or an expired lease begins the row anew.
+   It begins again with a forgotten measurement, once no pay of the node is held.
 """
 
 import functools
@@ -25,16 +25,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.market.decay import decayed
-from echo2.coordinator.market.leased_time import Interval, extended, lease_interval
+from echo2.coordinator.market.decay import decay_value
+from echo2.coordinator.market.leased_time import Interval, extend_intervals, lease_interval
 
 HOUR: Final = 3_600_000
 MINUTE: Final = 60_000
-STALE: Final = 24 * HOUR
-READY: Final = 30
+STALE_MS: Final = 24 * HOUR
+READY_GROUPS: Final = 30
 SAMPLES: Final = 64
-PROBATION: Final = 10
-NORMAL: Final = Fraction(41, 25)
+PROBATION_GROUPS: Final = 10
+NORMAL_QUANTILE: Final = Fraction(41, 25)
 """Quantile of the normal distribution at 95 %."""
 RESOLUTION: Final = 10**9
 
@@ -53,8 +53,8 @@ class LeasedGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Throughput(NamedTuple):
     """A node as measured. `work`, `leased`: decayed sums. `rest`: leased ms not yet decayed by. `covered`: the newest
-    part of its leased time. `rates`: of its newest accepted groups. `groups`: accepted so far. `row`: accepted groups
-    in a row. `proven`: whether probation has ended (rule 6)."""
+    part of its leased time. `rates`: rates of its newest accepted groups. `groups`: accepted so far. `row`: accepted
+    groups in a row. `proven`: whether probation has ended (rule 6)."""
 
     work: int = 0
     leased: int = 0
@@ -68,7 +68,7 @@ class Throughput(NamedTuple):
     @property
     def ready(self) -> bool:
         """Whether its own measurement counts (rule 3)."""
-        return self.groups >= READY
+        return self.groups >= READY_GROUPS
 
     @property
     def mean(self) -> Fraction:
@@ -82,14 +82,15 @@ class Throughput(NamedTuple):
 
     def stale(self, now: int) -> bool:
         """Whether it is to be forgotten (rule 5)."""
-        return bool(self.covered) and now - self.covered[-1].end >= STALE
+        return bool(self.covered) and now - self.covered[-1].end >= STALE_MS
 
     def forgotten(self) -> "Throughput":
         """Return what is kept of a stale measurement while pay of the node is held (rule 6)."""
         return Throughput(row=self.row, proven=self.proven)
 
     def rate(self, benchmark: int) -> int:
-        """Return the rate that counts (rule 3); 0: none does. `benchmark`: as measured before any lease; 0: never."""
+        """Return the rate that counts (rule 3); 0: none does. `benchmark`: benchmark as measured before any lease; 0:
+        never."""
         if self.ready:
             return self.lower
         if not self.leased:
@@ -97,7 +98,7 @@ class Throughput(NamedTuple):
         return min(benchmark or int(self.mean), int(self.mean))
 
 
-NEW: Final = Throughput()
+NEW_NODE: Final = Throughput()
 """A node that was never measured."""
 
 
@@ -105,7 +106,7 @@ NEW: Final = Throughput()
 def _lower(work: int, leased: int, rates: tuple[int, ...]) -> int:
     """Return the lower bound of a throughput (rule 2). Kept: each opening asks for those of all nodes several times."""
     mean = Throughput(work=work, leased=leased).mean
-    return int(mean * max(1 - NORMAL * relative_error(rates), Fraction(1, 2)))
+    return int(mean * max(1 - NORMAL_QUANTILE * relative_error(rates), Fraction(1, 2)))
 
 
 def relative_error(rates: Sequence[int]) -> Fraction:
@@ -133,18 +134,18 @@ class MeasuredNode(NamedTuple):
     grown: int
 
 
-def measured(before: Throughput, records: Sequence[LeasedGroup]) -> MeasuredNode:
+def measure_node(before: Throughput, records: Sequence[LeasedGroup]) -> MeasuredNode:
     """Return a node's measurement after an epoch. `records`: ends of its leases in that epoch, in order."""
     records = [one for one in records if one.measured]
-    covered, grown = extended(
+    covered, grown = extend_intervals(
         list(before.covered), [lease_interval(one.sent, one.received, one.expires) for one in records]
     )
     minutes, rest = divmod(before.rest + grown, MINUTE)
     accepted = [one for one in records if one.accepted]
     row, proven = _row(before, records)
     after = Throughput(
-        work=decayed(before.work, minutes) + sum(one.weight for one in accepted),
-        leased=decayed(before.leased, minutes) + grown,
+        work=decay_value(before.work, minutes) + sum(one.weight for one in accepted),
+        leased=decay_value(before.leased, minutes) + grown,
         rest=rest,
         covered=tuple(covered),
         rates=(*before.rates, *map(group_rate, accepted))[-SAMPLES:],
@@ -159,5 +160,5 @@ def _row(before: Throughput, records: Sequence[LeasedGroup]) -> tuple[int, bool]
     row, proven = before.row, before.proven
     for one in records:
         row = row + 1 if one.accepted else 0
-        proven = proven or row >= PROBATION
+        proven = proven or row >= PROBATION_GROUPS
     return row, proven

@@ -51,7 +51,7 @@ class BroadcastStats:
         other._takes = {key: dict(takes) for key, takes in self._takes.items()}
         return other
 
-    def announced(self, era: int, version: int, now: int) -> None:
+    def on_announcement(self, era: int, version: int, now: int) -> None:
         """Record that a Head of this version is published; the first one counts."""
         if (era, version) not in self._announced:
             self._announced[era, version] = now
@@ -59,11 +59,11 @@ class BroadcastStats:
             for old in sorted(self._announced)[:-VERSIONS]:
                 del self._announced[old], self._takes[old]
 
-    def acknowledged(
+    def on_acknowledgement(
         self, node: str, message: Acknowledgement, now: int, *, here_since: int | None, admitted: bool
     ) -> None:
-        """Record that a node has a version. `here_since`: since when the node has been in contact with this process;
-        None: never. `admitted`: whether any work of the node was accepted."""
+        """Record that a node has a version. `here_since`: time since which the node has been in contact with this
+        process; None: never. `admitted`: whether any work of the node was accepted."""
         key = (message.era, message.version)
         sent = self._announced.get(key)
         if sent is None or here_since is None or here_since > sent or node in self._takes[key]:
@@ -98,12 +98,12 @@ class BroadcastStats:
 
     def reach(self) -> float | None:
         """Return p90 of the seconds until a version is in use at a node; None before the first measurement."""
-        times = [take.applied for take in self._counted()]
+        times = [take.applied for take in self._counted_deliveries()]
         return quantile(times, 0.9) if times else None
 
     def duration(self) -> float | None:
         """Return p90 of T_bcast; None before the first measurement."""
-        times = [take.complete for take in self._counted()]
+        times = [take.complete for take in self._counted_deliveries()]
         return quantile(times, 0.9) if times else None
 
     def uplinks(self) -> dict[str, float]:
@@ -125,7 +125,7 @@ class BroadcastStats:
 
     def view(self, source: str) -> BroadcastView:
         """Return the figures for the page. `source`: the coordinator's peer id."""
-        times = sorted(take.complete for take in self._counted())
+        times = sorted(take.complete for take in self._counted_deliveries())
         newest = max((key for key, takes in self._takes.items() if takes), default=None)
         takes = [] if newest is None else sorted(self._takes[newest].values(), key=_place)
         return BroadcastView(
@@ -141,7 +141,7 @@ class BroadcastStats:
             unshown=max(0, len(takes) - MOST_TAKES),
         )
 
-    def _counted(self) -> Iterator[DeliveryView]:
+    def _counted_deliveries(self) -> Iterator[DeliveryView]:
         for takes in self._takes.values():
             yield from (take for take in takes.values() if take.counted)
 

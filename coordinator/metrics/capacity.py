@@ -83,7 +83,7 @@ def sequential_step(step: float, turnaround: float, rollouts: float, supply: flo
 
 def view(staleness: int, period: int, gamma: float, measured: Measured) -> CapacityView:
     """Return the inputs, the rate to provision, and one sentence of advice. `period`: kappa."""
-    advice = _advised(staleness, period, gamma, measured)
+    advice = _advise_period(staleness, period, gamma, measured)
     step, turnaround = measured.step_seconds, measured.turnaround_seconds
     longest = None
     if step is not None and turnaround is not None and staleness > 0:
@@ -102,7 +102,7 @@ def view(staleness: int, period: int, gamma: float, measured: Measured) -> Capac
     )
 
 
-def _advised(staleness: int, period: int, gamma: float, measured: Measured) -> Advice:
+def _advise_period(staleness: int, period: int, gamma: float, measured: Measured) -> Advice:
     step, turnaround, rollouts = measured.step_seconds, measured.turnaround_seconds, measured.rollouts_per_step
     if step is None or turnaround is None:
         return Advice(None, None, "Nothing to say before the first steps and verdicts are measured.")

@@ -8,7 +8,7 @@ Rules
    q of its groups that is back first is back u + q kappa / reserve steps after the version.
 2. The learner draws each step. A group is drawn at the first draw at which it is back, and a batch per draw, so the
    group at share q has the age max(ceil(u + q kappa / reserve), floor(u) + 1 + floor(q kappa)).
-3. No group is older than S. Below `KNOWN` no age is told: it is between that of a larger reserve and S.
+3. No group is older than S. Below `LEAST_KNOWN_RESERVE` no age is told: it is between that of a larger reserve and S.
 
 Checked against the simulation of leases (tests/coordinator/metrics/test_freshness.py): within 0.35 of a step at 1.5
 and 2 times the need, for equal nodes and for a tenfold spread.
@@ -22,14 +22,14 @@ from typing import Final, NamedTuple
 from echo2.coordinator.metrics.views import ReserveView
 
 RESERVES: Final = (1.1, 1.5, 2.0)
-KNOWN: Final = 1.25
+LEAST_KNOWN_RESERVE: Final = 1.25
 PARTS: Final = 100
 """Values of q over which an age is a mean."""
 
 
 def expected_age(staleness: int, period: int, latency: float, reserve: float) -> float | None:
     """Return the mean age of the groups learned from, steps; None: not told (rule 3). `latency`: u."""
-    if reserve < KNOWN:
+    if reserve < LEAST_KNOWN_RESERVE:
         return None
     shares = [(part + 0.5) / PARTS for part in range(PARTS)]
     drawn = math.floor(latency) + 1
@@ -57,8 +57,8 @@ class FreshnessTerms(NamedTuple):
 
 
 def reserves(terms: FreshnessTerms, gamma: float, rates: Iterable[float]) -> list[ReserveView]:
-    """Return a row per reserve of `RESERVES`, and of the run's own, `gamma`. `rates`: of the nodes here, rollouts per
-    second."""
+    """Return a row per reserve of `RESERVES`, and of the run's own, `gamma`. `rates`: rates of the nodes here, rollouts
+    per second."""
     known = list(rates)
     return [
         ReserveView(

@@ -6,10 +6,11 @@ Rules
 2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an
    evaluation of the same version.
 3. The history is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
-4. The curve in memory has at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
-   fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept beside it.
-5. Every `SAVED` lines that curve is written to history-thinned.json, with the length of history.jsonl that it covers.
-   A start reads that file and the lines after that length. If the file is missing, damaged or covers another
+4. The curve in memory has at most `MOST_CURVE_POINTS` points per kind: the newest `RECENT_CURVE_POINTS`, and of the
+   earlier ones every second, fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept
+   beside it.
+5. Every `LINES_PER_SAVE` lines that curve is written to history-thinned.json, with the length of history.jsonl that it
+   covers. A start reads that file and the lines after that length. If the file is missing, damaged or covers another
    history.jsonl, a start reads all lines.
 """
 
@@ -23,9 +24,9 @@ import msgspec
 
 from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 
-MOST: Final = 500
-RECENT: Final = 250
-SAVED: Final = 1_000
+MOST_CURVE_POINTS: Final = 500
+RECENT_CURVE_POINTS: Final = 250
+LINES_PER_SAVE: Final = 1_000
 MOST_BYTES: Final = 64 << 20
 
 Record = StepPoint | Evaluation | VersionRow
@@ -51,13 +52,14 @@ class _Thinned(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[VersionRow]
 
 
-def kept(numbers: Iterable[int]) -> set[int]:
-    """Choose the numbers that stay on a curve (rule 4): the first, thinned earlier ones, and the newest `RECENT`."""
+def kept_numbers(numbers: Iterable[int]) -> set[int]:
+    """Choose the numbers that stay on a curve (rule 4): the first, thinned earlier ones, and the newest
+    `RECENT_CURVE_POINTS`."""
     ordered = sorted(numbers)
-    early, stride = ordered[:-RECENT], 1
-    while sum(number % stride == 0 for number in early) > (MOST - RECENT) // 2:
+    early, stride = ordered[:-RECENT_CURVE_POINTS], 1
+    while sum(number % stride == 0 for number in early) > (MOST_CURVE_POINTS - RECENT_CURVE_POINTS) // 2:
         stride *= 2
-    return {*ordered[:1], *(number for number in early if number % stride == 0), *ordered[-RECENT:]}
+    return {*ordered[:1], *(number for number in early if number % stride == 0), *ordered[-RECENT_CURVE_POINTS:]}
 
 
 class History:
@@ -154,7 +156,7 @@ class History:
             self._save()
 
     def _save_when_due(self) -> None:
-        if self._unsaved >= SAVED:
+        if self._unsaved >= LINES_PER_SAVE:
             self._unsaved = 0
             with contextlib.suppress(OSError):  # without it the next start only reads more lines
                 self._save()
@@ -178,8 +180,8 @@ class History:
 
 def _put(records: dict[int, R], number: int, record: R) -> None:
     records[number] = record
-    if len(records) > MOST:
-        for dropped in records.keys() - kept(records):
+    if len(records) > MOST_CURVE_POINTS:
+        for dropped in records.keys() - kept_numbers(records):
             del records[dropped]
 
 

@@ -11,9 +11,10 @@ import msgspec
 class NodePay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node's row in the market.
 
-    `place`: active, standby or run-off in the epoch that runs; empty: none of them. `rank`: from 1, by cost, of the
-    active or of those that stand by; 0: none. `price`: that it is paid now, rounded down; None: no work of it is paid.
-    `work`, `pay`: of the last closed epoch. `unvested`, `accrued`, `payable`: balances of its accounts."""
+    `place`: active, standby or run-off in the epoch that runs; empty: none of them. `rank`: rank from 1, by cost, of
+    the active or of those that stand by; 0: none. `price`: that it is paid now, rounded down; None: no work of it is
+    paid. `work`, `pay`: work and pay of the last closed epoch. `unvested`, `accrued`, `payable`: balances of its
+    accounts."""
 
     place: str = ""
     rank: int = 0
@@ -40,10 +41,10 @@ class SupplyPoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class OpenMarket(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch that runs.
 
-    `ends`: by plan. `budget`: the operator's part and `forfeits`. `earned`: by the work accepted so far, about; None:
-    prices follow at the close. `short`: what the need lacks. `binding`: whether the budget has left out a node or
-    lowered a price. `clearing`: highest price of an active node; None: there is none. `supply`: of all offers, cheapest
-    first, at most 160 of them."""
+    `ends`: ends by plan. `budget`: the operator's part and `forfeits`. `earned`: pay earned by the work accepted so
+    far, about; None: prices follow at the close. `short`: what the need lacks. `binding`: whether the budget has left
+    out a node or lowered a price. `clearing`: highest price of an active node; None: there is none. `supply`: supply of
+    all offers, cheapest first, at most 160 of them."""
 
     epoch: int
     opened: int
@@ -63,7 +64,8 @@ class OpenMarket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedMarket(msgspec.Struct, frozen=True, kw_only=True):
-    """The last epoch that was closed. `paid`: to nodes, part of it not vested yet. `nodes`: that were paid."""
+    """The last epoch that was closed. `paid`: amount paid to nodes, part of it not vested yet. `nodes`: that were
+    paid."""
 
     epoch: int
     opened: int
@@ -78,8 +80,8 @@ class ClosedMarket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
-    """Terms of a run's payments. `minimum`: of a payment; less waits. `most`: per node within 24 hours. `payee_fee`:
-    what the payee's side takes out of a payment, as far as the operator knows."""
+    """Terms of a run's payments. `minimum`: minimum of a payment; less waits. `most`: bound per node within 24 hours.
+    `payee_fee`: what the payee's side takes out of a payment, as far as the operator knows."""
 
     rail: str
     minimum: int
@@ -89,9 +91,9 @@ class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
 
 class MarketView(msgspec.Struct, frozen=True, kw_only=True):
     """The market of a run. `mode`: the rule of prices. `entry`: the ledger's last one that is in the figures. `closes`:
-    until when asks for the next epoch are sealed; None: it is not announced. `spent`: of the operator's money in all
-    closed epochs. `step_cost`: of a learner's step, at what the last epoch paid per second; None: not known yet.
-    `payments`: how it leaves the ledger; None: not told."""
+    until when asks for the next epoch are sealed; None: it is not announced. `spent`: amount of the operator's money in
+    all closed epochs. `step_cost`: step cost of a learner's step, at what the last epoch paid per second; None: not
+    known yet. `payments`: how it leaves the ledger; None: not told."""
 
     currency: str
     mode: str

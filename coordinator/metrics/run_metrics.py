@@ -9,7 +9,7 @@ from statistics import fmean
 import msgspec
 
 from echo2.coordinator.accounts.fork_evidence import evidence
-from echo2.coordinator.accounts.key_accounts import SERVED
+from echo2.coordinator.accounts.key_accounts import SERVED_CONDITION
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.capacity import Measured
 from echo2.coordinator.metrics.views import LedgerView
@@ -17,9 +17,9 @@ from echo2.runtime.quantiles import quantile, union
 
 _GROUPS = 64
 _LEASES = 20
-MEASURED = 64
+MEASURED_NODES = 64
 """Nodes whose rate is measured per call."""
-AWAY = 600_000
+SUPPLY_AWAY_MS = 600_000
 """Milliseconds since a node's last request, or since its last ended lease began, after which it adds no supply."""
 
 
@@ -48,17 +48,17 @@ def supply(database: Database, now: int, rates: dict[bytes, float] | None = None
     """Return the rollouts per second that recently seen nodes with accepted work deliver while they have leases.
 
     A node's rate is its accepted rollouts over the union of its leased times, so that waiting for a lease does not make
-    it look slow. `rates`: rate by node, kept by the caller and updated here. A call measures at most `MEASURED` nodes:
-    new ones first, then those measured longest ago. A node not measured yet counts as the mean."""
+    it look slow. `rates`: rate by node, kept by the caller and updated here. A call measures at most `MEASURED_NODES`
+    nodes: new ones first, then those measured longest ago. A node not measured yet counts as the mean."""
     rates = {} if rates is None else rates
-    query = f"SELECT key FROM nodes WHERE (weight > 0) = 1 AND last_seen >= ? AND {SERVED}"
-    rows = database.all(query, (now - AWAY, now))
+    query = f"SELECT key FROM nodes WHERE (weight > 0) = 1 AND last_seen >= ? AND {SERVED_CONDITION}"
+    rows = database.all(query, (now - SUPPLY_AWAY_MS, now))
     here = {node for (node,) in rows}
     for node in rates.keys() - here:
         del rates[node]
-    for node in list(itertools.islice(itertools.chain(here - rates.keys(), rates), MEASURED)):
+    for node in list(itertools.islice(itertools.chain(here - rates.keys(), rates), MEASURED_NODES)):
         rates.pop(node, None)
-        rates[node] = _rate(database, node, now - AWAY)
+        rates[node] = _rate(database, node, now - SUPPLY_AWAY_MS)
     return sum(rates.values()) * len(here) / len(rates) if rates else 0.0
 
 
@@ -75,7 +75,7 @@ def _rate(database: Database, node: bytes, since: int) -> float:
     return 1000 * sum(rollouts for *_, rollouts in rows) / leased if leased > 0 else 0.0
 
 
-def completed(
+def complete_measurements(
     database: Database, known: Measured, reach: float, now: int, rates: dict[bytes, float], *, refill: bool
 ) -> Measured:
     """Return `known` completed by the measurements from run.sqlite. `reach`: p90 of the seconds until a version is in
@@ -105,9 +105,9 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
     decided. `unscored`: accepted, but without a finite reward by the task. `canaries`: accepted, with an answer known
     before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a twin of it is learned from
-    (coordinator/leases/kinds/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that
-    are not leased, or no longer, by the codes of their leases' ends; those that the task did not give, or that are too
-    long, by `no-prompt` (coordinator/prompts/prompt_positions.py)."""
+    (coordinator/leases/kinds/twin_sets.py). `refused`: number refused by code. `rollouts`: rollouts of accepted groups.
+    `skipped`: prompts that are not leased, or no longer, by the codes of their leases' ends; those that the task did
+    not give, or that are too long, by `no-prompt` (coordinator/prompts/prompt_positions.py)."""
 
     received: int
     accepted: int

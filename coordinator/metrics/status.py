@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from echo2.coordinator.settings.network_config import WebSection
 
 PATH: Final = "/api/v1/run"
-_TIMEOUT: Final = 5.0  # seconds
-_MOST: Final = 64 << 20  # bytes of an answer
-STARTS: Final = 15.0
+_ANSWER_SECONDS: Final = 5.0  # seconds
+_MOST_ANSWER_BYTES: Final = 64 << 20  # bytes of an answer
+INVITE_WAIT_SECONDS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
-STARTING: Final = ": the learner loads the model, and then the first version is published"
+STARTING_SENTENCE: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
@@ -65,8 +65,8 @@ def _settings_in(folder: RunFolder) -> "WebSection":
 
 
 def fetch_of(folder: RunFolder, web: "WebSection | None", run: bytes) -> bytes:
-    """Fetch the API's JSON of the coordinator of a run folder, undecoded. `web`: as for `address_in`. `run`: the run's
-    id. Raises `Unreachable`, also where the coordinator of another run has the port, and `SettingsFault`."""
+    """Fetch the API's JSON of the coordinator of a run folder, undecoded. `web`: the same as in `address_in`. `run`:
+    the run's id. Raises `Unreachable`, also where the coordinator of another run has the port, and `SettingsFault`."""
     url = address_in(folder, web)
     body = fetch(url, folder.path)
     if (state := decode(body)).run != run.hex():
@@ -85,8 +85,8 @@ def fetch(url: str, home: Path = Path()) -> bytes:
     # The coordinator is on this machine or its network: ignore the proxies of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url.rstrip("/") + PATH, timeout=_TIMEOUT) as answer:
-            body: bytes = answer.read(_MOST)
+        with opener.open(url.rstrip("/") + PATH, timeout=_ANSWER_SECONDS) as answer:
+            body: bytes = answer.read(_MOST_ANSWER_BYTES)
     except urllib.error.HTTPError as error:
         with error:
             raise Unreachable(f"{url} is no coordinator's page (HTTP {error.code}): {_AS_IN}") from error
@@ -114,7 +114,7 @@ def invite_of_the_running(folder: RunFolder, web: "WebSection", run: bytes) -> s
     that has just started, whose page is there before its addresses are known. `run`: the run's id. Raises
     `Unreachable`."""
     try:
-        until = time.monotonic() + STARTS
+        until = time.monotonic() + INVITE_WAIT_SECONDS
         while not (invite := decode(fetch_of(folder, web, run)).invite) and time.monotonic() < until:
             time.sleep(ASK_AGAIN)
     except Unreachable as error:
@@ -137,7 +137,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
-        ("phase", f"{state.phase}{place}{STARTING * (state.phase == 'starting')}"),
+        ("phase", f"{state.phase}{place}{STARTING_SENTENCE * (state.phase == 'starting')}"),
         ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, "
                    f"{state.expired} expired, {state.too_old} too old; {state.buffered} in the buffer, "
                    f"{state.undecided} undecided, {state.running} leased"),

@@ -18,11 +18,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeRow(View, frozen=True, kw_only=True, gc=False):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: balance of its ledger account.
-    `route`: of its last request (direct, relay, https); None: no request since the coordinator's start. `reached`: how
-    peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or proven.
-    `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
-    banned. `pay`: in a run with a market; None: the run pays in points. `score`: groups of audited work, halved every
-    7 days, in thousandths; not below 3 once it was there (ledger/audited_work.py)."""
+    `route`: route of its last request (direct, relay, https); None: no request since the coordinator's start.
+    `reached`: how peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or
+    proven. `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
+    banned. `pay`: pay in a run with a market; None: the run pays in points. `score`: groups of audited work, halved
+    every 7 days, in thousandths; not below 3 once it was there (ledger/audited_work.py)."""
 
     id: str
     name: str
@@ -97,8 +97,9 @@ class Evaluation(View, frozen=True, kw_only=True):
 
 class ReserveView(View, frozen=True, kw_only=True):
     """The nodes that a reserve of supply takes, and the age that it gives (coordinator/metrics/freshness.py).
-    `reserve`: supply over the need. `need`: rollouts per second. `nodes`: of those here that make it, the quickest
-    first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to S."""
+    `reserve`: supply over the need. `need`: rollouts per second. `nodes`: nodes of those here that make it, the
+    quickest first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to
+    S."""
 
     reserve: float
     need: float
@@ -143,9 +144,9 @@ class StageView(View, frozen=True, kw_only=True):
 
 
 class StagesView(View, frozen=True, kw_only=True):
-    """The way of the groups learned lately, taken apart. `groups`: their number. `step_seconds`: of a step; None: not
-    known. `whole`: from the publication of a group's version to its draw. `largest`: name of the part of the largest
-    mean; empty: no group was learned from yet. `sentence`: names it in words."""
+    """The way of the groups learned lately, taken apart. `groups`: their number. `step_seconds`: step seconds of a
+    step; None: not known. `whole`: from the publication of a group's version to its draw. `largest`: name of the part
+    of the largest mean; empty: no group was learned from yet. `sentence`: names it in words."""
 
     groups: int = 0
     step_seconds: float | None = None
@@ -197,9 +198,9 @@ class BroadcastView(View, frozen=True, kw_only=True):
 
 
 class VersionRow(View, frozen=True, kw_only=True):
-    """A published version. `diff_bytes`: of its smallest diff; None: it has no
-    diff. `full_bytes`: of its snapshot. `first_node_seconds`: from its publication to the first lease request under it;
-    None: no request yet."""
+    """A published version. `diff_bytes`: diff bytes of its smallest diff; None: it has no
+    diff. `full_bytes`: full bytes of its snapshot. `first_node_seconds`: first node seconds from its publication to the
+    first lease request under it; None: no request yet."""
 
     version: int
     era: int
@@ -222,8 +223,9 @@ class PauseView(View, frozen=True, kw_only=True):
 
 
 class RollbackView(View, frozen=True, kw_only=True):
-    """A version that was published again. `era`, `version`: of the one that came again; `new_era`, `new_version`: as
-    which. `automatic`: not ordered by the operator. `rate`: factor of learner.learning_rate since then."""
+    """A version that was published again. `era`, `version`: era and version of the one that came again; `new_era`,
+    `new_version`: new era and new version as which. `automatic`: not ordered by the operator. `rate`: factor of
+    learner.learning_rate since then."""
 
     at: int
     era: int
@@ -236,10 +238,10 @@ class RollbackView(View, frozen=True, kw_only=True):
 
 
 class GuardView(View, frozen=True, kw_only=True):
-    """The guard of the run (training/run_guard.py). `best_era`, `best_version`: by held-out results; None: there is
-    none yet. `left`: share of the best that the last exam had, per task; a task is missing while its rule is off.
-    `rollbacks`: the last ones. `rate`: factor of learner.learning_rate. `ordered`: the version that is about to be
-    published again."""
+    """The guard of the run (training/run_guard.py). `best_era`, `best_version`: best era and best version by held-out
+    results; None: there is none yet. `left`: share of the best that the last exam had, per task; a task is missing
+    while its rule is off. `rollbacks`: the last ones. `rate`: factor of learner.learning_rate. `ordered`: the version
+    that is about to be published again."""
 
     best_era: int | None = None
     best_version: int | None = None
@@ -267,9 +269,9 @@ class LinksView(View, frozen=True, kw_only=True):
 
 
 class LedgerView(View, frozen=True, kw_only=True):
-    """The ledger. `entries`: their number. `number`, `size`, `issued`: of the newest signed head, ms; 0: there is none.
-    `note`: that head as a checkpoint in text. `foreign`: that a node holds a signed head which this ledger lacks, a
-    sentence; empty: none is known to."""
+    """The ledger. `entries`: their number. `number`, `size`, `issued`: number, size and issued of the newest signed
+    head, ms; 0: there is none. `note`: that head as a checkpoint in text. `foreign`: that a node holds a signed head
+    which this ledger lacks, a sentence; empty: none is known to."""
 
     entries: int = 0
     number: int = 0
@@ -292,8 +294,8 @@ class TroubleView(View, frozen=True, kw_only=True):
 
 
 class TaskRow(View, frozen=True, kw_only=True):
-    """One task of the run. `share`: of the prompts. `accepted`, `unscored`: groups since the run began, all and those
-    without finite rewards. `groups`: the last ones, over which `reward` and `success` are means of the rollouts,
+    """One task of the run. `share`: share of the prompts. `accepted`, `unscored`: groups since the run began, all and
+    those without finite rewards. `groups`: the last ones, over which `reward` and `success` are means of the rollouts,
     `signal` the share of groups whose rewards are not all equal, and `cut` the share of rollouts that the token limit
     cut; None: there are none. `failed`: failed episodes of its environment per reason, since the coordinator's start.
     `sampled`, `greedy`: held-out accuracy at the last evaluation that has it."""
@@ -315,7 +317,8 @@ class TaskRow(View, frozen=True, kw_only=True):
 
 class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     """Canaries since the run began (coordinator/leases/kinds/canaries.py): given, by whose answer; accepted by
-    comparison, accepted by the scorer's pass, refused. `largest_share`: of the answers at hand, of one party."""
+    comparison, accepted by the scorer's pass, refused. `largest_share`: largest share of the answers at hand, of one
+    party."""
 
     of_proven: int = 0
     of_scorer: int = 0
@@ -332,7 +335,7 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     """Audits since the run began (coordinator/leases/kinds/audits.py): given; pairs of groups that agreed, that
-    differed, and that agreed against the scorer. `share`: of audits and canaries in the accepted work."""
+    differed, and that agreed against the scorer. `share`: share of audits and canaries in the accepted work."""
 
     given: int = 0
     agreed: int = 0
@@ -346,12 +349,13 @@ class RunState(View, frozen=True, kw_only=True):
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
     learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step.
     `relayed_bytes`: relayed between nodes that could not reach each other, since the coordinator's start. `steps`,
-    `evaluations`, `versions`: at most 500 each: the newest 250, and thinned earlier ones. `nodes`: those with the most
-    accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in
-    pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of
-    the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it; empty: it does not.
-    `objective`: the loss that the learner lowers, in words. `market`: None in a run that pays in points. `teams`: at
-    most 50, with the most work."""
+    `evaluations`, `versions`: evaluations and versions at most 500 each: the newest 250, and thinned earlier ones.
+    `nodes`: those with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast;
+    /api/v1/nodes has all of them, in pages. `nodes_connected`: nodes connected of all. `weight`: accepted work of all
+    nodes, milli-RE. `root_serial`, `root_expires`: number and end of the newest Root. `root_ends`: a
+    warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
+    learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
+    the most work."""
 
     run: str
     name: str

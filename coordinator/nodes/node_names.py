@@ -2,12 +2,12 @@
 
 Rules
 1. A name is shown in Unicode's form NFKC, with single spaces. "?" stands for each character that cannot be printed:
-   control characters, marks that turn the direction of writing, characters without width. At most `MOST` characters
-   are shown, and of the marks on one letter `MOST_MARKS`.
+   control characters, marks that turn the direction of writing, characters without width. At most
+   `MOST_NAME_CHARACTERS` characters are shown, and of the marks on one letter `MOST_MARKS`.
 2. Names that look alike have one skeleton: letters without marks, in lower case, with one letter for all that look like
    it (`LOOK_ALIKE`), and nothing but letters and digits.
 3. A name is shown together with the end of its peer id where its skeleton is that of a proven node's name, or contains
-   a word in `RESERVED`. The name is not refused: an owner may give all of his machines one name.
+   a word in `RESERVED_NAMES`. The name is not refused: an owner may give all of his machines one name.
 4. Brackets at a name's end are left out of the skeleton that is compared, since rule 3 adds one itself.
 """
 
@@ -15,8 +15,8 @@ import re
 import unicodedata
 from typing import Final
 
-RESERVED: Final = ("coordinator", "operator")
-MOST: Final = 40
+RESERVED_NAMES: Final = ("coordinator", "operator")
+MOST_NAME_CHARACTERS: Final = 40
 MOST_MARKS: Final = 2
 END_OF_ID: Final = 8
 """Characters of the peer id that are shown with a name, and in place of an empty one."""
@@ -68,7 +68,7 @@ LOOK_ALIKE: Final = {
 """Letter or digit -> code points in hexadecimal that look like it: the single characters to which Unicode's
 confusables.txt (UTS 39) gives one prototype with that letter, after compatibility decomposition and case folding. Where
 two letters share a character, the one with more matches has it."""
-_SAME: Final = str.maketrans(
+_SAME_LETTERS: Final = str.maketrans(
     {chr(int(code, 16)): letter for letter, codes in LOOK_ALIKE.items() for code in codes.split()}
     | {"i": "l", "1": "l", "|": "l", "0": "o"}
 )
@@ -78,14 +78,14 @@ _VARIATIONS: Final = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _BRACKET: Final = re.compile(r"\s*\([^)]*\)?\s*$")
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """Return a name as it is shown (rule 1)."""
     letters, marks = [], 0
     for letter in unicodedata.normalize("NFKC", name):
         marks = marks + 1 if unicodedata.combining(letter) else 0
         if marks <= MOST_MARKS:
             letters.append(letter if _is_visible(letter) else "?")
-    return " ".join("".join(letters).split())[:MOST].rstrip()
+    return " ".join("".join(letters).split())[:MOST_NAME_CHARACTERS].rstrip()
 
 
 def _is_visible(letter: str) -> bool:
@@ -107,7 +107,7 @@ def skeleton(name: str) -> str:
 
 def _letters(name: str) -> str:
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
-    same = plain.casefold().translate(_SAME)
+    same = plain.casefold().translate(_SAME_LETTERS)
     for pair, letter in _PAIRS:
         same = same.replace(pair, letter)
     return "".join(letter for letter in same if letter.isalnum())
@@ -116,10 +116,10 @@ def _letters(name: str) -> str:
 def is_reserved(name: str) -> bool:
     """Tell whether a name that is shown contains a word that only the run may use."""
     letters = _letters(name)
-    return any(_letters(word) in letters for word in RESERVED)
+    return any(_letters(word) in letters for word in RESERVED_NAMES)
 
 
-def qualified(name: str, peer: str) -> str:
+def qualify_name(name: str, peer: str) -> str:
     """Return a name with the end of its peer id (rule 3)."""
     end = f"({peer[-END_OF_ID:]})"
     return name if name.endswith(end) else f"{name} {end}".strip()

@@ -13,22 +13,22 @@ import msgspec
 
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.strikes import WINDOW
+from echo2.coordinator.accounts.strikes import STRIKE_WINDOW_GROUPS
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.operator_remarks import key_of
 from echo2.ledger.ledger_entries import Entry
-from echo2.ledger.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
+from echo2.ledger.ledger_facts import KEY_ROTATED_KIND, KeyAccount, KeyRotated, Remark, Suspended
 from echo2.ledger.standing import Rank, Standing, at, describe, minute, until
 from echo2.p2p.identity import peer_id
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
 from echo2.runtime.units import DAY
 
-SHOWN: Final = 20
+SHOWN_LEASES: Final = 20
 """The number of last leases, and of last entries, that are shown of a key."""
 Out = Literal["suspended", "banned"]
 _COLUMNS: Final = ", ".join(f"a.{column}" for column in KeyAccount._fields)
-_ALL: Final = f"""
+_ALL_KEYS_QUERY: Final = f"""
 SELECT n.key, n.name, n.last_seen, {_COLUMNS} FROM nodes n LEFT JOIN accounts a ON a.node = n.key
 UNION ALL SELECT a.node, '', 0, {_COLUMNS} FROM accounts a WHERE a.node NOT IN (SELECT key FROM nodes)
 ORDER BY 3 DESC, 1
@@ -58,8 +58,8 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease with its end, or its present state. `at`: of the verdict, or when the lease was sent, ms. `code`: "ok", a
-    refusal code, "expired", "open" or "received"."""
+    """A lease with its end, or its present state. `at`: time of the verdict, or when the lease was sent, ms. `code`:
+    "ok", a refusal code, "expired", "open" or "received"."""
 
     at: int
     lease: str
@@ -95,8 +95,8 @@ def list_keys(
 ) -> list[KeyRow]:
     """Return page `page` of the keys, `most` per page, in the order of their last contact, newest first. `rank`, `out`:
     only such keys. Raises `DatabaseFault`."""
-    with Database.read(path) as database, closing(database.each(_ALL)) as rows:
-        chosen = (row for row in _rows(rows, now) if _wanted(row, rank, out))
+    with Database.read(path) as database, closing(database.each(_ALL_KEYS_QUERY)) as rows:
+        chosen = (row for row in _rows(rows, now) if _is_wanted(row, rank, out))
         return list(islice(chosen, (page - 1) * most, page * most))
 
 
@@ -119,7 +119,7 @@ def _row(key: bytes, name: str, last_seen: int, account: KeyAccount, standing: S
     )
 
 
-def _wanted(row: KeyRow, rank: Rank | None, out: Out | None) -> bool:
+def _is_wanted(row: KeyRow, rank: Rank | None, out: Out | None) -> bool:
     if rank is not None and row.rank != rank:
         return False
     return out is None or (row.suspended_until is not None and (out == "banned") == (", banned" in row.standing))
@@ -136,14 +136,14 @@ def describe_key(path: Path, peer: str, now: int) -> KeyReport:
             key=_row(key, name, last_seen, account, at(account, now)),
             vouched=account.vouched,
             codes=dict(database.all("SELECT code, groups FROM sums WHERE node = ? ORDER BY groups DESC, code", (key,))),
-            quarantined=_quarantined(database, key),
+            quarantined=_quarantined_days(database, key),
             last=_last(database, key),
             strikes=_strikes(database, key, account.groups),
-            entries=[_told(entry) for entry in reversed(accounts.entries(key)[-SHOWN:])],
+            entries=[_format_event(entry) for entry in reversed(accounts.entries(key)[-SHOWN_LEASES:])],
         )
 
 
-def _quarantined(database: Database, key: bytes) -> list[QuarantinedDay]:
+def _quarantined_days(database: Database, key: bytes) -> list[QuarantinedDay]:
     query = "SELECT count(*), sum(weight), day FROM quarantine WHERE node = ? GROUP BY day ORDER BY day"
     return [
         QuarantinedDay(groups=groups, weight=weight, until=(day + 1) * DAY)
@@ -155,7 +155,7 @@ def _last(database: Database, key: bytes) -> list[EndedLease]:
     rows = database.all(
         "SELECT coalesce(v.at, l.sent), lower(hex(l.id)), coalesce(v.code, l.state) FROM leases l"
         " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.node = ? ORDER BY l.sent DESC, l.id LIMIT ?",
-        (key, SHOWN),
+        (key, SHOWN_LEASES),
     )
     return [EndedLease(at=when, lease=lease, code=code) for when, lease, code in rows]
 
@@ -164,16 +164,16 @@ def _strikes(database: Database, key: bytes, groups: int) -> list[Strike]:
     query = "SELECT at, code, lower(hex(evidence)) FROM strikes WHERE node = ? AND number > ? ORDER BY id DESC"
     return [
         Strike(at=when, code=code, evidence=digest)
-        for when, code, digest in database.all(query, (key, groups - WINDOW))
+        for when, code, digest in database.all(query, (key, groups - STRIKE_WINDOW_GROUPS))
     ]
 
 
-def _told(entry: Entry) -> str:
+def _format_event(entry: Entry) -> str:
     said = f"{minute(entry.at)}  entry {entry.seq}: "
     if entry.kind == "node.suspended":
         fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
         return f"{said}suspended until {until(fact.until)} for {fact.code}, evidence {fact.evidence.hex()}"
-    if entry.kind == ROTATED:
+    if entry.kind == KEY_ROTATED_KIND:
         return f"{said}took the standing of {msgspec.msgpack.decode(entry.facts, type=KeyRotated).node}"
     why = msgspec.msgpack.decode(entry.facts, type=Remark).why
     return said + entry.kind.removeprefix("node.") + (f": {why}" if why else "")
@@ -200,7 +200,7 @@ def format_report(report: KeyReport) -> list[str]:
         ("accepted", [f"{key.accepted} of {number_of(key.groups, 'group')} that the ledger tells of"]),
         ("last seen", [seen]),
         ("reasons", [f"{code} {count}" for code, count in report.codes.items()]),
-        ("quarantine", list(map(_kept, report.quarantined))),
+        ("quarantine", list(map(_format_day, report.quarantined))),
         ("strikes", [f"{minute(one.at)}  {one.code}, evidence {one.evidence}" for one in report.strikes]),
         ("ledger", report.entries),
         ("last leases", [f"{minute(one.at)}  {one.lease}  {one.code}" for one in report.last]),
@@ -212,5 +212,5 @@ def format_report(report: KeyReport) -> list[str]:
     ]
 
 
-def _kept(day: QuarantinedDay) -> str:
+def _format_day(day: QuarantinedDay) -> str:
     return f"{number_of(day.groups, 'group')}, {day.weight} milli-RE, until {minute(day.until)}"

@@ -17,7 +17,7 @@ from echo2.p2p.multiaddr import Route
 
 MOST_WORKED: Final = 8192
 MOST_OTHERS: Final = 2048
-LATELY: Final = 120_000
+HTTPS_CONNECTED_MS: Final = 120_000
 """Milliseconds for which a node counts as connected after a request over HTTPS."""
 
 
@@ -26,8 +26,8 @@ class Sighting:
     """The memory of one node.
 
     `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `version`: the last
-    that it named. `route`: of its last request. `instance`, `until`, `rival`: the daemon that works with its key, until
-    when that counts as live, and when another one was refused last (coordinator/nodes/key_fence.py)."""
+    that it named. `route`: route of its last request. `instance`, `until`, `rival`: the daemon that works with its key,
+    until when that counts as live, and when another one was refused last (coordinator/nodes/key_fence.py)."""
 
     seen: int
     since: int | None = None
@@ -81,11 +81,11 @@ class Sightings:
 
     def over_https(self, now: int) -> set[str]:
         """Return the peer ids of nodes with a recent request over HTTPS: no open connection shows their presence."""
-        while self._https and not abs(now - next(iter(self._https.values()))[1]) < LATELY:
+        while self._https and not abs(now - next(iter(self._https.values()))[1]) < HTTPS_CONNECTED_MS:
             self._https.popitem(last=False)
         return {peer for peer, _ in self._https.values()}
 
-    def unsaved(self, node: bytes) -> None:
+    def mark_unsaved(self, node: bytes) -> None:
         """Note that the time of a node's last contact is not on disk."""
         self._unsaved[node] = None
 

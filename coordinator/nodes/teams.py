@@ -4,7 +4,7 @@ Rules
 1. A node states a team's name in its signed hello. Anybody may state any name, as nobody owns one. Names that look
    alike are one team (coordinator/nodes/node_names.py, rule 2), which is shown as it was stated first.
 2. An entry follows once the node has accepted work, so free keys make no team and no entry; and again when it states
-   another team, at most once per `EVERY`. Work counts from the entry on (team_work.py, rule 2).
+   another team, at most once per `TEAM_CHANGE_MS`. Work counts from the entry on (team_work.py, rule 2).
 3. The work of teams is updated by each entry of work, in its transaction.
 4. A name that is blotted out is deleted with its salt, and from the nodes that state it; the commitment and the work
    stay. A later statement of the name makes a new team.
@@ -23,7 +23,7 @@ from echo2.p2p.identity import peer_id, public_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
 
-EVERY: Final = DAY
+TEAM_CHANGE_MS: Final = DAY
 SALT: Final = 32
 TEAM_OF: Final = "nodes.team_id"
 """Under which a node's team is remembered (coordinator/database/written_rows.py)."""
@@ -43,7 +43,7 @@ class Teams:
             "SELECT key, team FROM nodes INDEXED BY nodes_between_teams WHERE weight > 0 AND team != team_written"
             " AND (team_at <= ? OR team_at > ?) LIMIT ?"
         )
-        rows = self._database.all(query, (now - EVERY, now, AT_ONCE))
+        rows = self._database.all(query, (now - TEAM_CHANGE_MS, now, AT_ONCE))
         for node, name in rows:
             with self._database.transaction():
                 team = self._team_named(name) if name else b""
@@ -92,7 +92,7 @@ class Teams:
 
 def blot_out(database: Database, name: str) -> str:
     """Delete a team's name (rule 4); return what became of it, a sentence. Raises `LocalFault`."""
-    skeleton = node_names.skeleton(node_names.shown(name))
+    skeleton = node_names.skeleton(node_names.display_name(name))
     row = database.one("SELECT id FROM teams WHERE skeleton = ? AND skeleton != ''", (skeleton,))
     if row is None:
         raise LocalFault(f"no team of this run is named {name!r}: the page lists them")

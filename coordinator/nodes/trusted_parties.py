@@ -47,7 +47,7 @@ def parties_of(nodes: Iterable[TrustedNode]) -> list[str]:
 
 
 def works(database: Database, origin: Origin, parties: Collection[str]) -> bool:
-    """Tell whether a request is of a worker (rule 3). `parties`: of `trusted_nodes`."""
+    """Tell whether a request is of a worker (rule 3). `parties`: parties of `trusted_nodes`."""
     if origin.party in parties:
         return True
     try:

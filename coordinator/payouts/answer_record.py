@@ -32,7 +32,7 @@ class RecordedAnswer(msgspec.Struct, frozen=True):
 _answer = msgspec.json.Decoder(RecordedAnswer).decode
 
 
-def recorded(folder: Path) -> Iterator[RecordedAnswer]:
+def recorded_answers(folder: Path) -> Iterator[RecordedAnswer]:
     """Yield the answers of the record in `folder`, which is `payouts/`, in order (rule 2)."""
     path = folder / ANSWERS
     for text in path.read_bytes().splitlines() if path.exists() else []:
@@ -59,7 +59,7 @@ class AnswerRecord:
         as of one that was put back after a restore."""
         if self._times is None:
             self._times = {}
-            for one in recorded(self._folder):
+            for one in recorded_answers(self._folder):
                 self._times.setdefault((one.key, one.word, one.amount), []).append(one.at)
         times = self._times.get((payment.key, answer.word, answer.amount), [])
         return any(payment.at <= at <= payment.changed for at in times)

@@ -3,8 +3,8 @@
 Rules
 1. The request is signed by the node, as all are. An account must be one that the run's rail takes.
 2. Only a node with accepted work states one: a free key costs no row. One that is in force changes at most once per
-   `EVERY`. One that is not in force yet can be replaced after `SOON`: whoever stole a key brings no account into force
-   while the owner watches.
+   `PAYEE_CHANGE_MS`. One that is not in force yet can be replaced after `PENDING_CHANGE_MS`: whoever stole a key brings
+   no account into force while the owner watches.
 3. The same account once more changes nothing: the answer to the first may be lost.
 4. The entry `account.set` follows the file (stated_accounts.py, rule 4).
 5. A key that was replaced states none any more: all its requests but a hello are refused. Its successor states its own,
@@ -19,7 +19,7 @@ from echo2.coordinator.payouts.stated_accounts import SALT, AccountSet, StatedAc
 from echo2.coordinator.rails import registry
 from echo2.coordinator.rails.rail import BadAccount
 from echo2.coordinator.settings.payout_config import PayoutSection
-from echo2.ledger.payout_facts import MINOR
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import MovingBalance, PayeeRequest, PayeeResponse
 from echo2.protocol.refusals import refusal
@@ -27,8 +27,8 @@ from echo2.protocol.requests import Refusal
 from echo2.runtime.figures import number_of
 from echo2.runtime.units import DAY
 
-EVERY: Final = DAY
-SOON: Final = 3_600_000
+PAYEE_CHANGE_MS: Final = DAY
+PENDING_CHANGE_MS: Final = 3_600_000
 
 
 class PayeeRequests:
@@ -65,8 +65,8 @@ class PayeeRequests:
             coming=None if coming is None else coming.commitment,
             since=None if coming is None else coming.since,
             salt=salt,
-            minimum=self._settings.minimum * MINOR,
-            fee=self._settings.payee_fee * MINOR,
+            minimum=self._settings.minimum * UNITS_PER_HUNDREDTH,
+            fee=self._settings.payee_fee * UNITS_PER_HUNDREDTH,
             moving=self._moving(peer),
         )
 
@@ -81,9 +81,9 @@ class PayeeRequests:
                 return str(error)
             if not self._worked(node):
                 return "a node states one once a group of it was accepted"
-            wait = EVERY if coming is None else SOON
+            wait = PAYEE_CHANGE_MS if coming is None else PENDING_CHANGE_MS
             if newest is not None and 0 <= now - newest.stated < wait:
-                hours, minutes = wait // SOON, -(-(wait - (now - newest.stated)) // 60_000)
+                hours, minutes = wait // PENDING_CHANGE_MS, -(-(wait - (now - newest.stated)) // 60_000)
                 after, again = number_of(hours, "hour"), number_of(minutes, "minute")
                 return f"a node states another one {after} after the last: again in {again}"
             newest = self._accounts.state(peer, account, self._entropy(SALT), now)

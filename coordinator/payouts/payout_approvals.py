@@ -42,10 +42,10 @@ def approve(folder: Path, place: Path, secret: str | None, expected: str | None 
     earlier = plan_files.read_approval(folder)
     if earlier is not None:
         _check_same(plan, earlier, folder)
-    lines = payout_report.described(plan, plan_files.read_accounts(folder, plan.payments))
+    lines = payout_report.describe_plan(plan, plan_files.read_accounts(folder, plan.payments))
     signers = _signers(place, secret, root)
     lines += signers.named
-    signed = _signed(plan, earlier, root)
+    signed = _signers_of(plan, earlier, root)
     new = [key for key in signers.keys if public_bytes(key) not in signed]
     again = [key for key in signers.keys if public_bytes(key) in signed]
     lines += [f"signed      already by key {digits(public_bytes(key))}: it changes nothing" for key in again]
@@ -62,7 +62,7 @@ def approve(folder: Path, place: Path, secret: str | None, expected: str | None 
 
 def _check_file(plan: PlanFile, expected: str | None) -> None:
     """Compare the plan's file with the hash that the approver was told (rule 2). Raises `LocalFault`."""
-    own = plan.planned().file.hex()
+    own = plan.entry_facts().file.hex()
     if expected is not None and expected.strip().lower() != own:
         raise LocalFault(
             f"the file of plan {plan.plan} has the SHA-256 {own}, and not the one that you named: ask who gave you "
@@ -84,7 +84,7 @@ def _check_same(plan: PlanFile, earlier: bytes, folder: Path) -> None:
         what = f"plan {other.plan}" if other.plan != plan.plan else "another file or LedgerHead of this plan"
         raise LocalFault(
             f"{path} approves {what} (file {other.file.hex()[:16]}, LedgerHead {other.head}), not this one (file "
-            f"{plan.planned().file.hex()[:16]}, LedgerHead {plan.head}): move it away; nothing was signed"
+            f"{plan.entry_facts().file.hex()[:16]}, LedgerHead {plan.head}): move it away; nothing was signed"
         )
 
 
@@ -112,7 +112,7 @@ def _strange(paths: Sequence[Path], known: Sequence[bytes], root: Root) -> str:
     )
 
 
-def _signed(plan: PlanFile, earlier: bytes | None, root: Root) -> set[bytes]:
+def _signers_of(plan: PlanFile, earlier: bytes | None, root: Root) -> set[bytes]:
     try:
         return payout_checks.signed_by(plan, earlier, root)
     except PeerFault as error:

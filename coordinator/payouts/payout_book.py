@@ -35,7 +35,7 @@ from echo2.runtime.errors import LocalFault
 
 
 class PayoutBook(Protocol):
-    """The payments of a run. `payouts`: as the ledger has them."""
+    """The payments of a run. `payouts`: payouts as the ledger has them."""
 
     payouts: Payouts
 
@@ -58,7 +58,7 @@ class LedgerBook:
         """Write an entry, in the caller's transaction if there is one; return its time, ms. Raises `LocalFault`."""
         at = self._clock()
         try:
-            changed = self._changed(kind, fact, at)
+            changed = self._change_of_fact(kind, fact, at)
             self._ledger.append(at, kind, changed.key, fact, changed.postings)
         except LedgerFault as error:
             raise LocalFault(f"not recorded: {error}") from error
@@ -68,11 +68,11 @@ class LedgerBook:
     def check(self, kind: str, fact: Fact) -> None:
         """Check that an entry may follow, and write nothing. Raises `LocalFault`."""
         try:
-            self._changed(kind, fact, self._clock())
+            self._change_of_fact(kind, fact, self._clock())
         except LedgerFault as error:
             raise LocalFault(f"cannot be recorded: {error}") from error
 
-    def _changed(self, kind: str, fact: Fact | PayoutPlanned, at: int) -> PayoutChange:
+    def _change_of_fact(self, kind: str, fact: Fact | PayoutPlanned, at: int) -> PayoutChange:
         changed = self.payouts.change(kind, fact, at)
         if isinstance(fact, PayoutPlanned):
             check_total(fact, self._ledger.balances())
@@ -107,7 +107,7 @@ class SocketBook:
 def read(ledger: Ledger) -> Payouts:
     """Return the payments of a ledger. Raises `LocalFault` where its entries contradict each other."""
     payouts = Payouts()
-    for entry in ledger.keyed("payout"):
+    for entry in ledger.entries_with_prefix("payout"):
         if entry.kind in KINDS:
             try:
                 payouts.take(entry)
@@ -118,11 +118,11 @@ def read(ledger: Ledger) -> Payouts:
 
 def waits(ledger: Ledger) -> Waits:
     """Return the waits of the balances of replaced keys."""
-    entries = [one for prefix in ("disputed:", "key:") for one in ledger.keyed(prefix)]
+    entries = [one for prefix in ("disputed:", "key:") for one in ledger.entries_with_prefix(prefix)]
     return waits_of(sorted(entries, key=lambda one: one.seq))
 
 
-def decoded(kind: str, facts: str) -> Fact | PayoutPlanned:
+def decode_facts(kind: str, facts: str) -> Fact | PayoutPlanned:
     """Return the facts that a command sends as hexadecimal digits. Raises `LocalFault`."""
     try:
         return fact_of(kind, bytes.fromhex(facts))

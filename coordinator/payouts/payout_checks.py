@@ -44,7 +44,7 @@ def refusals(
     plan: PlanFile, approval: bytes | None, payouts: Payouts, database: Database, chain: Sequence[Root], rail: str,
     now: int,
 ) -> list[str]:  # fmt: skip
-    """Return each reason not to send a plan; empty: it may be sent. `rail`: of the settings. `now`: ms."""
+    """Return each reason not to send a plan; empty: it may be sent. `rail`: rail of the settings. `now`: ms."""
     own = [_of_plan(plan, payouts, chain[-1], rail), _of_approval(plan, approval, chain[-1], now)]
     return [why for why in (*own, *of_ledger(plan, database, chain)) if why]
 
@@ -52,8 +52,8 @@ def refusals(
 def of_lost_plan(
     plan: PlanFile, approval: bytes | None, database: Database, chain: Sequence[Root], rail: str, shared: int | None
 ) -> list[str]:
-    """Return each reason not to put a plan's payments back (rules 7 to 9). `rail`: of the settings. `shared`: number of
-    the newest LedgerHead of all histories of the run; None: it is not known."""
+    """Return each reason not to put a plan's payments back (rules 7 to 9). `rail`: rail of the settings. `shared`:
+    number of the newest LedgerHead of all histories of the run; None: it is not known."""
     run = chain[-1].run
     if plan.run != run:
         return ["the plan belongs to another run"]
@@ -63,7 +63,7 @@ def of_lost_plan(
     if not _has_head(plan, database) and shared is not None and plan.head <= shared:
         reasons.append(f"its LedgerHead {plan.head} is not the one of this run, which no restore replaced")
     try:
-        signed = approved(plan, approval, chain)
+        signed = is_approved(plan, approval, chain)
     except PeerFault as error:
         return [*reasons, f"the approval does not verify: {error}"]
     why = (
@@ -73,7 +73,7 @@ def of_lost_plan(
     return reasons if signed else [*reasons, why]
 
 
-def approved(plan: PlanFile, approval: bytes | None, chain: Sequence[Root]) -> bool:
+def is_approved(plan: PlanFile, approval: bytes | None, chain: Sequence[Root]) -> bool:
     """Tell whether enough payout keys of a Root of the run approve exactly this plan (rule 8). Raises `Malformed`."""
     return any(
         len(signed_by(plan, approval, root)) >= root.roles[PAYOUT].threshold for root in chain if PAYOUT in root.roles
@@ -119,7 +119,7 @@ def _fault(sealed: bytes, database: Database, chain: Sequence[Root]) -> str:
 def _of_plan(plan: PlanFile, payouts: Payouts, root: Root, rail: str) -> str:
     if plan.run != root.run:
         return "the plan belongs to another run"
-    if payouts.plan is None or payouts.plan.planned != plan.planned():
+    if payouts.plan is None or payouts.plan.planned != plan.entry_facts():
         newest = "no plan" if payouts.plan is None else f"plan {payouts.plan.planned.plan}"
         return f"the newest plan in the ledger is {newest}, and this file is not it"
     if payouts.plan.ended:

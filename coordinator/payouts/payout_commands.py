@@ -45,10 +45,10 @@ from echo2.coordinator.settings import config
 from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.ledger.payout_facts import (
     CONFIRMED,
-    MINOR,
+    PAYOUT_RESTORED_KIND,
     PLANNED,
-    RESTORED,
     RETURNED,
+    UNITS_PER_HUNDREDTH,
     PayoutEnded,
     Payouts,
     SentPayment,
@@ -76,7 +76,7 @@ class _Run(NamedTuple):
         return PayoutLimits(one.day_limit, one.node_limit, one.minimum)
 
 
-def _opened(home: Path) -> _Run:
+def _open_run(home: Path) -> _Run:
     """Return a run whose money may be paid out (rule 2). Raises `LocalFault`."""
     place = RunFolder(home)
     settings = config.load(place.config).payout
@@ -101,7 +101,7 @@ def _alone(folder: PayoutFolder) -> Iterator[None]:
 
 async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder):
         with Database.read(run.place.database) as database:
             folder.check_restored(payout_hold.held_since(database))
@@ -111,20 +111,20 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             newest = payout_book.read(Ledger(database))
             if payout_hold.held_since(database) is None:
                 folder.check_known(newest.number)
-            planned, chosen = _chosen(run, folder, payees, newest, database, clock())
+            planned, chosen = _choose_payments(run, folder, payees, newest, database, clock())
             balances = Ledger(database).balances()
         owed = payout_plan.owed_to_nodes(balances)
-        unknown = payout_report.unknown_payees(folder.named(), balances)
+        unknown = payout_report.unknown_payees(folder.named_nodes(), balances)
         if not chosen.payments:
             return unknown + _nothing(chosen, owed, run.settings.currency, do=do)
         fee = await _largest_fee(run, planned, payees.accounts, clock)
-        lines = payout_report.planned(planned, chosen, owed, fee, do=do)
-        lines += unknown + payout_report.replaced(newest.plan, do=do)
+        lines = payout_report.describe_new_plan(planned, chosen, owed, fee, do=do)
+        lines += unknown + payout_report.describe_replacement(newest.plan, do=do)
         if not do:
             return [*lines, "nothing was written: --yes writes the plan"]
         with payout_book.open_book(home, clock) as (payments_book, _):
             where = folder.write(planned, payees.accounts, run.roots)
-            await payments_book.record(PLANNED, planned.planned())
+            await payments_book.record(PLANNED, planned.entry_facts())
     return [*lines, f"written: {where}; each approver runs `echo2-coord payout approve {where} --keys FOLDER --yes`"]
 
 
@@ -136,7 +136,7 @@ def _nothing(chosen: ChosenPayments, owed: NodeBalances, currency: str, *, do: b
     return [*payout_report.unpaid(chosen, owed, currency), f"there is nothing to pay out: {why}"]
 
 
-def _chosen(
+def _choose_payments(
     run: _Run, folder: PayoutFolder, payees: KnownPayees, payouts: Payouts, database: Database, now: int
 ) -> tuple[PlanFile, ChosenPayments]:
     row = database.one("SELECT number, size, sealed FROM ledger_heads ORDER BY number DESC LIMIT 1")
@@ -163,13 +163,13 @@ async def _largest_fee(run: _Run, plan: PlanFile, payees: Mapping[str, Payee], c
         return None
     largest = max(plan.payments, key=lambda one: one.amount)
     async with registry.open_rail(run.settings, PayoutFolder(run.place.path).path, clock) as rail:
-        quote = await rail.quote(payees[largest.node].account, largest.amount // MINOR)
+        quote = await rail.quote(payees[largest.node].account, largest.amount // UNITS_PER_HUNDREDTH)
     return quote.fee
 
 
 async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Send the newest plan, as far as the limits allow; without `do` only check it. Raises `LocalFault`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, database):
         folder.check_restored(payout_hold.held_since(database))
         newest = payments_book.payouts.plan
@@ -186,10 +186,10 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
         waits = payout_book.waits(Ledger(database))
         limits = SendingLimits(run.limits, payments_book.payouts.payments.values(), clock(), waits, folder.withheld())
         if not do:
-            return [*payout_report.described(planned), "nothing forbids it; nothing was sent: --yes sends it"]
+            return [*payout_report.describe_plan(planned), "nothing forbids it; nothing was sent: --yes sends it"]
         before = registry.written_files(run.settings, folder.path)
         async with _sender(run, folder, payments_book, clock) as sender:
-            done = payout_report.passed(await sender.send(planned, accounts, limits))
+            done = payout_report.describe_pass(await sender.send(planned, accounts, limits))
         files = registry.written_files(run.settings, folder.path) - before
         return [*done, *(f"file        {path}: hand it on once" for path in sorted(files))]
 
@@ -197,9 +197,9 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
 async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
     """Ask what became of payments; without `do` only count them, and check what the rail is to read. Raises
     `LocalFault`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
-        watched = _watched(payments_book, run.settings.watch_days * DAY, clock())
+        watched = _watched_payments(payments_book, run.settings.watch_days * DAY, clock())
         accounts = _accounts(folder, watched)
         if not do:
             registry.check_rail(run.settings, folder.path)
@@ -207,7 +207,7 @@ async def reconcile(home: Path, clock: Clock, *, do: bool) -> list[str]:
             unknown = _unknown_outcomes(run, folder, payments_book)
             return [*unknown, f"{asked} would be asked about; nothing was asked: --yes does"]
         async with _sender(run, folder, payments_book, clock) as sender:
-            done = payout_report.passed(await sender.reconcile(watched, accounts))
+            done = payout_report.describe_pass(await sender.reconcile(watched, accounts))
         return [*done, *_unknown_outcomes(run, folder, payments_book)]
 
 
@@ -220,9 +220,9 @@ def _unknown_outcomes(run: _Run, folder: PayoutFolder, payments_book: PayoutBook
 
 async def cancel(home: Path, clock: Clock, key: str, *, do: bool) -> list[str]:
     """Have the provider stop one payment. Raises `LocalFault`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, _):
-        payment = _named(payments_book, key)
+        payment = _find_payment(payments_book, key)
         if not do:
             return [f"payment {key} is {payment.state}; the provider was not asked to stop it: --yes does"]
         async with _sender(run, folder, payments_book, clock) as sender:
@@ -234,7 +234,7 @@ async def cancel(home: Path, clock: Clock, key: str, *, do: bool) -> list[str]:
 async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) -> list[str]:
     """Record a person's answer to an open question, or that a payment without a final answer has ended. `settled`:
     KEY=confirmed or KEY=returned. Raises `LocalFault`."""
-    _opened(home)
+    _open_run(home)
     key, _, outcome = settled.partition("=")
     kind = {"confirmed": CONFIRMED, "returned": RETURNED}.get(outcome)
     if kind is None or not why.strip() or len(why) > MOST_WHY:
@@ -242,7 +242,7 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
             f"--settle needs KEY=confirmed or KEY=returned, and --why a text of 1 to {MOST_WHY} characters"
         )
     with _alone(PayoutFolder(home)), payout_book.open_book(home, clock) as (payments_book, database):
-        payment = _named(payments_book, key)
+        payment = _find_payment(payments_book, key)
         said = why.encode(errors="replace").decode()
         fact = PayoutEnded(
             payment=payment.sent.payment, number=payment.number + 1, node=payment.sent.node, by="operator", why=said
@@ -254,15 +254,15 @@ async def settle(home: Path, clock: Clock, settled: str, why: str, *, do: bool) 
     return [f"payment {key} is {outcome}"]
 
 
-def restored(home: Path, why: str, *, do: bool) -> list[str]:
+def record_restoration(home: Path, why: str, *, do: bool) -> list[str]:
     """Record that the operator compared the provider's statement with a restored ledger. Raises `LocalFault`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), Database.read(run.place.database) as database:
         since = payout_hold.held_since(database)
         if since is None:
             return ["run.sqlite was never restored from a copy: payments wait for nothing"]
         payouts = payout_book.read(Ledger(database))
-        lost = lost_payments.lost(folder.path, payouts, run.chain)
+        lost = lost_payments.find_lost_payments(folder.path, payouts, run.chain)
         words = functools.reduce(lambda text, one: text.replace(one.key, ""), lost, why)
         if not why.strip() or len(words) > MOST_WHY:
             raise LocalFault(
@@ -271,7 +271,7 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
             )
         withheld = folder.withheld()
         paid_again = [one for one in lost if one.node not in withheld and one.key not in why]
-        lines = payout_report.lost(paid_again, run.settings.currency)
+        lines = payout_report.describe_lost(paid_again, run.settings.currency)
         if not do:
             return [*payout_report.since_restored(since), *lines, "nothing was recorded: --yes records that"]
         if lines:
@@ -283,7 +283,7 @@ def restored(home: Path, why: str, *, do: bool) -> list[str]:
 async def put_back(home: Path, where: Path, clock: Clock, *, do: bool) -> list[str]:
     """Put the payments of a plan that a restored ledger lacks back into it. `where`: the plan's folder, as it was sent.
     Raises `LocalFault`, `Untrusted`."""
-    run, folder = _opened(home), PayoutFolder(home)
+    run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder), payout_book.open_book(home, clock) as (payments_book, database):
         if payout_hold.held_since(database) is None:
             raise LocalFault("run.sqlite was never restored by `echo2-coord restore`, so it lacks no payment")
@@ -296,7 +296,7 @@ async def put_back(home: Path, where: Path, clock: Clock, *, do: bool) -> list[s
         back = lost_payments.to_put_back(planned, payments_book.payouts, ledger.balances(), provider)
         lines = payout_report.put_back(planned, back, payout_book.waits(ledger), do=do)
         for fact in back.facts if do else ():
-            await payments_book.record(RESTORED, fact)
+            await payments_book.record(PAYOUT_RESTORED_KIND, fact)
     return lines
 
 
@@ -320,7 +320,7 @@ async def _sender(
             yield PayoutSender(rail, payments_book, terms, provider, clock, told=record.add, repeats=record.repeats)
 
 
-def _watched(payments_book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
+def _watched_payments(payments_book: PayoutBook, watch: int, now: int) -> list[SentPayment]:
     every = payments_book.payouts.payments.values()
     return [one for one in every if one.state == "sent" or one.question or now - one.changed < watch]
 
@@ -335,7 +335,7 @@ def _accounts(folder: PayoutFolder, payments: list[SentPayment]) -> dict[bytes, 
     return accounts
 
 
-def _named(payments_book: PayoutBook, key: str) -> SentPayment:
+def _find_payment(payments_book: PayoutBook, key: str) -> SentPayment:
     try:
         payment = payments_book.payouts.payments.get(bytes.fromhex(key))
     except ValueError:

@@ -4,10 +4,10 @@ Rules
 1. A plan pays what is in a node's `payable` account both now and at the LedgerHead on which it rests: in whole
    hundredths of the currency, at most `Limits.node`, at least `Limits.minimum`. The rest stays in the account.
 2. A node is left out, with the reason, if it names no account, one that is not in force yet, or one that the rail does
-   not take; while a payment to it, or to a key that it replaced, is open or in question; and for `REST` after one came
-   back. A key that was replaced is left out as well, since its balance is to move; where that is disputed, until it
-   would have moved.
-3. The nodes come in the order of their peer ids; a plan has at most `MOST` payments.
+   not take; while a payment to it, or to a key that it replaced, is open or in question; and for `RETURNED_REST_MS`
+   after one came back. A key that was replaced is left out as well, since its balance is to move; where that is
+   disputed, until it would have moved.
+3. The nodes come in the order of their peer ids; a plan has at most `MOST_PLAN_PAYMENTS` payments.
 4. A plan may be sent in parts: within any `DAY` at most `Limits.day` in all, and `Limits.node` per node. Payments count
    from their first entry on, those that came back as well. Payments planned before a key was replaced are not sent to
    it while rule 2 leaves it out.
@@ -25,23 +25,23 @@ from echo2.coordinator.rails import minor_units
 from echo2.coordinator.rails.rail import BadAccount
 from echo2.ledger.balance_waits import NO_WAITS, BalanceWait
 from echo2.ledger.ledger_entries import Entry
-from echo2.ledger.payout_facts import MINOR, SentPayment, commitment, payable, payment_id
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, SentPayment, commitment, payable, payment_id
 from echo2.runtime.units import DAY
 
-MOST: Final = 100_000
+MOST_PLAN_PAYMENTS: Final = 100_000
 """Payments of a plan."""
 NONE_IN_FORCE: Final = (
     "its key was replaced, which is disputed, and no account was in force then: write one into payees.json once you "
     "know whose it is"
 )
-WITHHELD: Final = "you withhold its pay, by an empty account in payees.json"
-REST: Final = DAY
+WITHHELD_REASON: Final = "you withhold its pay, by an empty account in payees.json"
+RETURNED_REST_MS: Final = DAY
 """Milliseconds after a payment came back, in which its node is in no plan."""
 
 
 class PayoutLimits(NamedTuple):
-    """Limits in minor units. `day`: within 24 hours, of all nodes. `node`: the same per node. `minimum`: of a
-    payment."""
+    """Limits in minor units. `day`: day within 24 hours, of all nodes. `node`: the same per node. `minimum`: minimum of
+    a payment."""
 
     day: int
     node: int
@@ -82,9 +82,9 @@ class ChosenPayments(NamedTuple):
 
 
 class NodeBalances(NamedTuple):
-    """All that a run owes to nodes, 10^-9 of the currency. `nodes`: to how many. `payable`: may be paid. `accrued`:
-    held back, until it is released. `unvested`: vests within a day. `waiting`: nodes of which nothing is payable yet,
-    with the other two together."""
+    """All that a run owes to nodes, 10^-9 of the currency. `nodes`: nodes to how many. `payable`: may be paid.
+    `accrued`: held back, until it is released. `unvested`: vests within a day. `waiting`: nodes of which nothing is
+    payable yet, with the other two together."""
 
     nodes: int
     payable: int
@@ -94,8 +94,8 @@ class NodeBalances(NamedTuple):
 
 
 class KnownPayees(NamedTuple):
-    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms. `waits`: of the balances
-    of replaced keys. `withheld`: nodes that the operator does not pay."""
+    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms. `waits`: waits of the
+    balances of replaced keys. `withheld`: nodes that the operator does not pay."""
 
     accounts: Mapping[str, Payee]
     coming: Mapping[str, int]
@@ -104,7 +104,7 @@ class KnownPayees(NamedTuple):
 
 
 def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
-    """Return the sums of the nodes' accounts. `balances`: of all accounts."""
+    """Return the sums of the nodes' accounts. `balances`: balances of all accounts."""
     sums, nodes = Counter[str](), Counter[str]()
     for name, amount in balances.items():
         kind, _, rest = name.partition(":")
@@ -117,8 +117,8 @@ def owed_to_nodes(balances: Mapping[str, int]) -> NodeBalances:
 
 
 def payable_at(balances: Mapping[str, int], after: Iterable[Entry]) -> dict[str, int]:
-    """Return what may be paid per node, both now and at a head (rule 1). `balances`: of all accounts, now. `after`: the
-    entries behind the head."""
+    """Return what may be paid per node, both now and at a head (rule 1). `balances`: balances of all accounts, now.
+    `after`: the entries behind the head."""
     since = Counter[str]()
     for entry in after:
         for account, amount in entry.postings:
@@ -132,20 +132,20 @@ def choose(
     run: bytes, number: int, owed: Mapping[str, int], payees: KnownPayees, payments: Iterable[SentPayment],
     limits: PayoutLimits, now: int, check: Callable[[str], None],
 ) -> ChosenPayments:  # fmt: skip
-    """Choose the payments of plan `number` (rules 1 to 3). `owed`: of `payable_at`. `payments`: all that were sent.
-    `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
+    """Choose the payments of plan `number` (rules 1 to 3). `owed`: owed of `payable_at`. `payments`: all that were
+    sent. `now`: ms. `check`: raises `BadAccount` for an account that the rail does not take."""
     waits = payees.waits
     waiting = {node: why for one in payments if (why := _holds(one, now)) for node in _heirs(one.sent.node, waits)}
     waiting |= waiting_keys(waits, now) | _withheld(payees.withheld, waits)
     paid, left_out, rest = list[PlannedPayment](), list[LeftOut](), 0
     for node, there in owed.items():
-        amount = min(there // MINOR, limits.node) * MINOR
+        amount = min(there // UNITS_PER_HUNDREDTH, limits.node) * UNITS_PER_HUNDREDTH
         payee = payees.accounts.get(node)
         if payee is None and node in waits:
             waiting.setdefault(node, NONE_IN_FORCE)
         why = waiting.get(node) or _unpaid(amount, payee, payees.coming.get(node), limits, check)
-        if not why and len(paid) == MOST:
-            why = f"the plan has {MOST} payments already"
+        if not why and len(paid) == MOST_PLAN_PAYMENTS:
+            why = f"the plan has {MOST_PLAN_PAYMENTS} payments already"
         if why or payee is None:
             left_out.append(LeftOut(node, there, why))
             continue
@@ -161,7 +161,7 @@ def _holds(payment: SentPayment, now: int) -> str:
         return f"payment {payment.key} is in question"
     if payment.state == "sent":
         return f"payment {payment.key} has no final answer yet"
-    if payment.state == "returned" and now - payment.changed < REST:
+    if payment.state == "returned" and now - payment.changed < RETURNED_REST_MS:
         return f"payment {payment.key} came back within the last day"
     return ""
 
@@ -179,7 +179,7 @@ def waiting_keys(waits: Mapping[str, BalanceWait], now: int) -> dict[str, str]:
 
 def _withheld(nodes: Iterable[str], waits: Mapping[str, BalanceWait]) -> dict[str, str]:
     """Return the nodes to which the operator pays nothing, with the reason (rule 5)."""
-    return dict.fromkeys((heir for node in nodes for heir in _heirs(node, waits)), WITHHELD)
+    return dict.fromkeys((heir for node in nodes for heir in _heirs(node, waits)), WITHHELD_REASON)
 
 
 def _heirs(node: str, waits: Mapping[str, BalanceWait]) -> list[str]:
@@ -194,7 +194,7 @@ def _heirs(node: str, waits: Mapping[str, BalanceWait]) -> list[str]:
 def _unpaid(
     amount: int, payee: Payee | None, coming: int | None, limits: PayoutLimits, check: Callable[[str], None]
 ) -> str:
-    if amount < limits.minimum * MINOR:
+    if amount < limits.minimum * UNITS_PER_HUNDREDTH:
         return f"less than the least payment, {minor_units.decimal(limits.minimum)}"
     if payee is None and coming is not None:
         return f"its account is in force from {datetime.fromtimestamp(coming / 1000, UTC):%Y-%m-%d %H:%M UTC} on"
@@ -218,8 +218,8 @@ class SendingLimits:
         waits: Mapping[str, BalanceWait] = NO_WAITS,
         withheld: Collection[str] = (),
     ) -> None:
-        """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment. `waits`: of replaced
-        keys. `withheld`: see `KnownPayees`."""
+        """`payments`: all that were sent. `now`: ms; a clock that was set back forgets no payment. `waits`: waits of
+        replaced keys. `withheld`: see `KnownPayees`."""
         self._waiting = waiting_keys(waits, now) | _withheld(withheld, waits)
         self._limits, self._nodes, self._all = limits, Counter[str](), 0
         for one in payments:
@@ -230,9 +230,13 @@ class SendingLimits:
         """Return why a payment cannot be sent now; empty: it can. `amount`: 10^-9 of the currency."""
         if why := self._waiting.get(node):
             return why
-        if self._all + amount > self._limits.day * MINOR:
+        if self._all + amount > self._limits.day * UNITS_PER_HUNDREDTH:
             return "the limit per day is reached"
-        return "the node's limit per day is reached" if self._nodes[node] + amount > self._limits.node * MINOR else ""
+        return (
+            "the node's limit per day is reached"
+            if self._nodes[node] + amount > self._limits.node * UNITS_PER_HUNDREDTH
+            else ""
+        )
 
     def count(self, node: str, amount: int) -> None:
         """Count a payment that is sent."""

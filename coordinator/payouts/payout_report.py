@@ -14,35 +14,35 @@ from echo2.coordinator.rails.file_rail import RESULTS
 from echo2.coordinator.rails.payment_states import QUESTIONS
 from echo2.coordinator.rails.registry import FILES
 from echo2.ledger.balance_waits import BalanceWait
-from echo2.ledger.payout_facts import MINOR, PlanSums, SentPayment
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, PlanSums, SentPayment
 from echo2.protocol.money_text import amount_text
 from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
 from echo2.runtime.units import DAY
 
-SHOWN = 20
+SHOWN_PAYMENTS = 20
 """Payments or nodes that are listed one by one."""
 HASH_LINE = "file        SHA-256 "
 
 
 def money(amount: int) -> str:
     """Return an amount of the ledger as text, in the currency, rounded down to two decimals."""
-    return minor_units.decimal(amount // MINOR)
+    return minor_units.decimal(amount // UNITS_PER_HUNDREDTH)
 
 
 def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[str]:
-    """Return who is not paid, why, and how all that the run owes divides: exact amounts, whose sums agree. `owed`: to
-    all nodes."""
+    """Return who is not paid, why, and how all that the run owes divides: exact amounts, whose sums agree. `owed`: owed
+    to all nodes."""
     by_reason: dict[str, list[LeftOut]] = {}
     for one in chosen.left_out:
         by_reason.setdefault(printable(one.why), []).append(one)
     lines = list[str]()
-    for why, nodes in sorted(by_reason.items())[:SHOWN]:
+    for why, nodes in sorted(by_reason.items())[:SHOWN_PAYMENTS]:
         total = amount_text(sum(one.amount for one in nodes), currency)
         lines.append(f"not paid    {number_of(len(nodes), 'node')}, {total}: {why}")
         lines += _largest({one.node: one.amount for one in nodes}, currency)
-    if len(by_reason) > SHOWN:
-        lines.append(f"not paid    for {number_of(len(by_reason) - SHOWN, 'other reason')} as well")
+    if len(by_reason) > SHOWN_PAYMENTS:
+        lines.append(f"not paid    for {number_of(len(by_reason) - SHOWN_PAYMENTS, 'other reason')} as well")
     planned = sum(one.amount for one in chosen.payments)
     left_out = sum(one.amount for one in chosen.left_out)
     later = owed.payable - planned - left_out - chosen.rest
@@ -62,10 +62,10 @@ def unpaid(chosen: ChosenPayments, owed: NodeBalances, currency: str) -> list[st
 
 
 def _largest(amounts: Mapping[str, int], currency: str) -> list[str]:
-    """Return nodes with their amounts, the largest ones first, and the sum of those beyond `SHOWN`."""
+    """Return nodes with their amounts, the largest ones first, and the sum of those beyond `SHOWN_PAYMENTS`."""
     largest = sorted(amounts.items(), key=lambda one: (-one[1], one[0]))
-    lines = [f"            {node} {amount_text(amount, currency)}" for node, amount in largest[:SHOWN]]
-    if rest := largest[SHOWN:]:
+    lines = [f"            {node} {amount_text(amount, currency)}" for node, amount in largest[:SHOWN_PAYMENTS]]
+    if rest := largest[SHOWN_PAYMENTS:]:
         lines.append(f"            and {len(rest)} more, {amount_text(sum(amount for _, amount in rest), currency)}")
     return lines
 
@@ -79,12 +79,12 @@ def _held_back(owed: NodeBalances, currency: str) -> list[str]:
 
 def unknown_payees(named: Iterable[str], balances: Mapping[str, int]) -> list[str]:
     """Return the names in the operator's file of accounts of which the ledger has no account, as those with a slip.
-    `balances`: of all accounts."""
+    `balances`: balances of all accounts."""
     known = {name.partition(":")[2].partition(":")[0] for name in balances}
     return [
         f"unknown     {printable(name[:80])} in payees.json is no node of the ledger: the line pays and withholds "
         "nothing"
-        for name in sorted(set(named) - known)[:SHOWN]
+        for name in sorted(set(named) - known)[:SHOWN_PAYMENTS]
     ]
 
 
@@ -92,19 +92,21 @@ def unknown_outcomes(path: Path, keys: Sequence[str]) -> list[str]:
     """Return the keys in a file of outcomes that no payment has."""
     return [
         f"unknown     {printable(key[:80])} in {path} is no payment in the ledger: nothing follows from its line"
-        for key in keys[:SHOWN]
+        for key in keys[:SHOWN_PAYMENTS]
     ]
 
 
-def planned(plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int | None, *, do: bool) -> list[str]:
-    """Return the lines about a plan. `fee`: of its largest payment, minor units; None: no quote was asked for. `do`: it
-    is written, not only shown: the accounts' salts, and so the file's hash, are others each time."""
+def describe_new_plan(
+    plan: PlanFile, chosen: ChosenPayments, owed: NodeBalances, fee: int | None, *, do: bool
+) -> list[str]:
+    """Return the lines about a plan. `fee`: fee of its largest payment, minor units; None: no quote was asked for.
+    `do`: it is written, not only shown: the accounts' salts, and so the file's hash, are others each time."""
     quoted = [] if fee is None else [f"fee         {minor_units.decimal(fee)} for the largest payment, on top"]
-    shown = described(plan) if do else [row for row in described(plan) if not row.startswith(HASH_LINE)]
+    shown = describe_plan(plan) if do else [row for row in describe_plan(plan) if not row.startswith(HASH_LINE)]
     return [*shown, *quoted, *unpaid(chosen, owed, plan.currency)]
 
 
-def replaced(newest: PlanSums | None, *, do: bool) -> list[str]:
+def describe_replacement(newest: PlanSums | None, *, do: bool) -> list[str]:
     """Return what a further plan takes from the newest one in the ledger: no unsent payment of that can be sent any
     more. `do`: the further plan is written, not only shown."""
     if newest is None or newest.payments == newest.planned.payments:
@@ -117,15 +119,16 @@ def replaced(newest: PlanSums | None, *, do: bool) -> list[str]:
     return [f"replaces    plan {old.plan}: with --yes {lost}, can be sent no more, whoever approved it"]
 
 
-def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
-    """Return the lines that a person reads before approving a plan. `accounts`: by payment; None: none is shown."""
+def describe_plan(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> list[str]:
+    """Return the lines that a person reads before approving a plan. `accounts`: accounts by payment; None: none is
+    shown."""
     known = {payment: printable(account) for payment, account in (accounts or {}).items()}
     largest = sorted(plan.payments, key=lambda one: (-one.amount, one.node))[:5]
     return [
         f"plan        {plan.plan} of run {plan.run.hex()[:16]}, by the rail {plan.rail}",
         f"payments    {len(plan.payments)}, together {money(plan.total)} {plan.currency}",
         f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
-        f"{HASH_LINE}{plan.planned().file.hex()}",
+        f"{HASH_LINE}{plan.entry_facts().file.hex()}",
         *(
             f"largest     {money(one.amount)} {plan.currency} to {one.node} {known.get(one.payment, '')}".rstrip()
             for one in largest
@@ -133,7 +136,7 @@ def described(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -> li
     ]
 
 
-def passed(outcome: Passed) -> list[str]:
+def describe_pass(outcome: Passed) -> list[str]:
     """Return the lines about a pass over payments."""
     lines = [
         f"sent        {number_of(outcome.sent, 'payment')} for the first time",
@@ -148,7 +151,7 @@ def passed(outcome: Passed) -> list[str]:
     lines += [
         f"decided     {one.key}: it stays {one.state}, as you answered, though the provider says otherwise again"
         f"{_where_to_correct(one)}"
-        for one in outcome.repeated[:SHOWN]
+        for one in outcome.repeated[:SHOWN_PAYMENTS]
     ]
     if outcome.questions:
         asked = number_of(len(outcome.questions), "payment")
@@ -159,7 +162,7 @@ def passed(outcome: Passed) -> list[str]:
 def report(
     newest: PlanSums | None, payments: Iterable[SentPayment], owed: NodeBalances, currency: str, now: int
 ) -> list[str]:
-    """Return the lines about all payments of a run. `owed`: to all nodes. `now`: ms."""
+    """Return the lines about all payments of a run. `owed`: owed to all nodes. `now`: ms."""
     every = list(payments)
     counts, sums = Counter[str](), Counter[str]()
     for one in every:
@@ -179,14 +182,14 @@ def report(
         f"QUESTION    {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, {_age(one, now)}: "
         f"{QUESTIONS.get(one.question, one.question)}{_where_to_correct(one)}; "
         f"then `echo2-coord payout reconcile --settle {one.key}=confirmed --why TEXT --yes`, or =returned"
-        for one in asked[:SHOWN]
+        for one in asked[:SHOWN_PAYMENTS]
     ]
     waiting = sorted((one for one in every if one.state == "sent" and not one.question), key=lambda one: one.at)
     lines += [
         f"open        {one.key}, {money(one.sent.amount)} {currency} to {one.sent.node}, {_age(one, now)}"
-        for one in waiting[:SHOWN]
+        for one in waiting[:SHOWN_PAYMENTS]
     ]
-    hidden = max(0, len(asked) - SHOWN) + max(0, len(waiting) - SHOWN)
+    hidden = max(0, len(asked) - SHOWN_PAYMENTS) + max(0, len(waiting) - SHOWN_PAYMENTS)
     return [*lines, f"and {hidden} more"] if hidden else lines
 
 
@@ -214,17 +217,17 @@ def _age(payment: SentPayment, now: int) -> str:
     return f"{'put back' if payment.restored else 'sent'} {days:.1f} days ago"
 
 
-def lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
+def describe_lost(payments: Sequence[LostPayment], currency: str) -> list[str]:
     """Return the payments that a restored ledger lacks, and what to do about them."""
     lines = [
         f"payment {one.key}"
         + (f", {money(one.amount)} {currency} to {one.node}," if one.node else "")
         + " may have gone out"
-        for one in payments[:SHOWN]
+        for one in payments[:SHOWN_PAYMENTS]
     ]
     if not lines:
         return []
-    more = [f"and {len(payments) - SHOWN} more"] if len(payments) > SHOWN else []
+    more = [f"and {len(payments) - SHOWN_PAYMENTS} more"] if len(payments) > SHOWN_PAYMENTS else []
     return [
         "the run's files name payments that the ledger lacks, and each would be made a second time", *lines, *more,
         "put them back by `echo2-coord payout restored --plan FOLDER`, with the folder of their plan; while a balance "
@@ -249,20 +252,20 @@ def put_back(plan: PlanFile, back: PutBack, waits: Mapping[str, BalanceWait], *,
     total = sum(one.amount for one in back.facts)
     count = number_of(len(back.facts), "payment")
     lines = [
-        *described(plan), f"put back    {count}, together {money(total)} {plan.currency}: these count as sent then",
+        *describe_plan(plan), f"put back    {count}, together {money(total)} {plan.currency}: these count as sent then",
     ]  # fmt: skip
     if back.known:
         lines.append(f"there       {number_of(len(back.known), 'payment')}, which the ledger has already")
     lines += [
         f"LACKING     {one.payment.hex()}, {money(one.amount)} {plan.currency} to {one.node}: {amount_text(owed)} is "
-        f"payable to it, so nothing of it is put back{_moved(waits.get(one.node))}"
-        for one, owed in back.short[:SHOWN]
+        f"payable to it, so nothing of it is put back{_balance_move_text(waits.get(one.node))}"
+        for one, owed in back.short[:SHOWN_PAYMENTS]
     ]
-    lines += [f"LACKING     {len(back.short) - SHOWN} more"] if len(back.short) > SHOWN else []
+    lines += [f"LACKING     {len(back.short) - SHOWN_PAYMENTS} more"] if len(back.short) > SHOWN_PAYMENTS else []
     lines += [
         f"QUESTION    {one.payment.hex()}, {money(one.amount)} {plan.currency} to {one.node}: the ledger has another "
         "payment under this key, and this one is not put back: ask the provider which of both it made"
-        for one in back.others[:SHOWN]
+        for one in back.others[:SHOWN_PAYMENTS]
     ]
     if back.short:
         lines.append(
@@ -278,7 +281,7 @@ def put_back(plan: PlanFile, back: PutBack, waits: Mapping[str, BalanceWait], *,
     ]
 
 
-def _moved(wait: BalanceWait | None) -> str:
+def _balance_move_text(wait: BalanceWait | None) -> str:
     if wait is None or wait.disputed:
         return ""
     return f"; its key was replaced, and its balance moves to {wait.successor}"

@@ -32,10 +32,10 @@ from echo2.coordinator.rails.payment_states import (
 from echo2.coordinator.rails.rail import Rail, RailAnswer
 from echo2.ledger.payout_facts import (
     CONFIRMED,
-    MINOR,
     QUESTIONED,
     RETURNED,
     SENT,
+    UNITS_PER_HUNDREDTH,
     PayoutEnded,
     PayoutQuestioned,
     PayoutSent,
@@ -98,7 +98,7 @@ class PayoutSender:
         return self._end()
 
     async def reconcile(self, payments: Iterable[SentPayment], accounts: Mapping[bytes, str]) -> Passed:
-        """Ask what became of payments. `accounts`: of those that may be sent again, by payment."""
+        """Ask what became of payments. `accounts`: accounts of those that may be sent again, by payment."""
         self._begin()
         for payment in payments:
             if self._passed.ended:
@@ -175,7 +175,7 @@ class PayoutSender:
         self._count(answer)
 
     async def _send(self, payment: SentPayment, account: str) -> RailAnswer:
-        answer = await self._rail.send(payment.key, account, payment.sent.amount // MINOR)
+        answer = await self._rail.send(payment.key, account, payment.sent.amount // UNITS_PER_HUNDREDTH)
         self._told(payment.key, answer)
         return answer
 
@@ -210,4 +210,4 @@ def _state(payment: SentPayment) -> Payment:
     """Return a payment as the rails' rules see it."""
     state: State = payment.state  # type: ignore[assignment]  # one of the three, by ledger/payout_facts.py
     question: Question = payment.question  # type: ignore[assignment]  # one of the four
-    return Payment(state, payment.sent.amount // MINOR, payment.at, question, payment.restored)
+    return Payment(state, payment.sent.amount // UNITS_PER_HUNDREDTH, payment.at, question, payment.restored)

@@ -23,7 +23,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from echo2.coordinator.payouts.payout_plan import MOST, Payee, PlannedPayment
+from echo2.coordinator.payouts.payout_plan import MOST_PLAN_PAYMENTS, Payee, PlannedPayment
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.ledger.payout_facts import PayoutPlanned, commitment
 from echo2.p2p.wire_types import encode
@@ -35,7 +35,7 @@ from echo2.runtime.files import writing
 
 FOLDER: Final = "payouts"
 PAYEES: Final = "payees.json"
-RESTORED: Final = "restored"
+RESTORED_FILE: Final = "restored"
 APPROVAL: Final = "approval"
 MOST_BYTES: Final = 256 << 20
 """Bytes of a file."""
@@ -52,22 +52,22 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     head: Annotated[int, msgspec.Meta(ge=1)]
     head_hash: bytes
-    payments: Annotated[list[PlannedPayment], msgspec.Meta(min_length=1, max_length=MOST)]
+    payments: Annotated[list[PlannedPayment], msgspec.Meta(min_length=1, max_length=MOST_PLAN_PAYMENTS)]
 
-    def encoded(self) -> bytes:
+    def as_bytes(self) -> bytes:
         """Return the file's bytes."""
         return msgspec.msgpack.encode(self)
 
-    def planned(self) -> PayoutPlanned:
+    def entry_facts(self) -> PayoutPlanned:
         """Return the facts of the plan's entry."""
         return PayoutPlanned(
             plan=self.plan, rail=self.rail, currency=self.currency, payments=len(self.payments), total=self.total,
-            file=hashlib.sha256(self.encoded()).digest(), head=self.head, head_hash=self.head_hash,
+            file=hashlib.sha256(self.as_bytes()).digest(), head=self.head, head_hash=self.head_hash,
         )  # fmt: skip
 
     def approval(self) -> bytes:
         """Return the encoded approval that people sign."""
-        fact = self.planned()
+        fact = self.entry_facts()
         return encode(
             PayoutApproval(run=self.run, plan=self.plan, file=fact.file, head=self.head, head_hash=self.head_hash)
         )
@@ -105,8 +105,8 @@ class PayoutFolder:
     def check_restored(self, since: int | None) -> None:
         """Refuse to go on behind a restored ledger whose payments nobody compared (rule 4). `since`: the time of the
         restore, ms; None: there was none. Raises `LocalFault`."""
-        path = self.path / RESTORED
-        compared = _decoded(path, _restored, private=False).since if path.exists() else None
+        path = self.path / RESTORED_FILE
+        compared = _decode_file(path, _restored, private=False).since if path.exists() else None
         if since is not None and compared != since:
             raise LocalFault(
                 "run.sqlite was restored from a copy, which may lack payments that went out after it: put them back by "
@@ -116,7 +116,7 @@ class PayoutFolder:
 
     def write_restored(self, since: int, why: str) -> None:
         """Record that the operator compared them (rule 4). Raises `LocalFault`, `DiskFull`."""
-        _write(self.path / RESTORED, msgspec.json.encode(_Restored(since, why)))
+        _write(self.path / RESTORED_FILE, msgspec.json.encode(_Restored(since, why)))
 
     def plan_folder(self, number: int) -> Path:
         """Return the folder of one plan."""
@@ -158,9 +158,9 @@ class PayoutFolder:
     def _by_operator(self) -> dict[str, str]:
         path = self.path / PAYEES
         form = ": write it as {PEER_ID: ACCOUNT, ...}, each in double quotes"
-        return _decoded(path, _payees, private=True, remedy=form) if path.exists() else {}
+        return _decode_file(path, _payees, private=True, remedy=form) if path.exists() else {}
 
-    def named(self) -> frozenset[str]:
+    def named_nodes(self) -> frozenset[str]:
         """Return the nodes that the operator's own file of accounts names. Raises `LocalFault`."""
         return frozenset(self._by_operator())
 
@@ -173,14 +173,14 @@ class PayoutFolder:
         return StatedAccounts(self.path).coming(now)
 
     def write(self, plan: PlanFile, payees: Mapping[str, Payee], roots: Sequence[bytes]) -> Path:
-        """Write the files of a plan that has no entry yet; return its folder. `roots`: of the run, sealed. Raises
+        """Write the files of a plan that has no entry yet; return its folder. `roots`: roots of the run, sealed. Raises
         `LocalFault`, `DiskFull`."""
         folder = self.plan_folder(plan.plan)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         rows = [_Account(one.payment, payees[one.node].account, payees[one.node].salt) for one in plan.payments]
         _write(folder / "accounts", msgspec.msgpack.encode(rows))
         _write(folder / "roots", msgspec.msgpack.encode(list(roots)))
-        _write(folder / "plan", plan.encoded())
+        _write(folder / "plan", plan.as_bytes())
         (folder / APPROVAL).unlink(missing_ok=True)
         return folder
 
@@ -189,7 +189,7 @@ def read_plan(folder: Path) -> PlanFile:
     """Return the plan in a folder. Raises `LocalFault`."""
     if not (folder / "plan").exists():
         raise LocalFault(f"no plan is in {folder}: name the folder of a plan, such as payouts/1 of the run folder")
-    plan = _decoded(folder / "plan", _plan, private=False)
+    plan = _decode_file(folder / "plan", _plan, private=False)
     if len({one.payment for one in plan.payments}) < len(plan.payments) or plan.total < len(plan.payments):
         raise LocalFault(f"{folder / 'plan'} names a payment twice, or none with an amount")
     return plan
@@ -197,7 +197,7 @@ def read_plan(folder: Path) -> PlanFile:
 
 def read_root(folder: Path, plan: PlanFile) -> Root:
     """Return the newest Root beside a plan, verified up to the first one there. Raises `LocalFault`, `Untrusted`."""
-    roots: list[bytes] = _decoded(folder / "roots", _roots, private=False)
+    roots: list[bytes] = _decode_file(folder / "roots", _roots, private=False)
     root = root_chain.check_chain(roots)[-1]
     if root.run != plan.run:
         raise LocalFault(
@@ -210,7 +210,7 @@ def read_root(folder: Path, plan: PlanFile) -> Root:
 def read_accounts(folder: Path, payments: Sequence[PlannedPayment]) -> dict[bytes, str]:
     """Return the account of each payment, compared with its commitment. Raises `LocalFault`."""
     path = folder / "accounts"
-    rows = {row.payment: row for row in _decoded(path, _accounts, private=True)}
+    rows = {row.payment: row for row in _decode_file(path, _accounts, private=True)}
     for one in payments:
         row = rows.get(one.payment)
         if row is None or commitment(row.account, row.salt) != one.account:
@@ -229,7 +229,7 @@ def write_approval(folder: Path, sealed: bytes) -> None:
     _write(folder / APPROVAL, sealed)
 
 
-def _decoded(
+def _decode_file(
     path: Path, decoder: "msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]", *, private: bool, remedy: str = ""
 ) -> T:
     try:

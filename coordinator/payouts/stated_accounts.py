@@ -1,8 +1,8 @@
 """The payout accounts that nodes stated, signed, in `payouts/stated.json` of the run folder, mode 0600.
 
 Rules
-1. An account is in force `WAIT` after it was stated: who stole a key cannot move pay at once, and its owner sees the
-   change.
+1. An account is in force `ACCOUNT_WAIT_MS` after it was stated: who stole a key cannot move pay at once, and its owner
+   sees the change.
 2. A node has at most one account in force and one that follows. A new one replaces the one that follows.
 3. Of a key that was replaced the account counts that was in force then. One that was to follow never does.
 4. The file is durable before the entry `account.set`, which has the commitment alone. An account without its entry
@@ -22,8 +22,8 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.runtime.units import DAY
 
-WAIT: Final = DAY
-STATED: Final = "stated.json"
+ACCOUNT_WAIT_MS: Final = DAY
+STATED_FILE: Final = "stated.json"
 SALT: Final = 32
 """Bytes of a salt."""
 RULES: Final = 1
@@ -60,7 +60,7 @@ class StatedAccounts:
     file that is damaged, or that others may read."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / STATED
+        self._path = folder / STATED_FILE
         self._rows = self._read()
 
     def _read(self) -> dict[str, list[StatedAccount]]:
@@ -94,7 +94,7 @@ class StatedAccounts:
 
     def state(self, node: str, account: str, salt: bytes, now: int) -> StatedAccount:
         """Write an account that a node states; return it. Raises `LocalFault`."""
-        one = StatedAccount(account, salt.hex(), now, now + WAIT)
+        one = StatedAccount(account, salt.hex(), now, now + ACCOUNT_WAIT_MS)
         before, _ = self.of(node, now)
         rows = {**self._rows, node: [*([before] if before else []), one]}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,11 +15,11 @@ from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
-from echo2.coordinator.prompts.prompts import Prompt, PromptPlace, PromptSource, shuffled
+from echo2.coordinator.prompts.prompts import Prompt, PromptPlace, PromptSource, shuffle_index
 
 
 class MixedPlace(NamedTuple):
-    """A position of a mix. `number`: of its task. `position`: in the task's own sequence."""
+    """A position of a mix. `number`: number of its task. `position`: position in the task's own sequence."""
 
     number: int
     position: int
@@ -29,7 +29,7 @@ class TaskOrder:
     """The order of tasks (rules 1 and 2)."""
 
     def __init__(self, weights: Sequence[int], seed: int) -> None:
-        """`weights`: of the tasks, each at least 1."""
+        """`weights`: weights of the tasks, each at least 1."""
         common = gcd(*weights)
         self._weights = [weight // common for weight in weights]
         self._starts = [0, *accumulate(self._weights)]
@@ -38,7 +38,7 @@ class TaskOrder:
     def place(self, position: int) -> MixedPlace:
         """Return the task at a position of the mix, and the position in its own sequence."""
         block, slot = divmod(position, self._starts[-1])
-        slot = shuffled(slot, self._starts[-1], b"mix/%d/%d" % (self._seed, block))
+        slot = shuffle_index(slot, self._starts[-1], b"mix/%d/%d" % (self._seed, block))
         number = next(number for number, end in enumerate(self._starts[1:]) if slot < end)
         return MixedPlace(number, block * self._weights[number] + slot - self._starts[number])
 

@@ -2,9 +2,9 @@
 
 Rules
 1. `at` answers from memory. A prompt that is not there yet raises `PromptPending`, and is posed next.
-2. While there are requests, the prompts of the next `AHEAD` positions are posed too; where prompts are chosen, those
-   that are chosen ahead (prompt_window.py).
-3. At most `MOST` prompts are kept, those asked for last; a prompt is posed again where it was dropped.
+2. While there are requests, the prompts of the next `PROMPTS_AHEAD` positions are posed too; where prompts are chosen,
+   those that are chosen ahead (prompt_window.py).
+3. At most `MOST_KEPT_PROMPTS` prompts are kept, those asked for last; a prompt is posed again where it was dropped.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.prompts.prompts import Prompt, PromptOrder, PromptPending, PromptPlace, check_room
 from echo2.tasks.task import TaskFault
 
-AHEAD: Final = 64
-MOST: Final = 4 * AHEAD
+PROMPTS_AHEAD: Final = 64
+MOST_KEPT_PROMPTS: Final = 4 * PROMPTS_AHEAD
 
 
 class PromptFeed:
     """A `PromptSource` over the train split of an environment's task. `run` must be running."""
 
     def __init__(self, host: TaskHost, *, seed: int, room: int | None = None, workers: int = 1) -> None:
-        """The task must be open. `room`: as in `check_room`. `workers`: prompts that are posed at a time."""
+        """The task must be open. `room`: the same as in `check_room`. `workers`: prompts that are posed at a time."""
         self._host, self._room, self._workers = host, room, workers
         self._task = host.facts
         self._order = PromptOrder(self._task.train, seed)
@@ -43,7 +43,7 @@ class PromptFeed:
         """Return the prompt at a position, as `PromptSource.at` says."""
         if index is None:
             index = self._order.index(position)
-            for later in range(max(position, self._ahead), position + AHEAD):
+            for later in range(max(position, self._ahead), position + PROMPTS_AHEAD):
                 self._want(self._order.index(later))
                 self._ahead = later + 1
         self._want(index)
@@ -85,7 +85,7 @@ class PromptFeed:
             if index in self._posed:
                 continue
             self._posed[index] = await self._answer(index)
-            while len(self._posed) > MOST:
+            while len(self._posed) > MOST_KEPT_PROMPTS:
                 self._posed.popitem(last=False)
 
     async def _answer(self, index: int) -> list[int] | TaskFault:

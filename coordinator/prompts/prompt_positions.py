@@ -4,16 +4,16 @@ Rules
 1. A position is a place in the run's sequence of prompts (coordinator/prompts/prompts.py). If its lease expires or its
    group is refused, the position is *returned*. It is leased again with new seeds, under the version of the requesting
    node.
-2. For `ELSEWHERE` a returned position goes only to a reliable node: one with another key and another connection than
-   its earlier leases, whose own last `LATELY` leases were not returned. While known keys make requests, the node must
-   also be known. A superseded lease was not returned by its node (superseded_leases.py, rule 6). After `ELSEWHERE` the
-   position goes to any node.
+2. For `ELSEWHERE_MS` a returned position goes only to a reliable node: one with another key and another connection than
+   its earlier leases, whose own last `RELIABILITY_LEASES` leases were not returned. While known keys make requests, the
+   node must also be known. A superseded lease was not returned by its node (superseded_leases.py, rule 6). After
+   `ELSEWHERE_MS` the position goes to any node.
    So nodes cannot bias training by dropping prompts, even as the majority: no prompt is passed from one to the next.
-3. A position that was returned n times pauses for (n - 1) `PAUSE` first, and new positions are leased meanwhile.
-   Without the pause, nodes that return prompts at once could all have had the position within a second. After the pause
-   they have returned other positions too, and are not reliable by rule 2.
-4. A position is leased again at most `MOST` times, or `MOST_OURS` times where the end was the operator's fault. Then it
-   is skipped, and counted by the reasons of its ends (`skipped`).
+3. A position that was returned n times pauses for (n - 1) `RETURN_PAUSE_MS` first, and new positions are leased
+   meanwhile. Without the pause, nodes that return prompts at once could all have had the position within a second.
+   After the pause they have returned other positions too, and are not reliable by rule 2.
+4. A position is leased again at most `MOST_ATTEMPTS` times, or `MOST_OURS` times where the end was the operator's
+   fault. Then it is skipped, and counted by the reasons of its ends (`skipped`).
 5. A new position for which the task gives no prompt, or one too long for the model, is left out, logged, and counted as
    skipped for `NO_PROMPT_CODE` once a later one is leased. After more than `MOST_LEFT_OUT` in a row no
    lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried. A prompt that an
@@ -36,14 +36,14 @@ from echo2.p2p.limits.origin import Origin
 from echo2.protocol.refusals import REASONS
 from echo2.tasks.task import TaskFault
 
-ELSEWHERE: Final = 60_000
+ELSEWHERE_MS: Final = 60_000
 """Milliseconds after the pause of rule 3."""
-PAUSE: Final = 60_000
+RETURN_PAUSE_MS: Final = 60_000
 """Milliseconds."""
-MOST: Final = 3
+MOST_ATTEMPTS: Final = 3
 MOST_OURS: Final = 1
 LOOKED_AT: Final = 16
-LATELY: Final = 32
+RELIABILITY_LEASES: Final = 32
 """The number of a node's last leases by which it is reliable or not (rule 2)."""
 MOST_LEFT_OUT: Final = 15
 NO_PROMPT_CODE: Final = "no-prompt"
@@ -87,7 +87,7 @@ class PromptPositions:
     def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
         """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.
         Raises `TaskFault`, `PromptPending`."""
-        while (returned := self._returned(node, origin, now, relied_on)) is not None:
+        while (returned := self._next_returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = returned
             try:
                 prompt = self.prompts.at(position, self.window.index(position))
@@ -103,12 +103,12 @@ class PromptPositions:
         position, prompt = self._new(now)
         return PromptPosition(position, 0, "", prompt)
 
-    def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
+    def on_lease_end(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
         """Mark a position as returned, or skip it: its lease ended by `code` without an accepted group (rules 1 and 4).
         `reasons`: codes of the earlier ends."""
         reasons = f"{reasons},{code}" if reasons else code
         ours = code in REASONS and REASONS[code].fault == "operator"
-        if attempt >= (MOST_OURS if ours else MOST):
+        if attempt >= (MOST_OURS if ours else MOST_ATTEMPTS):
             self._skip(reasons)
             return
         query = "INSERT OR REPLACE INTO again VALUES (?, ?, ?, ?)"
@@ -118,7 +118,7 @@ class PromptPositions:
         query = "INSERT INTO skipped VALUES (?, ?) ON CONFLICT DO UPDATE SET positions = positions + excluded.positions"
         self._database.do(query, (",".join(sorted(set(reasons.split(",")))), count))
 
-    def _returned(self, node: bytes, origin: Origin, now: int, relied_on: bool) -> tuple[int, int, str] | None:
+    def _next_returned(self, node: bytes, origin: Origin, now: int, relied_on: bool) -> tuple[int, int, str] | None:
         if self._database.value("SELECT 1 FROM again LIMIT 1") is None:
             return None
         return self._database.one(
@@ -126,16 +126,25 @@ class PromptPositions:
             " WHERE ? NOT BETWEEN at AND due - 1 ORDER BY position LIMIT ?) a"
             " WHERE ? NOT BETWEEN a.at AND a.due + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
             " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
-            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
+            (
+                RETURN_PAUSE_MS,
+                now,
+                LOOKED_AT,
+                now,
+                ELSEWHERE_MS - 1,
+                relied_on and self._brings(node),
+                node,
+                origin.connection,
+            ),
         )
 
     def _brings(self, node: bytes) -> bool:
-        """Tell whether none of a node's last `LATELY` leases was returned."""
+        """Tell whether none of a node's last `RELIABILITY_LEASES` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
             " LEFT JOIN verdicts v ON v.lease = l.id WHERE (l.state = 'expired' OR v.verdict = 'refused')"
             " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = l.id))",
-            (node, LATELY),
+            (node, RELIABILITY_LEASES),
         )
 
     def _new(self, now: int) -> tuple[int, Prompt]:
@@ -161,7 +170,7 @@ class PromptPositions:
             if fault is not None:
                 log.error("prompts left out", first=upcoming[0][0], count=tried, reason=str(fault))
             self._leave_out([*left_out, *(one for one, _ in upcoming[:tried])])
-            self.window.leased(position)
+            self.window.on_first_lease(position)
             self._database.set_fact("next_position", max(new, position + 1))
             return position, prompt
         assert fault is not None

@@ -54,7 +54,7 @@ def with_group(groups: Sequence[GroupFigures], added: GroupFigures) -> list[Grou
     return [*others, added][-PLACES:]
 
 
-def summed(groups: Sequence[GroupFigures]) -> PromptFigures:
+def sum_groups(groups: Sequence[GroupFigures]) -> PromptFigures:
     """Return the figures of a prompt by its last groups."""
     rollouts = sum(one.rollouts for one in groups)
     if not rollouts:
@@ -78,7 +78,7 @@ class PromptRecords:
         after = with_group(before, group)
         query = "INSERT OR REPLACE INTO prompt_groups VALUES (?, ?, ?, ?)"
         self._database.do(query, (task, version, index, msgspec.msgpack.encode(after)))
-        then, now = summed(before), summed(after)
+        then, now = sum_groups(before), sum_groups(after)
         self._database.do(
             "INSERT INTO prompt_means VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET prompts = prompts +"
             " excluded.prompts, variance = variance + excluded.variance",
@@ -86,7 +86,7 @@ class PromptRecords:
         )
 
     def summary(self, task: str, version: int, indices: Sequence[int]) -> ChoiceSummary:
-        """Return the summary from which a position's prompt is chosen. `indices`: of its candidates."""
+        """Return the summary from which a position's prompt is chosen. `indices`: indices of its candidates."""
         query = "SELECT prompts, variance FROM prompt_means WHERE task = ? AND task_version = ?"
         prompts, variance = self._database.one(query, (task, version)) or (0, 0)
         query = (
@@ -95,7 +95,8 @@ class PromptRecords:
         )
         stored = dict(self._database.all(query, (task, version, *indices)))
         tried = {
-            index: summed(msgspec.msgpack.decode(groups, type=list[GroupFigures])) for index, groups in stored.items()
+            index: sum_groups(msgspec.msgpack.decode(groups, type=list[GroupFigures]))
+            for index, groups in stored.items()
         }
         return ChoiceSummary(variance // max(1, prompts), [tried.get(index, PromptFigures()) for index in indices])
 

@@ -1,9 +1,9 @@
 """The next positions with their prompts, chosen ahead of their leases by what is known of the prompts.
 
 Rules
-1. The prompts of the next `AHEAD` positions are chosen ahead, by variance (prompt_choice.py) or as the task's order
-   has them, and wait in the table `chosen_prompts`. So an environment poses them in time, and a slow process changes no
-   choice.
+1. The prompts of the next `POSITIONS_AHEAD` positions are chosen ahead, by variance (prompt_choice.py) or as the task's
+   order has them, and wait in the table `chosen_prompts`. So an environment poses them in time, and a slow process
+   changes no choice.
 2. The summary from which a position's prompt was chosen is stored with it, until the content of its last lease is
    deleted (token_storage.py). A position that is leased again has its prompt chosen again, from that summary: it is the
    same one. A change of the settings changes no position that was chosen.
@@ -21,13 +21,13 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.prompts.prompt_choice import (
     ChoiceSummary,
     candidates,
-    chosen,
+    choose_prompt,
 )
 from echo2.coordinator.prompts.prompt_records import GroupFigures, PromptRecords
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.settings.training_config import MOST_PROMPTS
 
-AHEAD: Final = 16
+POSITIONS_AHEAD: Final = 16
 _EMPTY: Final = ChoiceSummary(0, [])
 
 
@@ -53,12 +53,12 @@ class PromptWindow:
         """Choose the prompts of the next positions (rule 1). `first`: the first position after all that were leased.
         `least`: the first one that is still leased."""
         waiting = [one for one in self.waiting() if one.position >= least]
-        if not self.applied or len(waiting) >= AHEAD:
+        if not self.applied or len(waiting) >= POSITIONS_AHEAD:
             return
         last = self._database.value("SELECT max(position) FROM chosen_prompts")
         position = max(first, least, 0 if last is None else last + 1)
         with self._database.transaction():
-            for number in range(position, position + AHEAD - len(waiting)):
+            for number in range(position, position + POSITIONS_AHEAD - len(waiting)):
                 query = "INSERT INTO chosen_prompts VALUES (?, ?, 1)"
                 self._database.do(query, (number, msgspec.msgpack.encode(self._summary(number))))
         self.waiting()
@@ -68,10 +68,10 @@ class PromptWindow:
         query = "SELECT position FROM chosen_prompts WHERE waiting = 1 ORDER BY position"
         positions = [row[0] for row in self._database.all(query)]
         known = self._known
-        self._known = {one: known[one] if one in known else self._expected(one) for one in positions}
+        self._known = {one: known[one] if one in known else self._expected_prompt(one) for one in positions}
         return [WaitingPrompt(position, prompt) for position, prompt in self._known.items()]
 
-    def leased(self, position: int) -> None:
+    def on_first_lease(self, position: int) -> None:
         """Note that a position got its first lease."""
         self._database.do("UPDATE chosen_prompts SET waiting = 0 WHERE position = ?", (position,))
 
@@ -86,12 +86,12 @@ class PromptWindow:
         if summary is None:
             return None
         place = self._prompts.place(position)
-        return chosen(place.order, place.position, _decoded(summary))
+        return choose_prompt(place.order, place.position, _decode_summary(summary))
 
     def was_chosen(self, summary: bytes | None) -> bool:
         """Tell whether a prompt was chosen by its record, by the stored summary of its position; None: there is none
         (rule 3)."""
-        return summary is not None and bool(_decoded(summary).candidates)
+        return summary is not None and bool(_decode_summary(summary).candidates)
 
     def note(self, task: str, version: int, index: int, group: GroupFigures) -> None:
         """Add an accepted group to the last groups of its prompt, which was chosen, in the transaction of its
@@ -105,12 +105,12 @@ class PromptWindow:
         indices = candidates(place.order, place.position)
         return self._records.summary(place.task, place.task_version, indices)
 
-    def _expected(self, position: int) -> int:
+    def _expected_prompt(self, position: int) -> int:
         index = self.index(position)
         assert index is not None
         self._prompts.expect(position, index)
         return index
 
 
-def _decoded(summary: bytes) -> ChoiceSummary:
+def _decode_summary(summary: bytes) -> ChoiceSummary:
     return msgspec.msgpack.decode(summary, type=ChoiceSummary)

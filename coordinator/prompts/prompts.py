@@ -19,7 +19,7 @@ _ROUNDS = 4
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt of a task. `index`: in the task's train split. `tokens`: the tokens that the policy sees first."""
+    """A prompt of a task. `index`: index in the task's train split. `tokens`: the tokens that the policy sees first."""
 
     task: str
     task_version: int
@@ -28,7 +28,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class PromptPlace(NamedTuple):
-    """The place of a position in its task's own order. `position`: in that order."""
+    """The place of a position in its task's own order. `position`: position in that order."""
 
     task: str
     task_version: int
@@ -40,8 +40,8 @@ class PromptSource(Protocol):
     """A sequence of prompts without end."""
 
     def at(self, position: int, index: int | None = None) -> Prompt:
-        """Return the prompt at a position. `index`: of the task's train split; None: that of the task's order. Raises
-        `TaskFault` if the task cannot give it, `PromptPending` if it is not there yet."""
+        """Return the prompt at a position. `index`: index of the task's train split; None: that of the task's order.
+        Raises `TaskFault` if the task cannot give it, `PromptPending` if it is not there yet."""
 
     def place(self, position: int) -> PromptPlace:
         """Return the place of a position in its task's own order."""
@@ -58,7 +58,7 @@ class PromptPending(TaskFault):
 
 
 class PromptOrder:
-    """The order of the prompts of a task (rules 1 and 3). `size`: prompts in a pass. `seed`: of the order."""
+    """The order of the prompts of a task (rules 1 and 3). `size`: prompts in a pass. `seed`: seed of the order."""
 
     def __init__(self, size: int, seed: int) -> None:
         """`size`: number of training prompts. Raises ValueError if there is none."""
@@ -69,14 +69,14 @@ class PromptOrder:
     def index(self, position: int) -> int:
         """Return the index in the train split at a position."""
         pass_number, index = divmod(position, self.size)
-        return shuffled(index, self.size, b"%d/%d" % (self.seed, pass_number))
+        return shuffle_index(index, self.size, b"%d/%d" % (self.seed, pass_number))
 
 
 class TaskPrompts:
     """The train split of a pure task, as a sequence without end."""
 
     def __init__(self, task: Task, text: Tokenizer, seed: int, room: int | None = None) -> None:
-        """Set the order of prompts. `room`: as in `check_room`."""
+        """Set the order of prompts. `room`: the same as in `check_room`."""
         self._room = room
         self._task = task
         self._text = text
@@ -108,7 +108,7 @@ def check_room(task: str, index: int, tokens: Sequence[int], room: int | None) -
         )
 
 
-def shuffled(index: int, size: int, key: bytes) -> int:
+def shuffle_index(index: int, size: int, key: bytes) -> int:
     """Return the image of `index` under a keyed permutation of range(size), in constant memory.
 
     A Feistel network permutes the next even power of two. It is applied until the value falls into the range (cycle
@@ -116,12 +116,12 @@ def shuffled(index: int, size: int, key: bytes) -> int:
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     while True:
-        index = _permuted(index, half, key)
+        index = _permute_index(index, half, key)
         if index < size:
             return index
 
 
-def _permuted(index: int, half: int, key: bytes) -> int:
+def _permute_index(index: int, half: int, key: bytes) -> int:
     mask = (1 << half) - 1
     left, right = index >> half, index & mask
     for number in range(_ROUNDS):

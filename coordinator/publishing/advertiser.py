@@ -55,7 +55,7 @@ class Advertiser:
 
     async def addresses(self) -> list[str]:
         """Return the addresses under which nodes reach this coordinator."""
-        return https_identity.reached(self._run.config, self._run.peer_id, await self._inbound.addresses())
+        return https_identity.reachable_addresses(self._run.config, self._run.peer_id, await self._inbound.addresses())
 
     async def invite(self) -> str:
         """Return the invite with the present addresses. It is cached until they change: the page reads it every
@@ -64,7 +64,7 @@ class Advertiser:
             self._invited = (reached, self._run.invite(await self._inbound.addresses()))
         return self._invited[1]
 
-    async def moved(self) -> bool:
+    async def has_moved(self) -> bool:
         """Tell whether the addresses have changed since the last call."""
         before, self._reached = self._reached, await self.addresses()
         if before in (None, self._reached):

@@ -2,15 +2,15 @@
 
 Rules
 1. The plan covers every connected node that requested one; disconnected nodes are dropped when it is rebuilt. It is
-   rebuilt at most once per `SETTLE` seconds, and planning takes at most `SHARE` of the time. New nodes wait for the
-   next plan.
+   rebuilt at most once per `PLAN_SETTLE_SECONDS` seconds, and planning takes at most `PLANNING_TIME_SHARE` of the time.
+   New nodes wait for the next plan.
 2. A node's uplink is estimated from other nodes' transfer reports (coordinator/metrics/broadcast_stats.py), and is at
    most the limit that the node set. Without reports it is p2p.plan.trees.UPLINK, at the coordinator `SOURCE_UPLINK`.
-   A higher estimate is accepted at once. A lower one is accepted, in steps of `FADE`, only if the node sent less than
-   `ENOUGH` of its planned rate: a node with few children shows only a part of its uplink.
+   A higher estimate is accepted at once. A lower one is accepted, in steps of `ESTIMATE_FADE`, only if the node sent
+   less than `ENOUGH_RATE_SHARE` of its planned rate: a node with few children shows only a part of its uplink.
 3. A node feeds others only if its record (p2p/discovery/peer_records.py) has a directly dialable address. A parent that
-   a node reports as failed is excluded for that node for `APART` seconds. Other nodes keep it, so that a false report
-   affects only its sender.
+   a node reports as failed is excluded for that node for `EXCLUDED_PARENT_SECONDS` seconds. Other nodes keep it, so
+   that a false report affects only its sender.
 4. When a planned node disconnects, the plan is rebuilt, within rule 1. Every node whose parents change is told at once:
    between nodes that follow different plans there may be a cycle, in which each waits for the other.
 5. The coordinator's own children in the plan have priority at its uplink (p2p/limits/bandwidth.py), if that is limited.
@@ -34,26 +34,27 @@ from echo2.p2p.errors import P2PError, Unreachable
 from echo2.p2p.multiaddr import route_of, route_of_requester
 from echo2.p2p.network import Network
 from echo2.p2p.plan.repair import Planner
-from echo2.p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize, Plan
+from echo2.p2p.plan.trees import DEFAULT_LATENCY_SECONDS, DEFAULT_UPLINK, LinkCapacity, PayloadSize, Plan
 from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.methods import FOLLOW, PLAN
 
-SETTLE = 1.0
+PLAN_SETTLE_SECONDS = 1.0
 """Least seconds between two plans."""
-LOOK = 0.25
+NODE_POLL_SECONDS = 0.25
 """Seconds between two checks for disconnected nodes."""
-PATIENCE = 5.0
+FOLLOW_SECONDS = 5.0
 """Timeout of a "follow", seconds. A node that misses a "follow" requests the plan later by itself."""
-SHARE = 0.1
+PLANNING_TIME_SHARE = 0.1
 """Largest share of the time that planning takes (rule 1)."""
-APART = 300.0
+EXCLUDED_PARENT_SECONDS = 300.0
 """Seconds for which a parent that a node reported as failed is excluded for it (rule 3)."""
-FADE = 0.9
-ENOUGH = 0.8
-"""Rule 2: a lower estimate is at least `FADE` times the former one, and accepted below `ENOUGH` of the plan's rate."""
+ESTIMATE_FADE = 0.9
+ENOUGH_RATE_SHARE = 0.8
+"""Rule 2: a lower estimate is at least `ESTIMATE_FADE` times the former one, and accepted below `ENOUGH_RATE_SHARE` of
+the plan's rate."""
 SOURCE_UPLINK = 12_500_000.0
 """The coordinator's uplink if no limit is set, bytes per second: 100 Mbit/s."""
-MOST = 65_536
+MOST_PLAN_NODES = 65_536
 """Nodes in a plan."""
 
 log = structlog.get_logger("coordinator")
@@ -86,8 +87,8 @@ class PlanInputs:
 
 class BroadcastPlanner:
     """The plan of the connected nodes, and the handler of "plan". `uplink`: the coordinator's own limit, bytes per
-    second; None: no limit. `enabled`: if False, every plan is empty. `clock`: monotonic seconds. `seed`: of the planner
-    (p2p/plan/repair.py)."""
+    second; None: no limit. `enabled`: if False, every plan is empty. `clock`: monotonic seconds. `seed`: seed of the
+    planner (p2p/plan/repair.py)."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class BroadcastPlanner:
         """Estimated uplinks, bytes per second."""
         self._made_at = -math.inf
         self._due = -math.inf
-        self.look_seconds = LOOK
+        self.look_seconds = NODE_POLL_SECONDS
         self._making = asyncio.Lock()
         PLAN.serve(network.handlers, self.answer)
 
@@ -128,7 +129,7 @@ class BroadcastPlanner:
         """The estimated uplink per peer, bytes per second (rule 2)."""
         return MappingProxyType(self._believed)
 
-    def excluded(self, peer: str) -> set[str]:
+    def excluded_parents(self, peer: str) -> set[str]:
         """Return the parents that are excluded for a node (rule 3)."""
         return set(self._nodes[peer].excluded)
 
@@ -153,14 +154,14 @@ class BroadcastPlanner:
             return PlanResponse()
         node = self._nodes.get(peer)
         if node is None:
-            if len(self._nodes) >= MOST:
+            if len(self._nodes) >= MOST_PLAN_NODES:
                 raise Unreachable("the plan is full")
             node = self._nodes[peer] = _Node(ask, None)
         node.ask = ask
         node.known = self._inputs.record(peer)
         failed = set(ask.failed).intersection(self.plan.parents.get(peer, ()))
-        node.excluded |= dict.fromkeys(failed, self._clock() + APART)
-        await self._settled(peer, bool(failed))
+        node.excluded |= dict.fromkeys(failed, self._clock() + EXCLUDED_PARENT_SECONDS)
+        await self._await_plan(peer, bool(failed))
         return self._place(peer, node)
 
     def _place(self, peer: str, node: _Node) -> PlanResponse:
@@ -171,13 +172,13 @@ class BroadcastPlanner:
 
     async def _tell(self, peer: str, node: _Node) -> None:
         try:
-            await FOLLOW.ask(self._rpc, peer, self._place(peer, node), timeout=PATIENCE)
+            await FOLLOW.ask(self._rpc, peer, self._place(peer, node), timeout=FOLLOW_SECONDS)
         except P2PError as error:
             log.debug("follow not delivered", node=peer, reason=str(error))
         finally:
             node.telling = False
 
-    async def _settled(self, peer: str, changed: bool) -> None:
+    async def _await_plan(self, peer: str, changed: bool) -> None:
         """Wait until the plan includes `peer` and its reports."""
         asked_at = self._clock()
         async with self._making:
@@ -200,7 +201,7 @@ class BroadcastPlanner:
         uplink = min(self._believed[self._links.peer_id], self._limit)
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
-        self._due = self._made_at + max(SETTLE, (self._made_at - now) / SHARE)
+        self._due = self._made_at + max(PLAN_SETTLE_SECONDS, (self._made_at - now) / PLANNING_TIME_SHARE)
         source = self._links.peer_id
         await self._exchange.follow((), [peer for peer, parents in plan.parents.items() if source in parents])
         log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
@@ -210,14 +211,14 @@ class BroadcastPlanner:
         plan = self.plan
         fed = Counter(up for ups in plan.parents.values() for up in ups)
         for peer in (self._links.peer_id, *self._nodes):
-            believed = self._believed.setdefault(peer, UPLINK)
+            believed = self._believed.setdefault(peer, DEFAULT_UPLINK)
             rate = shown.get(peer)
             if rate is None or rate == self._shown.get(peer):
                 continue
             if rate > believed:
                 self._believed[peer] = rate
-            elif rate < ENOUGH * fed[peer] * plan.rate / plan.stripes:
-                self._believed[peer] = max(rate, FADE * believed)
+            elif rate < ENOUGH_RATE_SHARE * fed[peer] * plan.rate / plan.stripes:
+                self._believed[peer] = max(rate, ESTIMATE_FADE * believed)
         here = {self._links.peer_id, *self._nodes}
         self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
@@ -227,6 +228,6 @@ class BroadcastPlanner:
         return LinkCapacity(
             uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),
             downlink=ask.downlink or math.inf,
-            latency=ask.latency / 1000 if ask.latency is not None else LATENCY,
+            latency=ask.latency / 1000 if ask.latency is not None else DEFAULT_LATENCY_SECONDS,
             dialable=any(route_of(address) == "direct" for address in addresses),
         )

@@ -4,8 +4,8 @@ Rules
 1. Each hello and acknowledgement tells the number and hash of the newest head that the node took. One that this ledger
    signed under that number is no news.
 2. Any other is a claim, and a claim costs nothing. So the node is asked for the head itself, at most one node per
-   `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most `WAITING`
-   claims of each kind wait, and further ones are dropped until a later message.
+   `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most
+   `MOST_WAITING_CLAIMS` claims of each kind wait, and further ones are dropped until a later message.
 3. A head that the ledger's key signed under the run's Roots, with another payload than this ledger's, is evidence: the
    first is stored and logged as an error, and page and status show it, as long as its signature counts under the newest
    Root. Any other answer is logged at level info and forgotten. Other signatures beside the ledger's change no head.
@@ -13,9 +13,9 @@ Rules
    of a later one: the run pauses instead, and says why.
    The newest head that a node shows is kept. From it a new log can begin (coordinator/accounts/run_logs.py), after
    which heads of the logs before are no evidence any more, unless that log has another head of the same number.
-5. For the same reason a run that published before signs none for `SETTLE` after a start, in which its nodes greet it,
-   also where its ledger has no heads: run.sqlite may be lost. After a restore
-   (coordinator/ledger_files/ledger_backup.py) it signs none for `QUIET`.
+5. For the same reason a run that published before signs none for `START_SETTLE_MS` after a start, in which its nodes
+   greet it, also where its ledger has no heads: run.sqlite may be lost. After a restore
+   (coordinator/ledger_files/ledger_backup.py) it signs none for `RESTORED_QUIET_MS`.
 6. A node that found a fork shows both heads unasked, before it ends. Each counts by rule 3; once there is evidence,
    none is looked at. Documents of restored logs that it shows are looked at by two_logs.py.
 """
@@ -31,7 +31,7 @@ import structlog
 from echo2.coordinator.accounts import run_logs, two_logs
 from echo2.coordinator.accounts.fork_evidence import evidence, head_of, newest_head
 from echo2.coordinator.accounts.key_accounts import account_of
-from echo2.coordinator.accounts.run_logs import FOREIGN, RESTORED
+from echo2.coordinator.accounts.run_logs import FOREIGN_HEAD_FACT, RESTORED_FACT
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.errors import P2PError
@@ -45,12 +45,12 @@ from echo2.protocol.restored_logs import LogChain
 
 ASK_EVERY: Final = 2.0
 """Seconds between two nodes that are asked."""
-PATIENCE: Final = 15.0
+HEAD_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for an answer."""
-WAITING: Final = 64
-SETTLE: Final = 60_000
+MOST_WAITING_CLAIMS: Final = 64
+START_SETTLE_MS: Final = 60_000
 """Milliseconds (rule 5)."""
-QUIET: Final = 3_600_000
+RESTORED_QUIET_MS: Final = 3_600_000
 """Milliseconds (rule 5): nodes that are offline for a moment, or put off by their backoff, come back within."""
 _TOLD_FACT: Final = "held_head"
 
@@ -80,12 +80,12 @@ class ForeignHeads:
         """Tell whether no head is signed now (rules 4 and 5)."""
         if self._beyond() or self._two_logs():
             return True
-        restored = self._database.fact(RESTORED) is not None
+        restored = self._database.fact(RESTORED_FACT) is not None
         if not (restored or self._settles):
             return False
         if now < self._started:  # the clock was set back
             self._started = now
-        if now - self._started < (QUIET if restored else SETTLE):
+        if now - self._started < (RESTORED_QUIET_MS if restored else START_SETTLE_MS):
             return True
         self._settles = False
         if restored:
@@ -95,14 +95,14 @@ class ForeignHeads:
 
     def _beyond(self) -> bool:
         """Tell whether there is evidence of a later head; drop what no longer verifies (rule 3)."""
-        sealed: bytes | None = self._database.fact(FOREIGN)
+        sealed: bytes | None = self._database.fact(FOREIGN_HEAD_FACT)
         if sealed is None:
             return False
         if self._chain != len(self._run.chain):
             try:
                 open_kept(sealed, "ledgerhead", self._run.chain)
             except P2PError as error:
-                self._database.do("DELETE FROM facts WHERE name = ?", (FOREIGN,))
+                self._database.do("DELETE FROM facts WHERE name = ?", (FOREIGN_HEAD_FACT,))
                 _log.info("evidence of another ledger head no longer counts", reason=str(error))
                 return False
             self._chain = len(self._run.chain)
@@ -115,27 +115,27 @@ class ForeignHeads:
             _log.info("evidence of two restored logs no longer counts", reason=why)
         return bool(two_logs.evidence(self._database))
 
-    def told(self, peer: str, head: HeadReference) -> None:
+    def on_claim(self, peer: str, head: HeadReference) -> None:
         """Take what a node says that it holds (rules 1 and 2)."""
-        if self._signed(head):
+        if self._has_own_signature(head):
             self._hold(head.number)
             return
-        known: bytes | None = self._database.fact(FOREIGN)
+        known: bytes | None = self._database.fact(FOREIGN_HEAD_FACT)
         if known is not None and head.number <= head_of(known).number:
             return
         claims = self._workers if account_of(self._database, public_key(peer)).accepted else self._others
-        if peer in claims or len(claims) < WAITING:
+        if peer in claims or len(claims) < MOST_WAITING_CLAIMS:
             claims[peer] = head
             self._claimed.set()
 
-    def shown(self, peer: str, heads: Sequence[bytes]) -> None:
+    def on_evidence(self, peer: str, heads: Sequence[bytes]) -> None:
         """Take sealed documents that a peer shows as evidence of a fork (rule 6)."""
         logs = list[bytes]()
         for sealed in heads:
             try:
                 if two_logs.is_log(sealed):
                     logs.append(sealed)
-                elif self._database.fact(FOREIGN) is None:
+                elif self._database.fact(FOREIGN_HEAD_FACT) is None:
                     self._take(peer, sealed)
             except P2PError as error:
                 _log.info("peer shows a ledger head as evidence that does not verify", node=peer, reason=str(error))
@@ -160,7 +160,7 @@ class ForeignHeads:
             peer, head = (self._workers or self._others).popitem(last=False)
             if not (self._workers or self._others):
                 self._claimed.clear()
-            if not self._signed(head):
+            if not self._has_own_signature(head):
                 await self._ask(peer)
                 await asyncio.sleep(ASK_EVERY)
 
@@ -169,14 +169,14 @@ class ForeignHeads:
         if number > newest_held(self._database):
             self._database.set_fact(_TOLD_FACT, number)
 
-    def _signed(self, head: HeadReference) -> bool:
+    def _has_own_signature(self, head: HeadReference) -> bool:
         sealed = self._database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (head.number,))
         return sealed is not None and hashlib.sha256(sealed).digest() == head.hash
 
     async def _ask(self, peer: str) -> None:
         try:
             request = LedgerRequest(log=self._logs().newest)
-            answer = await LEDGER.ask(self._rpc, peer, request, timeout=PATIENCE)
+            answer = await LEDGER.ask(self._rpc, peer, request, timeout=HEAD_ANSWER_SECONDS)
             for grown in answer.heads[:1]:
                 self._take(peer, grown.sealed)
         except P2PError as error:
@@ -190,7 +190,7 @@ class ForeignHeads:
         elif self._former(head):
             _log.info("node has yet to take the restored log", node=peer, head=head.number)
         elif self._newer(head):
-            self._database.set_fact(FOREIGN, sealed)
+            self._database.set_fact(FOREIGN_HEAD_FACT, sealed)
             if self._beyond():
                 self._pause(evidence(self._database))
             _log.error(
@@ -204,7 +204,7 @@ class ForeignHeads:
 
     def _newer(self, head: LedgerHead) -> bool:
         """Tell whether a head is evidence beyond that which is stored."""
-        known: bytes | None = self._database.fact(FOREIGN)
+        known: bytes | None = self._database.fact(FOREIGN_HEAD_FACT)
         return known is None or head.number > max(head_of(known).number, newest_head(self._database))
 
 

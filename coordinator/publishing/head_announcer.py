@@ -52,7 +52,7 @@ class HeadAnnouncer:
         self.on_announce = on_announce
         self._changed = asyncio.Event()
         self.sealed: bytes | None = None
-        self._head = self._restored()
+        self._head = self._restored_head()
 
     def sign_with(self, signing: Signing) -> None:
         """Switch to the keys of a newer Root, for the Heads to come."""
@@ -99,7 +99,7 @@ class HeadAnnouncer:
         before = -1 if self._head is None else self._head.sequence
         return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
 
-    def _restored(self) -> Head | None:
+    def _restored_head(self) -> Head | None:
         """Return the last Head, for its sequence; None if there is none. Serve it again only if the present channel key
         signed it."""
         signing = self._signing

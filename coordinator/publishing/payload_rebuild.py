@@ -4,7 +4,7 @@ Rules
 1. Only payloads of edges signed here are rebuilt, only if the weights at their ends can be read from the store
    (stored_weights.py), one at a time: other or repeated requests cost nothing.
 2. A rebuilt payload is served only if its hash is that of the signed Edge, so its bytes are the original ones.
-3. A rebuilt payload stays for at least `KEPT` seconds, so that the requesting node can fetch it.
+3. A rebuilt payload stays for at least `REBUILT_KEPT_SECONDS` seconds, so that the requesting node can fetch it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from echo2.weights.edges import rebuild
 from echo2.weights.errors import WeightsError
 from echo2.weights.store import Store
 
-KEPT: Final = 3600.0
+REBUILT_KEPT_SECONDS: Final = 3600.0
 """Seconds (rule 3)."""
 
 log = structlog.get_logger("coordinator")
@@ -49,8 +49,10 @@ class PayloadRebuilder:
         return {edge.payload_hash for edge in self._edges() if edge.base_root in roots and edge.root in roots}
 
     def recent(self) -> set[bytes]:
-        """Return the hashes of the payloads that were rebuilt in the last `KEPT` seconds (rule 3)."""
-        self._rebuilt_at = {digest: at for digest, at in self._rebuilt_at.items() if self._clock() - at < KEPT}
+        """Return the hashes of the payloads that were rebuilt in the last `REBUILT_KEPT_SECONDS` seconds (rule 3)."""
+        self._rebuilt_at = {
+            digest: at for digest, at in self._rebuilt_at.items() if self._clock() - at < REBUILT_KEPT_SECONDS
+        }
         return set(self._rebuilt_at)
 
     async def run(self, share: Callable[[list[Edge]], Awaitable[None]]) -> None:

@@ -11,7 +11,8 @@ from echo2.weights.store import StoredDocument
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published version. `root`: its content root. `version_hash`, `index_hash`: of its Version and EdgeIndex."""
+    """A published version. `root`: its content root. `version_hash`, `index_hash`: version hash and index hash of its
+    Version and EdgeIndex."""
 
     era: int
     version: int

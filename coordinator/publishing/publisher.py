@@ -10,12 +10,12 @@ Rules
    transaction of the store: nodes no longer accept the former key.
 3. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
    the payloads are shared: other tasks read both while a thread stores files.
-4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use, the newest full edge, and the
-   newest edge from its version (the *anchor*). They keep the edges of a path from nothing to the oldest in use and to
-   each further version that is asked for; to the first version of the window within the budgets alone. Documents of
-   these are always kept. No node needs anything else: an index lists newer edges only, and a node that joins or has an
-   older version starts from the anchor or the full edge. run.sqlite keeps the root of every version. So a publication,
-   a check of the disk and a start cost the same after any number of versions.
+4. Memory and store keep the newest `KEPT_VERSIONS` versions and those back to the oldest in use, the newest full edge,
+   and the newest edge from its version (the *anchor*). They keep the edges of a path from nothing to the oldest in use
+   and to each further version that is asked for; to the first version of the window within the budgets alone. Documents
+   of these are always kept. No node needs anything else: an index lists newer edges only, and a node that joins or has
+   an older version starts from the anchor or the full edge. run.sqlite keeps the root of every version. So a
+   publication, a check of the disk and a start cost the same after any number of versions.
    a. The latest version alone has a snapshot, and one that is to be published again until then (`whole`): all others
       are read through payloads (stored_weights.py). The former snapshot is dropped once its successor is published.
    b. Payloads take at most `PAYLOAD_SHARE` of a snapshot, the oldest are dropped first; those of paths above, of the
@@ -58,13 +58,13 @@ from echo2.weights.store import Store, StoredFile
 from echo2.weights.update_path import path_to, reachable
 from echo2.weights.virtual_snapshot import write_out
 
-REACH = 128
+REACH_EDGES = 128
 """Newest edges that an EdgeIndex lists, beside the full edge and the anchor: within them a node updates by diffs."""
-WINDOW = 1024
+KEPT_VERSIONS = 1024
 """Versions whose documents and payloads are kept; a verdict under one of them can be repeated."""
-RESTORED = 4 * WINDOW
+MOST_RESTORED_VERSIONS = 4 * KEPT_VERSIONS
 """Most versions that a start reads."""
-EARLIER = 1024
+MOST_EARLIER_EDGES = 1024
 """Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
 PAYLOAD_SHARE = 1.0
 LEAST_PAYLOADS = 1 << 20
@@ -209,7 +209,8 @@ class Publisher:
         self, oldest: tuple[int, int], budget: int, payloads: int, kept: Collection[tuple[int, int]] = ()
     ) -> None:
         """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads (or less, rule 4b).
-        `oldest`: (era, version) of the oldest version in use. `kept`: of further versions that can be read afterwards.
+        `oldest`: (era, version) of the oldest version in use. `kept`: numbers of further versions that can be read
+        afterwards.
 
         Payloads are dropped oldest first. Versions and edges outside rule 4 are removed. During a publication this does
         nothing: the files of the new version are in the store before `versions` has it."""
@@ -228,9 +229,9 @@ class Publisher:
                     await self._exchange.unshare(file.hash)
 
     def _window(self, oldest: tuple[int, int]) -> list[Published]:
-        """Return the newest `WINDOW` versions, and those back to `oldest`."""
-        older = self.versions[:-WINDOW]
-        return [one for one in older if (one.era, one.version) >= oldest] + self.versions[-WINDOW:]
+        """Return the newest `KEPT_VERSIONS` versions, and those back to `oldest`."""
+        older = self.versions[:-KEPT_VERSIONS]
+        return [one for one in older if (one.era, one.version) >= oldest] + self.versions[-KEPT_VERSIONS:]
 
     def _forget(self, window: list[Published], path: set[Edge]) -> None:
         """Remove versions and edges outside rule 4 from memory, before their files, so that none is offered."""
@@ -304,7 +305,7 @@ class Publisher:
     def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
         """Put the files into the store, then the signed documents. Return the version, and each edge with its
         document's hash and its payload's manifest. Blocks; it changes nothing that the event loop reads."""
-        snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
+        snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopt_file(Path(export.snapshot)))
         opened = Snapshot(snapshot, root=export.root)
         edges = [self._edge(era, export, edge) for edge in export.edges]
         known = self._edges | {digest: edge for digest, edge, _ in edges}
@@ -347,8 +348,8 @@ class Publisher:
 
     def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge, Manifest]:
         payload = Path(edge.payload)
-        manifest = edge.hashed or chunks.hashed(payload)  # rule 5
-        stored = self._store.put_payload(era, export.version, manifest.hash, self._adopted(payload))
+        manifest = edge.hashed or chunks.hash_payload(payload)  # rule 5
+        stored = self._store.put_payload(era, export.version, manifest.hash, self._adopt_file(payload))
         # If the store already has a file of that name, it keeps it; the chunk hashes are of the learner's file.
         known: Manifest = manifest if stored.samefile(payload) else bare(manifest)
         document = Edge(
@@ -368,16 +369,16 @@ class Publisher:
 
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
         """Return the hashes of the edges for a follower's update path, if their payloads can be served: the newest full
-        edge, the newest edge from its version (the anchor), and the newest `REACH`."""
+        edge, the newest edge from its version (the anchor), and the newest `REACH_EDGES`."""
         signed = self._signed_edges(edges)
-        return list(dict.fromkeys([*_entrances(signed), *list(signed)[-REACH:]]))
+        return list(dict.fromkeys([*_entrances(signed), *list(signed)[-REACH_EDGES:]]))
 
     def _signed_edges(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
         """Return the edges whose payloads are stored or can be rebuilt."""
         payloads = {file.hash for file in self._store.payloads()} | self._rebuilder.possible()
         return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
 
-    def _adopted(self, path: Path) -> Path:
+    def _adopt_file(self, path: Path) -> Path:
         """Link one of the learner's files, or copy it where links are refused: the store moves what this returns, and
         the learner keeps its file."""
         target = self._store.scratch(path.name)
@@ -404,7 +405,7 @@ class Publisher:
     def _restored_edges(self) -> dict[bytes, Edge]:
         keys = self._signing.policies
         since = next(((one.era, one.version) for one in self.versions[1:]), (0, 0))
-        documents = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
+        documents = [one for one in self._store.oldest("edge", MOST_EARLIER_EDGES) if (one.era, one.version) < since]
         return {
             stored.hash: Edge.from_bytes(verify_envelope(stored.sealed, "edge", self._signing.run, keys))
             for stored in [*documents, *self._store.documents("edge", since)]
@@ -417,7 +418,7 @@ class Publisher:
         return document is None or self._signing.by_policy(document, "version")
 
     def _restored_versions(self) -> list[Published]:
-        documents = self._store.newest("published", RESTORED)
+        documents = self._store.newest("published", MOST_RESTORED_VERSIONS)
         first = [one for one in self._store.oldest("published", 1) if one not in documents[:1]]
         return [Published.of(one) for one in [*first, *documents]]
 

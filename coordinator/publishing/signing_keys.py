@@ -35,14 +35,14 @@ class Signing:
 
     def by_policy(self, sealed: bytes, kind: str) -> bool:
         """Tell whether the present policy key signed a document of this kind and run. Raises `Malformed`."""
-        return _signed(sealed, kind, self.run, self.policy)
+        return _is_signed(sealed, kind, self.run, self.policy)
 
     def by_channel(self, sealed: bytes, kind: str) -> bool:
         """Tell whether the present channel key signed a document of this kind and run. Raises `Malformed`."""
-        return _signed(sealed, kind, self.run, self.channel)
+        return _is_signed(sealed, kind, self.run, self.channel)
 
 
-def _signed(sealed: bytes, kind: str, run: bytes, key: Ed25519PrivateKey) -> bool:
+def _is_signed(sealed: bytes, kind: str, run: bytes, key: Ed25519PrivateKey) -> bool:
     try:
         verify_envelope(sealed, kind, run, [public_bytes(key)])
     except BadSignature:

@@ -23,7 +23,7 @@ _BIC: Final = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
 
 
 class Debtor(NamedTuple):
-    """The operator's account. `bic`: of its bank; empty: the bank knows by the IBAN."""
+    """The operator's account. `bic`: BIC of its bank; empty: the bank knows by the IBAN."""
 
     name: str
     iban: str

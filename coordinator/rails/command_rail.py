@@ -5,7 +5,7 @@ Rules
    `cancel`. It reads one JSON object from its standard input: `key`, `account`, `amount` (minor units), `currency`. The
    account stands in no argument, as every user of the machine can read those.
 2. It writes one JSON object to its standard output (coordinator/rails/provider_words.py) and ends with status 0 within
-   `PATIENCE` seconds. Anything else is `unknown`, and the whole process group is killed.
+   `CALL_SECONDS` seconds. Anything else is `unknown`, and the whole process group is killed.
 3. It gets no variables but PATH, HOME and LANG: no passphrase of the run's keys.
 4. It must pay once where it is called twice with one key. Where it cannot, payout.resend_hours is 0.
 """
@@ -24,7 +24,7 @@ from echo2.coordinator.rails.provider_words import MOST_BYTES, unknown
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.runtime.errors import LocalFault
 
-PATIENCE: Final = 60.0
+CALL_SECONDS: Final = 60.0
 """Seconds for one call."""
 _VARIABLES: Final = ("PATH", "HOME", "LANG")
 
@@ -32,7 +32,7 @@ _VARIABLES: Final = ("PATH", "HOME", "LANG")
 class CommandRail:
     """A rail that calls a program. `patience`: seconds per call."""
 
-    def __init__(self, program: str, currency: str, patience: float = PATIENCE) -> None:
+    def __init__(self, program: str, currency: str, patience: float = CALL_SECONDS) -> None:
         """Check the program. Raises `LocalFault`."""
         path = Path(program)
         if not path.is_absolute() or not path.is_file() or not os.access(path, os.X_OK):
@@ -85,11 +85,11 @@ class CommandRail:
         except TimeoutError:
             return None, f"the program gave no answer within {self._patience:g} s"
         finally:
-            await _ended(process)
+            await _end_program(process)
         return (data, "") if code == 0 else (None, f"the program ended with status {code}")
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _end_program(process: asyncio.subprocess.Process) -> None:
     """Kill a program that still runs, and wait for its end. asyncio sees that only once its output was read."""
     assert process.stdout is not None
     if process.returncode is None:

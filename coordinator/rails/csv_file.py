@@ -13,14 +13,14 @@ from echo2.coordinator.rails.file_rail import FileFormat, PaymentBatch
 from echo2.protocol.payee_accounts import FORMULA
 
 _BLANKS: Final = "".join(map(chr, range(33))) + "\x7f\xa0\u200b\ufeff"
-_WIDE: Final = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
+_WIDE_CHARACTERS: Final = ("\uff1d", "\uff0b", "\uff0d", "\uff20")
 """The full-width forms of the formula characters, which some spreadsheets take for them."""
 
 
 def cell(text: str) -> str:
     """Return a quoted cell (rules 1 and 2)."""
     inner = text.lstrip(_BLANKS)
-    risky = inner.startswith((*FORMULA, *_WIDE, "|", "%")) or text[:1] in ("\t", "\r", "\n")
+    risky = inner.startswith((*FORMULA, *_WIDE_CHARACTERS, "|", "%")) or text[:1] in ("\t", "\r", "\n")
     return '"' + ("'" if risky else "") + text.replace('"', '""') + '"'
 
 

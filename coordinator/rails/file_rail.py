@@ -49,7 +49,8 @@ class PaymentBatch(NamedTuple):
 
 
 class FileFormat(NamedTuple):
-    """A kind of file. `suffix`: of its name. `render`: a batch -> the file's bytes. `check`: raises `BadAccount`."""
+    """A kind of file. `suffix`: suffix of its name. `render`: a batch -> the file's bytes. `check`: raises
+    `BadAccount`."""
 
     suffix: str
     render: Callable[[PaymentBatch], bytes]
@@ -216,6 +217,6 @@ def _result(row: Sequence[str]) -> tuple[str, RailAnswer]:
     key, outcome, amount, reference = row
     return key, RailAnswer(
         "done" if outcome == "confirmed" else "returned",
-        minor_units.parsed(amount),
+        minor_units.parse_amount(amount),
         reference=printable(reference[:100]),
     )

@@ -34,7 +34,7 @@ from echo2.coordinator.rails.provider_words import MOST_BYTES, unknown
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.runtime.errors import LocalFault
 
-PATIENCE: Final = 30.0
+CALL_SECONDS: Final = 30.0
 """Seconds for one call."""
 MOST_WAIT: Final = 3600
 """Seconds: most of a `Retry-After` that is believed."""
@@ -42,7 +42,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
 class Reply(NamedTuple):
-    """The reply of a server. `body`: at most one byte more than is read."""
+    """The reply of a server. `body`: body at most one byte more than is read."""
 
     status: int
     body: bytes
@@ -146,8 +146,8 @@ def read_token(path: Path) -> str:
 
 
 @asynccontextmanager
-async def connected(
-    url: str, credentials: Path, tls: ssl.SSLContext | None = None, patience: float = PATIENCE
+async def connect_provider(
+    url: str, credentials: Path, tls: ssl.SSLContext | None = None, patience: float = CALL_SECONDS
 ) -> AsyncIterator[Exchange]:
     """Yield the exchange with a provider (rules 2 and 3). `tls`: None: the system's authorities. Raises
     `LocalFault`."""

@@ -14,7 +14,7 @@ def decimal(amount: int) -> str:
     return f"{sign}{amount // 100}.{amount % 100:02}"
 
 
-def parsed(text: str) -> int:
+def parse_amount(text: str) -> int:
     """Return the amount that a text such as "12.34" states. Raises `LocalFault`."""
     match = _DECIMAL.fullmatch(text)
     if match is None:

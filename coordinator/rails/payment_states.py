@@ -61,14 +61,14 @@ class Decision(NamedTuple):
     question: Question = ""
 
 
-WAIT: Final = Decision("wait")
+WAIT_DECISION: Final = Decision("wait")
 
 
 def after_send(payment: Payment, answer: RailAnswer) -> Decision:
     """Decide after the answer to `send`."""
     if answer.word in ("unknown", "refused", "absent"):
         return Decision("ask")
-    return _told(payment, answer)
+    return _decide_answer(payment, answer)
 
 
 def after_status(
@@ -77,29 +77,29 @@ def after_status(
     """Decide after the answer to `status` or `cancel`. `refused`: the call to `send` just before was refused."""
     if answer.word == "absent" and payment.state == "sent":
         return _absent(payment, now, terms, refused=refused)
-    decision = _told(payment, answer)
+    decision = _decide_answer(payment, answer)
     late = payment.state == "sent" and now - payment.at >= terms.patience
-    return _asked(payment, "silence") if late and decision is WAIT else decision
+    return _decide_question(payment, "silence") if late and decision is WAIT_DECISION else decision
 
 
-def _told(payment: Payment, answer: RailAnswer) -> Decision:
+def _decide_answer(payment: Payment, answer: RailAnswer) -> Decision:
     if answer.word not in ("done", "returned"):
-        return WAIT
+        return WAIT_DECISION
     if answer.amount != payment.amount:
-        return _asked(payment, "amount")
+        return _decide_question(payment, "amount")
     if payment.state == "returned":
-        return _asked(payment, "contradiction") if answer.word == "done" else WAIT
+        return _decide_question(payment, "contradiction") if answer.word == "done" else WAIT_DECISION
     if answer.word == "returned":
         return Decision("returned")
-    return Decision("confirmed") if payment.state == "sent" else WAIT
+    return Decision("confirmed") if payment.state == "sent" else WAIT_DECISION
 
 
 def _absent(payment: Payment, now: int, terms: PaymentTerms, *, refused: bool) -> Decision:
     if refused:
         return Decision("returned")
     again = 0 <= now - payment.at < terms.resend and not payment.restored
-    return Decision("send") if again else _asked(payment, "absent")
+    return Decision("send") if again else _decide_question(payment, "absent")
 
 
-def _asked(payment: Payment, question: Question) -> Decision:
-    return WAIT if payment.question else Decision("question", question)
+def _decide_question(payment: Payment, question: Question) -> Decision:
+    return WAIT_DECISION if payment.question else Decision("question", question)

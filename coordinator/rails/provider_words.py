@@ -36,7 +36,7 @@ _quoted = msgspec.json.Decoder(_Quoted).decode
 
 
 def unknown(why: str) -> RailAnswer:
-    """Return the answer `unknown`. `why`: for people; foreign text in it is made printable and cut."""
+    """Return the answer `unknown`. `why`: reason for people; foreign text in it is made printable and cut."""
     return RailAnswer("unknown", why=printable(why)[:MOST_WHY])
 
 

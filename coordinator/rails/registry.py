@@ -17,7 +17,7 @@ from echo2.coordinator.rails.bank_file import Debtor, bank_format
 from echo2.coordinator.rails.command_rail import CommandRail
 from echo2.coordinator.rails.csv_file import csv_format
 from echo2.coordinator.rails.file_rail import FileFormat, FileRail
-from echo2.coordinator.rails.https_rail import HttpsRail, connected
+from echo2.coordinator.rails.https_rail import HttpsRail, connect_provider
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.points_rail import PointsRail
 from echo2.coordinator.rails.rail import Rail
@@ -49,15 +49,15 @@ def account_check(settings: PayoutSection) -> Callable[[str], None]:
 
 @asynccontextmanager
 async def open_rail(settings: PayoutSection, folder: Path, clock: Callable[[], int]) -> AsyncIterator[Rail]:
-    """Yield the rail that the settings name. `folder`: for the files of rails that write some. `clock`: ms. Raises
-    `LocalFault` for settings that do not suffice."""
+    """Yield the rail that the settings name. `folder`: folder for the files of rails that write some. `clock`: ms.
+    Raises `LocalFault` for settings that do not suffice."""
     match settings.rail:
         case "points":
             yield PointsRail()
         case "command":
             yield CommandRail(settings.command, settings.currency)
         case "https":
-            async with connected(settings.url, Path(settings.credentials)) as exchange:
+            async with connect_provider(settings.url, Path(settings.credentials)) as exchange:
                 yield HttpsRail(exchange, settings.currency)
         case "csv" | "bank":
             rail = FileRail(folder / settings.rail, _file_format(settings), clock)
@@ -83,13 +83,14 @@ def check_rail(settings: PayoutSection, folder: Path) -> None:
 
 def stated_outcomes(settings: PayoutSection, folder: Path) -> tuple[Path, Collection[str]]:
     """Return the file of outcomes that a person writes, and the keys that it names; none by a rail of no files.
-    `folder`: as of `open_rail`. Raises `LocalFault`."""
+    `folder`: the same as in `open_rail`. Raises `LocalFault`."""
     path = folder / settings.rail / file_rail.RESULTS
     return path, file_rail.read_results(path) if settings.rail in FILES else ()
 
 
 def written_files(settings: PayoutSection, folder: Path) -> set[Path]:
-    """Return the files of payments that a rail of files has written; none by another. `folder`: as of `open_rail`."""
+    """Return the files of payments that a rail of files has written; none by another. `folder`: the same as in
+    `open_rail`."""
     return set((folder / settings.rail).glob("payments-*")) if settings.rail in FILES else set()
 
 

@@ -12,7 +12,7 @@ import difflib
 from typing import NamedTuple
 
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.engines.registry import AUTO, find, is_exact, known
+from echo2.engines.registry import AUTO_ENGINE, engine_names, find, is_exact
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.settings import SettingsFault
 
@@ -27,7 +27,7 @@ class AdmittedClass(NamedTuple):
     @property
     def name(self) -> str:
         """The class as far as it is known."""
-        return "/".join(part for part in self if part != AUTO)
+        return "/".join(part for part in self if part != AUTO_ENGINE)
 
 
 def admitted_classes(settings: RunSection) -> list[AdmittedClass]:
@@ -35,7 +35,7 @@ def admitted_classes(settings: RunSection) -> list[AdmittedClass]:
     classes = dict[AdmittedClass, None]()
     for one in settings.engines:
         name, dtype, device, *_ = [*parts(one), "", ""]
-        classes[AdmittedClass(name, dtype or settings.compute_dtype, device or AUTO)] = None
+        classes[AdmittedClass(name, dtype or settings.compute_dtype, device or AUTO_ENGINE)] = None
     return list(classes)
 
 
@@ -47,7 +47,7 @@ def closed_classes(settings: RunSection) -> list[AdmittedClass]:
 def exact_devices(admitted: AdmittedClass) -> list[str]:
     """Return the devices on which an admitted class that names none is exact, and so open without a Calibration."""
     row = find(admitted.engine)
-    devices = row.devices if row is not None and admitted.device == AUTO else ()
+    devices = row.devices if row is not None and admitted.device == AUTO_ENGINE else ()
     return [device for device in devices if is_exact(f"{admitted.name}/{device}")]
 
 
@@ -55,7 +55,7 @@ def check_admitted(settings: RunSection) -> None:
     """Check the admitted classes against rule 2. Raises `SettingsFault`."""
     for one in admitted_classes(settings):
         row = find(one.engine)
-        if row is None and (nearest := difflib.get_close_matches(one.engine, known(), 1)):
+        if row is None and (nearest := difflib.get_close_matches(one.engine, engine_names(), 1)):
             raise SettingsFault(f"run.engines admits {one.name}: there is no such engine; did you mean {nearest[0]}?")
         if row is None and one.dtype != "float32":
             raise SettingsFault(
@@ -66,5 +66,5 @@ def check_admitted(settings: RunSection) -> None:
             raise SettingsFault(
                 f"run.engines admits {one.name}, but {row.name} computes in {' or '.join(row.dtypes)} alone"
             )
-        if row is not None and one.device not in (AUTO, *row.devices):
+        if row is not None and one.device not in (AUTO_ENGINE, *row.devices):
             raise SettingsFault(f"run.engines admits {one.name}, but {row.name} computes on {', '.join(row.devices)}")

@@ -16,20 +16,20 @@ import blake3
 import msgspec
 
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
-from echo2.tasks.chat import PLAIN, ChatSettings
+from echo2.tasks.chat import PLAIN_TEMPLATE, ChatSettings
 
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-_MOST = 8 << 20  # bytes of tokenizer_config.json; some list thousands of tokens
+_MOST_CONFIG_BYTES = 8 << 20  # bytes of tokenizer_config.json; some list thousands of tokens
 
 
 def check(section: RunSection, kind: str) -> None:
     """Check that a task of this kind can be posed as the settings say. Raises `SettingsFault`."""
     if section.template == "plain" and section.thinking is not None:
         raise SettingsFault('run.thinking is for the chat template: set run.template = "chat", or leave it unset')
-    if section.template == "chat" and kind == PURE:
+    if section.template == "chat" and kind == PURE_KIND:
         raise SettingsFault(
             'run.template = "chat" is for tasks whose code runs at the operator, as nodes render no template: '
             'set run.kind = "single" or "served"'
@@ -45,7 +45,7 @@ def settings_of(folder: Path, section: RunSection, kind: str) -> ChatSettings | 
     template = _template(folder, config)
     specials = {name: value for name in _SPECIALS if (value := _token(config.get(name))) is not None}
     return ChatSettings(
-        template=PLAIN if template is None else template, specials=specials, enable_thinking=section.thinking
+        template=PLAIN_TEMPLATE if template is None else template, specials=specials, enable_thinking=section.thinking
     )
 
 
@@ -63,7 +63,7 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
         return {}
     try:
         with path.open("rb") as file:
-            config = json.loads(file.read(_MOST))
+            config = json.loads(file.read(_MOST_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise LocalFault(f"cannot read {path} ({error}): download it again") from error
     if not isinstance(config, dict):

@@ -43,7 +43,7 @@ def _new_draft(place: Path) -> tuple[RunFolder, Lock]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
         with suppress(FileNotFoundError):
-            lock = _locked(path)
+            lock = _lock_draft(path)
             if lock is not None and path.is_dir():
                 return RunFolder(path), lock
             if lock is not None:
@@ -70,7 +70,7 @@ def _is_left_over(path: Path) -> bool:
     """Tell whether a draft with something in it was left behind; remove it if it is empty (rule 2)."""
     if not {one.name for one in path.iterdir()} <= _CONTENT:
         return False
-    lock = _locked(path)
+    lock = _lock_draft(path)
     if lock is None:
         return False
     with lock:
@@ -79,7 +79,7 @@ def _is_left_over(path: Path) -> bool:
         return path.is_dir()
 
 
-def _locked(path: Path) -> Lock | None:
+def _lock_draft(path: Path) -> Lock | None:
     """Return the folder's lock; None: another process holds it."""
     try:
         return lock_folder(path)

@@ -6,8 +6,9 @@ Rules
 2. It answers one thing: the newest Head, which names the coordinator's addresses, and the Roots under which that Head
    verifies. Each greeting or other request to the coordinator is refused as `moved`, with the Roots.
 3. Its key proves nothing: a thief of it can answer in its place, and cannot sign a Head.
-4. It has few connections of its own, `CONNECTIONS` by each route. They are taken off the process's descriptors before
-   the others are fitted to these (serving.py), so a crowd here costs the run nothing for its 30 days.
+4. It has few connections of its own, `MOST_FORMER_CONNECTIONS` by each route. They are taken off the process's
+   descriptors before the others are fitted to these (serving.py), so a crowd here costs the run nothing for its 30
+   days.
 """
 
 import asyncio
@@ -36,14 +37,14 @@ from echo2.protocol.requests import Response
 from echo2.protocol.versions import HeadRequest, HeadResponse
 from echo2.runtime.errors import LocalFault
 
-AGAIN: Final = 60_000
+MOVED_RETRY_MS: Final = 60_000
 """Milliseconds after which a node that does not follow asks again."""
 NO_ADDRESS: Final = "network.former_listen is empty: nodes that know its addresses alone find no coordinator"
-LIMIT: Final = 64 << 10
+MOST_REQUEST_BYTES: Final = 64 << 10
 """Bytes of a request."""
-CONNECTIONS: Final = 64
+MOST_FORMER_CONNECTIONS: Final = 64
 """By libp2p, and as many by HTTPS: one answer is all that each is for."""
-DESCRIPTORS: Final = 2 * CONNECTIONS
+FORMER_DESCRIPTORS: Final = 2 * MOST_FORMER_CONNECTIONS
 PER_VISITOR: Final = 16
 
 log = structlog.get_logger("coordinator")
@@ -59,13 +60,15 @@ class FormerIdentity:
         """Register the handlers (rule 2)."""
         HEAD.serve(handlers, self._head)
         for method in SEALED:
-            handlers.serve(method.name, self._moved, limit=LIMIT)
+            handlers.serve(method.name, self._answer_moved, limit=MOST_REQUEST_BYTES)
 
     async def _head(self, peer: str, request: HeadRequest) -> HeadResponse:
         return document_service.head(request, self._newest(), self._roots())
 
-    async def _moved(self, peer: str, data: bytes) -> bytes:
-        told = refusal("moved", retry_after=AGAIN, detail="it has moved to another identity and other addresses")
+    async def _answer_moved(self, peer: str, data: bytes) -> bytes:
+        told = refusal(
+            "moved", retry_after=MOVED_RETRY_MS, detail="it has moved to another identity and other addresses"
+        )
         return encode(Response(refusal=msgspec.structs.replace(told, roots=list(self._run.roots))))
 
     def _roots(self) -> dict[int, bytes]:
@@ -102,13 +105,13 @@ async def answer_as(former: Former, run: Run, newest: Callable[[], bytes | None]
     from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 
     peer = ThreadedPeer(
-        former.key, listenable(run.config.network.former_listen), limits=PeerLimits(connections=CONNECTIONS)
+        former.key, listenable(run.config.network.former_listen), limits=PeerLimits(connections=MOST_FORMER_CONNECTIONS)
     )
     FormerIdentity(run, newest).serve(peer.handlers)
     hosts: list[Host] = [peer]
     if run.config.https.former_listen and run.config.https.listen:
         context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-        limits = HttpsLimits(connections=CONNECTIONS, per_visitor=PER_VISITOR)
+        limits = HttpsLimits(connections=MOST_FORMER_CONNECTIONS, per_visitor=PER_VISITOR)
         listen = listenable(run.config.https.former_listen)
         hosts.append(HttpsServer(peer.peer_id, peer.handlers, listen, context, limits))
     log.info("former identity answers", peer=peer.peer_id, until=former.until)

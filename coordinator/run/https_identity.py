@@ -16,7 +16,7 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.https import certificate
 from echo2.p2p.local_addresses import dialable, machine_addresses
-from echo2.p2p.multiaddr import MOST, address_of, route_of, through
+from echo2.p2p.multiaddr import MOST_ADDRESSES, address_of, route_of, through
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 
@@ -52,7 +52,7 @@ def pin(folder: RunFolder, config: CoordinatorConfig) -> bytes | None:
     return certificate.pin_of(folder.https_certificate.read_bytes())
 
 
-def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ()) -> list[str]:
+def reachable_addresses(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ()) -> list[str]:
     """Return the addresses at which nodes reach the coordinator: over libp2p, through relays, then over HTTPS.
     `listening`: the actual listening addresses; empty: take those of the settings."""
     section = config.network
@@ -63,12 +63,12 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
     if config.https.listen:
         ours = [one for one in listening if route_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
         https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer, own)
-    return [*dialable([*direct, *relayed], peer, own)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
+    return [*dialable([*direct, *relayed], peer, own)[: MOST_ADDRESSES - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
 
 
 def ports_are_chosen_at_start(config: CoordinatorConfig) -> bool:
     """Tell whether an address of the invite has port 0: then only the running coordinator knows the invite."""
-    return any(address_of(one).port == 0 for one in reached(config, ""))
+    return any(address_of(one).port == 0 for one in reachable_addresses(config, ""))
 
 
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:

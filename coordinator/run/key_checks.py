@@ -21,10 +21,10 @@ from echo2.protocol.root_chain import ROOT
 from echo2.runtime import network_trials
 from echo2.runtime.python_command import code_command
 
-PROBE: Final = (
+PROBE_PROGRAM: Final = (
     "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
 )
-_PATIENCE: Final = 60.0
+_PROBE_SECONDS: Final = 60.0
 
 
 class KeyCheck(NamedTuple):
@@ -34,7 +34,7 @@ class KeyCheck(NamedTuple):
     actual: str
     remedy: str = ""
 
-    def described(self) -> str:
+    def describe_finding(self) -> str:
         """Return the finding as a line for people."""
         mark = "ok  " if not self.remedy else "warn"
         return f"{mark}  {self.check}: {self.actual}" + (f"; {self.remedy}" if self.remedy else "")
@@ -59,8 +59,8 @@ def hidden_from_children(folder: Path) -> KeyCheck:
     """Probe whether this system hides the key folder from learner and scorer (rule 2)."""
     check = "learner and scorer cannot read the keys"
     env = {**os.environ, "ECHO2_HIDDEN_FOLDER": str(folder.resolve())}
-    argv = code_command(PROBE + " and sys.exit(3)", str(folder))
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    argv = code_command(PROBE_PROGRAM + " and sys.exit(3)", str(folder))
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
     if done.returncode == 0:
         return KeyCheck(check, "their processes see an empty folder, and cannot trace the coordinator")
     why = done.stderr.strip().splitlines()[-1:] or [f"the probe ended with {done.returncode}"]

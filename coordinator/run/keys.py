@@ -50,7 +50,8 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """A key file, described without being opened. `public`: from the Root, 32 bytes. `present`: the file exists."""
+    """A key file, described without being opened. `public`: public key from the Root, 32 bytes. `present`: the file
+    exists."""
 
     role: str
     path: Path
@@ -60,7 +61,7 @@ class KeyFile:
     @property
     def fingerprint(self) -> str:
         """The first 16 hex digits of the public key's SHA-256, in groups of four."""
-        return spaced(self.public)
+        return spaced_fingerprint(self.public)
 
     @property
     def peer(self) -> str:
@@ -78,7 +79,7 @@ def digits(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()[:16]
 
 
-def spaced(public: bytes) -> str:
+def spaced_fingerprint(public: bytes) -> str:
     """Return the fingerprint in groups of four digits, for people."""
     text = digits(public)
     return " ".join(text[at : at + 4] for at in range(0, 16, 4))
@@ -171,7 +172,7 @@ def _load(folder: RunFolder, root: Root, role: str, secret: str | None) -> Ed255
     if public_bytes(key) not in root.roles[role].keys:
         raise LocalFault(
             f"key file {path} is not this run's {role} key of Root {root.serial} "
-            f"({spaced(root.roles[role].keys[0])}): put the right file back, or rotate the key"
+            f"({spaced_fingerprint(root.roles[role].keys[0])}): put the right file back, or rotate the key"
         )
     return key
 
@@ -192,8 +193,8 @@ def load_identity(folder: RunFolder, chain: Sequence[Root], secret: str | None) 
     key = load_key(path, secret)
     if public_bytes(key) != identity(chain):
         raise LocalFault(
-            f"key file {path} is not the network identity of this run ({spaced(identity(chain))}): put that key back "
-            f"as {network_path(folder)}"
+            f"key file {path} is not the network identity of this run ({spaced_fingerprint(identity(chain))}): "
+            f"put that key back as {network_path(folder)}"
         )
     return key
 
@@ -203,7 +204,7 @@ def role_keys(keys: dict[str, Ed25519PrivateKey]) -> dict[str, RoleKeys]:
     return {role: RoleKeys(keys=[public_bytes(key)], threshold=1) for role, key in keys.items()}
 
 
-def shown(folder: RunFolder, chain: Sequence[Root]) -> list[KeyFile]:
+def describe_keys(folder: RunFolder, chain: Sequence[Root]) -> list[KeyFile]:
     """Describe each key file of each role of the newest Root, and that of the network identity if it has its own."""
     newest = chain[-1]
     newest_keys = [

@@ -33,12 +33,12 @@ from echo2.protocol.root_chain import ROOT, Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.lock import AlreadyLocked, lock_folder
 
-MOVED: Final = [
+MOVED_LINES: Final = [
     "The network identity changes at the next start. The former one answers for 30 days and tells nodes the new",
     "addresses: set network.former_listen and https.former_listen to today's listen addresses, give network.listen and",
     "https.listen other ports, and restart the coordinator. Invites printed after that name the new identity.",
 ]
-SIGNED: Final = ".signed"
+SIGNED_SUFFIX: Final = ".signed"
 """The suffix of the answer's file name."""
 
 
@@ -59,7 +59,7 @@ def change(
     root_place = root_place or place.keys
     with _alone(place):
         roots, chain, runspec, _ = setup.read_documents(place)
-        root_request.replaced(chain, role, revoking=since is not None)
+        root_request.replaced_keys(chain, role, revoking=since is not None)
         if out is None:
             _enough(root_place, chain[-1].roles[ROOT], secret)
         for online in ONLINE:
@@ -75,8 +75,8 @@ def change(
         if out is not None:
             write_carried(out, msgspec.msgpack.encode(asked))
             return _next_steps(out)
-        lines = _described(asked)
-        return [*lines, *_installed(place, _signed(asked, root_place, secret, None), secret)]
+        lines = _describe_request(asked)
+        return [*lines, *_install_root(place, _sign_request(asked, root_place, secret, None), secret)]
 
 
 def export_root(home: Path, file: Path, change: SetChange, *, now: int) -> list[str]:
@@ -87,8 +87,8 @@ def export_root(home: Path, file: Path, change: SetChange, *, now: int) -> list[
         roots, _, runspec, _ = setup.read_documents(place)
     asked = root_request.request_set(roots, runspec, now, change)
     write_carried(file, msgspec.msgpack.encode(asked))
-    before, root = root_request.checked(asked)
-    return [*_described(asked), *_next_steps(file, changes_set=root_request.changes_set(before, root))]
+    before, root = root_request.check_root_request(asked)
+    return [*_describe_request(asked), *_next_steps(file, changes_set=root_request.changes_set(before, root))]
 
 
 def sign(
@@ -99,20 +99,22 @@ def sign(
     the root keys or their threshold may change. Raises `LocalFault`, `Untrusted`."""
     asked = root_request.read(read_carried(file, root_request.MOST_BYTES), RootRequest, str(file))
     assert isinstance(asked, RootRequest)
-    before, root = root_request.checked(asked)
+    before, root = root_request.check_root_request(asked)
     if root_request.changes_set(before, root) and not set_changes:
-        changes = [one.removeprefix("WARNING  ") for one in _described(asked) if one.startswith(("WARNING", ROOT))]
+        changes = [
+            one.removeprefix("WARNING  ") for one in _describe_request(asked) if one.startswith(("WARNING", ROOT))
+        ]
         first, last = f"Root {root.serial} would change who may sign Roots: not signed", "sign with --changes-root"
         raise Untrusted("; ".join([first, *changes, f"if that is meant, {last}"]))
-    if not confirm(_described(asked)):
+    if not confirm(_describe_request(asked)):
         return ["nothing was signed"]
-    path = file.with_name(file.name + SIGNED)
+    path = file.with_name(file.name + SIGNED_SUFFIX)
     earlier = (
         root_request.read(read_carried(path, root_request.MOST_BYTES), SignedRoot, str(path)) if path.exists() else None
     )
     assert earlier is None or isinstance(earlier, SignedRoot)
     fits = earlier is not None and root_request.answers(earlier, asked)
-    answer = _signed(asked, place, secret, earlier if fits else None)
+    answer = _sign_request(asked, place, secret, earlier if fits else None)
     write_carried(path, msgspec.msgpack.encode(answer))
     replaced = [] if fits or earlier is None else ["the answer to an earlier request, of the same name, is replaced"]
     short = root_request.missing(answer.root, before)
@@ -129,7 +131,7 @@ def install(home: Path, *files: Path, secret: str | None) -> list[str]:
         assert isinstance(answer, SignedRoot)
         answers.append(answer)
     with _alone(place):
-        return _installed(place, root_request.joined(answers), secret)
+        return _install_root(place, root_request.join_root_answers(answers), secret)
 
 
 def time_of(text: str, now: int, option: str = "--from") -> int:
@@ -156,9 +158,9 @@ def key_of(text: str, option: str = "--add", maker: str = "make-root") -> bytes:
     return public
 
 
-def _described(asked: RootRequest) -> list[str]:
-    before, root = root_request.checked(asked)
-    return root_request.described(before, root, asked)
+def _describe_request(asked: RootRequest) -> list[str]:
+    before, root = root_request.check_root_request(asked)
+    return root_request.describe_root(before, root, asked)
 
 
 def _enough(place: Path, role: RoleKeys, secret: str | None) -> None:
@@ -167,32 +169,32 @@ def _enough(place: Path, role: RoleKeys, secret: str | None) -> None:
     if here >= role.threshold:
         return
     needed = (
-        f"the root key {keys.spaced(role.keys[0])} is not in {place}: put its file there for this command"
+        f"the root key {keys.spaced_fingerprint(role.keys[0])} is not in {place}: put its file there for this command"
         if len(role.keys) == 1
         else f"{here} of {role.threshold} required root keys are in {place}: name their folder with --keys"
     )
     raise LocalFault(f"{needed}, or write a request with --request FILE and sign that on the machine with the key")
 
 
-def _signed(asked: RootRequest, place: Path, secret: str | None, earlier: SignedRoot | None) -> SignedRoot:
-    before, root = root_request.checked(asked)
+def _sign_request(asked: RootRequest, place: Path, secret: str | None, earlier: SignedRoot | None) -> SignedRoot:
+    before, root = root_request.check_root_request(asked)
     wanted = list(dict.fromkeys([*before.roles[ROOT].keys, *root.roles[ROOT].keys]))
     given = root_keys.present(place, wanted, secret)
     if not given:
-        shown = ", ".join(keys.spaced(key) for key in wanted)
+        shown = ", ".join(keys.spaced_fingerprint(key) for key in wanted)
         which = f"the root key {shown} is not" if len(wanted) == 1 else f"none of the root keys {shown} is"
         raise LocalFault(
             f"{which} in {place}: name its folder with --keys; the file is called root.pem or "
             f"root-{keys.digits(wanted[0])}.pem"
         )
     new = root_keys.make(place, secret) if asked.new_root_key else None
-    return root_request.signed(asked, given, new, earlier)
+    return root_request.sign_root(asked, given, new, earlier)
 
 
-def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list[str]:
+def _install_root(place: RunFolder, answer: SignedRoot, secret: str | None) -> list[str]:
     roots, chain, runspec, _ = setup.read_documents(place)
     if answer.root == roots[-1]:
-        return [f"Root {chain[-1].serial} is installed already", *_told(place)]
+        return [f"Root {chain[-1].serial} is installed already", *_notify_coordinator(place)]
     root = root_request.verify_answer(answer, roots, runspec)
     keys.load(place, [*chain, root], secret)
     if answer.runspec != runspec:
@@ -204,23 +206,29 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
     ]  # fmt: skip
     spare = [f"no longer needed: {path}" for path in gone]
     loud = threshold_changes(chain[-1], root)
-    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place), *_moved(chain, root)]
+    return [
+        f"Root {root.serial} is installed",
+        *loud,
+        *spare,
+        *_notify_coordinator(place),
+        *_identity_lines(chain, root),
+    ]
 
 
-def _moved(chain: Sequence[Root], root: Root) -> list[str]:
+def _identity_lines(chain: Sequence[Root], root: Root) -> list[str]:
     """Return the lines on another network identity; empty: `root` keeps it."""
     if keys.identity([*chain, root]) == keys.identity(chain):
         return []
     before = keys.former_identity(chain, root.issued)
     if before is None:
-        return MOVED
+        return MOVED_LINES
     return [
-        *MOVED,
+        *MOVED_LINES,
         f"The one before it, {peer_id(before.public)}, ceases to answer: nodes that know it alone need a new invite.",
     ]
 
 
-def _told(place: RunFolder) -> list[str]:
+def _notify_coordinator(place: RunFolder) -> list[str]:
     """Notify a running coordinator of the new Root (rule 3), and return a line with the outcome for the operator."""
     try:
         serial = operator_commands.command(place.path, "keys")["serial"]
@@ -236,7 +244,7 @@ def _next_steps(out: Path, *, changes_set: bool = False) -> list[str]:
     return [
         f"request: {out}",
         f"On the machine with the root key: echo2-coord keys sign-root {out.name} --keys FOLDER{consent}",
-        f"Then here:                        echo2-coord keys import-root {out.name}{SIGNED}",
+        f"Then here:                        echo2-coord keys import-root {out.name}{SIGNED_SUFFIX}",
     ]
 
 

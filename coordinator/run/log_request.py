@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.run.keys import spaced
+from echo2.coordinator.run.keys import spaced_fingerprint
 from echo2.p2p.envelope import decode_unverified, join, seal, signers
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.identity import public_bytes
@@ -46,7 +46,7 @@ def read(data: bytes, name: str) -> LogRequest:
         raise LocalFault(f"{name} is no request for a log: name the file that `keys request-log` wrote") from error
 
 
-def checked(asked: LogRequest) -> tuple[Root, LogRestored]:
+def check_log_request(asked: LogRequest) -> tuple[Root, LogRestored]:
     """Check a request by rule 2; return the newest Root and the document. Raises `Untrusted`."""
     chain = root_chain.check_chain(asked.roots)
     try:
@@ -62,7 +62,7 @@ def checked(asked: LogRequest) -> tuple[Root, LogRestored]:
     return chain[-1], document
 
 
-def described(root: Root, document: LogRestored) -> list[str]:
+def describe_log(root: Root, document: LogRestored) -> list[str]:
     """Describe a document for the person who signs, one line per fact."""
     known, at = document.known, datetime.fromtimestamp(document.restored / 1000, UTC)
     entries = number_of(document.size, "entry")
@@ -76,13 +76,13 @@ def described(root: Root, document: LogRestored) -> list[str]:
     ]
 
 
-def signed(asked: LogRequest, given: Sequence[Ed25519PrivateKey], earlier: bytes | None = None) -> bytes:
+def sign_log(asked: LogRequest, given: Sequence[Ed25519PrivateKey], earlier: bytes | None = None) -> bytes:
     """Sign the document, and add the signatures to those of `earlier` (rule 3). Raises `Untrusted`."""
-    root, _ = checked(asked)
+    root, _ = check_log_request(asked)
     if not given or not {public_bytes(key) for key in given} <= set(root.roles[ROOT].keys):
         raise Untrusted(f"these are no root keys of Root {root.serial}")
     sealed = seal(KIND, root.run, asked.document, *given)
-    return sealed if earlier is None or not answers(earlier, asked) else joined([earlier, sealed], root)
+    return sealed if earlier is None or not answers(earlier, asked) else join_log_answers([earlier, sealed], root)
 
 
 def answers(sealed: bytes, asked: LogRequest) -> bool:
@@ -93,7 +93,7 @@ def answers(sealed: bytes, asked: LogRequest) -> bool:
         return False
 
 
-def joined(sealed: Sequence[bytes], root: Root) -> bytes:
+def join_log_answers(sealed: Sequence[bytes], root: Root) -> bytes:
     """Return one document with the signatures of several answers to one request. Raises `Untrusted`."""
     try:
         return join(sealed, root.roles[ROOT].keys)
@@ -107,5 +107,5 @@ def missing(sealed: bytes, root: Root) -> str:
     good = signers(sealed, role.keys)
     if len(good) >= role.threshold:
         return ""
-    others = ", ".join(spaced(key) for key in role.keys if key not in good)
+    others = ", ".join(spaced_fingerprint(key) for key in role.keys if key not in good)
     return f"{len(good)} of {role.threshold} required signatures of the root keys; not yet: {others}"

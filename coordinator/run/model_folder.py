@@ -31,19 +31,19 @@ from echo2.tasks import tokenizer as text
 from echo2.tasks.task import Task, Tokenizer
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.errors import WeightsError
-from echo2.weights.lora.adapter_config import BASE, CONFIG
+from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
 
 ASSETS: Final = ("config.json", "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
-ADAPTER_ASSETS: Final = (CONFIG, BASE)
+ADAPTER_ASSETS: Final = (CONFIG, BASE_FILE)
 """The further ones of a run whose versions are an adapter (weights.lora.adapter_config)."""
 GENERATION: Final = "generation_config.json"
 """The file in which models name further end tokens."""
-OPTIONAL: Final = (GENERATION, "tokenizer_config.json", "chat_template.jinja")
+OPTIONAL_FILES: Final = (GENERATION, "tokenizer_config.json", "chat_template.jinja")
 """Files copied along, for further end tokens and the chat template (coordinator/run/chat_settings.py)."""
 WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
-TINY: Final = "tiny"
+TINY_MODEL: Final = "tiny"
 _MOST_CONFIG = 1 << 20  # bytes; real ones have about 1,000
 
 A = TypeVar("A")
@@ -110,7 +110,7 @@ def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int
 
 def task_named(name: str, version: int | None = None) -> Task:
     """Return a task of this build; `version` None: the newest. Raises `LocalFault`."""
-    versions = [known for other, known in registry.known() if other == name]
+    versions = [known for other, known in registry.list_tasks() if other == name]
     try:
         return registry.get(name, version if version is not None else max(versions, default=1))
     except registry.UnknownTask as error:
@@ -122,7 +122,9 @@ def task_named(name: str, version: int | None = None) -> Task:
 def check_importable(folder: Path) -> None:
     """Check a folder that an operator named for import (rule 3). Raises `LocalFault`."""
     if not folder.is_dir():
-        raise LocalFault(f"no model folder at {folder}: name {TINY}, {SMOLLM2} or a folder with a safetensors model")
+        raise LocalFault(
+            f"no model folder at {folder}: name {TINY_MODEL}, {SMOLLM2} or a folder with a safetensors model"
+        )
     check_no_run(folder)
     facts(folder)
     if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
@@ -147,7 +149,7 @@ def import_folder(source: Path, out: Path) -> None:
 
     check_importable(source)
     out.mkdir(parents=True, exist_ok=True)
-    for name in (*ASSETS, *OPTIONAL):
+    for name in (*ASSETS, *OPTIONAL_FILES):
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
     try:

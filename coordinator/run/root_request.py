@@ -24,7 +24,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.run import signing
-from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, digits, identity, spaced
+from echo2.coordinator.run.keys import NETWORK, ONLINE, PAYOUT, ROLES, digits, identity, spaced_fingerprint
 from echo2.coordinator.run.root_keys import MOST_ROOT_KEYS
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.p2p.envelope import decode_unverified, join, seal, signers
@@ -82,7 +82,7 @@ def request(
     new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
     `Untrusted`, `LocalFault`."""
     chain = root_chain.check_chain(roots)
-    old = replaced(chain, role, revoking=since is not None)
+    old = replaced_keys(chain, role, revoking=since is not None)
     changed = {} if role is None or public is None else {role: RoleKeys(keys=[public], threshold=1)}
     revoked: dict[bytes, int] = dict.fromkeys(old, since) if since is not None and public else {}
     root = signing.next_root(chain[-1], now, changed, revoked)
@@ -95,7 +95,7 @@ def request(
     )
 
 
-def replaced(chain: Sequence[Root], role: str | None, *, revoking: bool) -> list[bytes]:
+def replaced_keys(chain: Sequence[Root], role: str | None, *, revoking: bool) -> list[bytes]:
     """Return the keys that another key of `role` replaces; None: no key is replaced. `revoking`: they are revoked, too.
     Raises `LocalFault` where a Root cannot do that."""
     newest = chain[-1]
@@ -123,7 +123,9 @@ def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetCha
     kept = [key for key in old.keys if key not in dropped]
     taken = [key for key in change.add if key in old.keys or key in newest.revoked or change.add.count(key) > 1]
     if taken:
-        raise LocalFault(f"the key {spaced(taken[0])} is a root key already, or was revoked: add another one")
+        raise LocalFault(
+            f"the key {spaced_fingerprint(taken[0])} is a root key already, or was revoked: add another one"
+        )
     new, threshold = [*kept, *change.add], change.threshold or old.threshold
     if not threshold <= len(new) <= MOST_ROOT_KEYS:
         raise LocalFault(
@@ -148,7 +150,7 @@ def _payout(role: RoleKeys, newest: Root) -> RoleKeys:
     return role
 
 
-def checked(asked: RootRequest) -> tuple[Root, Root]:
+def check_root_request(asked: RootRequest) -> tuple[Root, Root]:
     """Check a request by rule 2 and return (newest Root, requested Root). Raises `Untrusted`."""
     before = root_chain.check_chain(asked.roots)[-1]
     try:
@@ -181,34 +183,35 @@ def changes_set(before: Root, root: Root) -> bool:
     return before.roles[ROOT] != root.roles[ROOT]
 
 
-def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
+def describe_root(before: Root, root: Root, asked: RootRequest) -> list[str]:
     """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
         f"Root     {root.serial}, issued {_day(root.issued)}, ends {_day(root.expires)}",
     ]
     if asked.new_root_key:
-        lines.append(f"{ROOT:<9}{spaced(before.roles[ROOT].keys[0])} -> a new key, made here")
+        lines.append(f"{ROOT:<9}{spaced_fingerprint(before.roles[ROOT].keys[0])} -> a new key, made here")
     old_set, new_set = before.roles[ROOT].keys, root.roles[ROOT].keys
-    lines += [f"{ROOT:<9}{spaced(key)} -> no root key any more" for key in old_set if key not in new_set]
-    lines += [f"{ROOT:<9}{spaced(key)} becomes a root key" for key in new_set if key not in old_set]
+    lines += [f"{ROOT:<9}{spaced_fingerprint(key)} -> no root key any more" for key in old_set if key not in new_set]
+    lines += [f"{ROOT:<9}{spaced_fingerprint(key)} becomes a root key" for key in new_set if key not in old_set]
     if before.roles.get(PAYOUT) != root.roles.get(PAYOUT):
         approvers = root.roles[PAYOUT]
-        shown = ", ".join(spaced(key) for key in approvers.keys)
+        shown = ", ".join(spaced_fingerprint(key) for key in approvers.keys)
         lines.append(f"{PAYOUT:<9}{approvers.threshold} of these keys approve payments in money: {shown}")
     for role in (*ONLINE, NETWORK):
         old, new = (one.roles[role].keys[0] if role in one.roles else None for one in (before, root))
         if new is not None and old != new:
-            lines.append(f"{role:<9}{'the first channel key' if old is None else spaced(old)} -> {spaced(new)}")
+            former = "the first channel key" if old is None else spaced_fingerprint(old)
+            lines.append(f"{role:<9}{former} -> {spaced_fingerprint(new)}")
     revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
-    lines += [f"revoked  {spaced(key)} from {_day(since)} on" for key, since in revoked.items()]
+    lines += [f"revoked  {spaced_fingerprint(key)} from {_day(since)} on" for key, since in revoked.items()]
     lines += [f"WARNING  {sentence}" for sentence in threshold_changes(before, root)]
     return lines if len(lines) > 2 else [*lines, "keys     unchanged"]
 
 
-def signed(
+def sign_root(
     asked: RootRequest,
     given: Sequence[Ed25519PrivateKey],
     new: Ed25519PrivateKey | None = None,
@@ -216,23 +219,27 @@ def signed(
 ) -> SignedRoot:
     """Sign the requested Root, and add the signatures to those of `earlier` (rule 4). `given`: root keys of the old or
     the new set. `new`: the root key that replaces the only one, or None. Raises `Untrusted`."""
-    before, root = checked(asked)
+    before, root = check_root_request(asked)
     publics = [public_bytes(key) for key in given]
     if not publics or not set(publics) <= {*before.roles[ROOT].keys, *root.roles[ROOT].keys}:
-        raise Untrusted(f"this is not the root key of Root {before.serial} ({spaced(before.roles[ROOT].keys[0])})")
+        raise Untrusted(
+            f"this is not the root key of Root {before.serial} ({spaced_fingerprint(before.roles[ROOT].keys[0])})"
+        )
     if asked.new_root_key != (new is not None):
         raise ValueError("a new root key is given exactly where the request asks for one")
     if new is None:
-        answer = _sealed(asked.root, asked.runspec, before, root, given)
-        return answer if earlier is None else joined([earlier, answer])
+        answer = _seal_root(asked.root, asked.runspec, before, root, given)
+        return answer if earlier is None else join_root_answers([earlier, answer])
     roles = root.roles | {ROOT: RoleKeys(keys=[public_bytes(new)], threshold=1)}
     since = asked.revoke_root_from
     revoked = root.revoked | ({} if since is None else {publics[0]: since})
     root = msgspec.structs.replace(root, roles=roles, revoked=revoked)
-    return _sealed(encode(root), asked.runspec, before, root, [*given, new])
+    return _seal_root(encode(root), asked.runspec, before, root, [*given, new])
 
 
-def _sealed(payload: bytes, runspec: bytes, before: Root, root: Root, given: Sequence[Ed25519PrivateKey]) -> SignedRoot:
+def _seal_root(
+    payload: bytes, runspec: bytes, before: Root, root: Root, given: Sequence[Ed25519PrivateKey]
+) -> SignedRoot:
     sealed = seal(ROOT, root.run, payload, *given)
     if not changes_set(before, root):
         return SignedRoot(root=sealed, runspec=runspec)
@@ -249,7 +256,7 @@ def answers(answer: SignedRoot, asked: RootRequest) -> bool:
         return False
 
 
-def joined(signed_roots: Sequence[SignedRoot]) -> SignedRoot:
+def join_root_answers(signed_roots: Sequence[SignedRoot]) -> SignedRoot:
     """Return one answer with the signatures of several to the same request (rule 4). Raises `Untrusted`."""
     if len(signed_roots) == 1:
         return signed_roots[0]
@@ -272,7 +279,7 @@ def missing(sealed: bytes, before: Root) -> list[str]:
     for name, role in (("present", before.roles[ROOT]), ("new", root.roles[ROOT])):
         good = signers(sealed, role.keys)
         if len(good) < role.threshold:
-            others = ", ".join(spaced(key) for key in role.keys if key not in good)
+            others = ", ".join(spaced_fingerprint(key) for key in role.keys if key not in good)
             lines.append(
                 f"{len(good)} of {role.threshold} required signatures of the {name} root keys; not yet: {others}"
             )

@@ -52,11 +52,11 @@ from echo2.p2p.swarm.manifest import manifest_of
 from echo2.protocol import root_chain
 from echo2.protocol.authority import Root, RunSpec, TaskReference
 from echo2.protocol.root_chain import Untrusted
-from echo2.protocol.task_kinds import ANSWERED, PURE, SERVED
+from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
 from echo2.runtime.settings import SettingsFault
-from echo2.tasks.chat import PLAIN
+from echo2.tasks.chat import PLAIN_TEMPLATE
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
@@ -66,7 +66,7 @@ TOKEN_BYTES: Final = 8
 """Of a sampled token in the learner's batch, at least: its id and its log-probability."""
 GIB: Final = 1 << 30
 PRESETS: Final[Mapping[str, Settings]] = {
-    model_folder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
+    model_folder.TINY_MODEL: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
     model_folder.SMOLLM2: {
         "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 52},
         "learner": {"learning_rate": 2e-5},
@@ -143,7 +143,7 @@ def invite(
 ) -> str:
     """Return the invite's text; no private key is needed. `run`: its id. `peer`: the coordinator's peer id. Raises
     `SettingsFault` if the addresses are too many or too long."""
-    addresses = https_identity.reached(config, peer, listening)
+    addresses = https_identity.reachable_addresses(config, peer, listening)
     root_hash = root_chain.root_hash(roots[0])
     try:
         return Invite(run=run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
@@ -182,12 +182,12 @@ def init(
     """
     check_libraries()
     currency_of(config)
-    mix = task_mix.parsed(config.run.task)
+    mix = task_mix.parse_mix(config.run.task)
     share = _shares(mix)
     for task in mix:
         kind = kind_of(config.run, task.name)
         chat_settings.check(config.run, kind)
-        if kind == PURE:
+        if kind == PURE_KIND:
             check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
     check_admitted(config.run)
     _check_memory(config.run)
@@ -199,15 +199,15 @@ def init(
     _check_free(target)
     with drafting(folder) as draft:
         try:
-            takes = ", which takes about 40 s of a processor" if model == model_folder.TINY else ""
+            takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             report("making keys, Root and RunSpec")
-            places = _placed(draft.model, config.run)
-            if any(place.chat is not None and place.chat.template == PLAIN for place in places):
+            places = _task_places(draft.model, config.run)
+            if any(place.chat is not None and place.chat.template == PLAIN_TEMPLATE for place in places):
                 report("the model has no chat template: its prompts have a plain one")
             tasks = [inspect(place, config.environment, config.run.limit) for place in places]
             for facts in tasks:
@@ -298,10 +298,10 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:
     """Check the settings against the signed RunSpec (rule 3). Raises `SettingsFault` for the first that differs."""
-    signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
+    signed = {key: getattr(spec, key) for key in configuration.SIGNED_KEYS if key not in ("task", "engines")}
     signed |= {"task": task_mix.text_of(spec.tasks), "engines": tuple(spec.engines)}
-    for key in configuration.SIGNED:
-        wanted = getattr(settings, key) if key != "task" else task_mix.text_of(task_mix.parsed(settings.task))
+    for key in configuration.SIGNED_KEYS:
+        wanted = getattr(settings, key) if key != "task" else task_mix.text_of(task_mix.parse_mix(settings.task))
         if wanted != signed[key]:
             raise SettingsFault(
                 f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which binds nodes: "
@@ -314,13 +314,13 @@ def check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
     `SettingsFault`, `LocalFault`."""
     share = _shares(spec.tasks)
     for task in spec.tasks:
-        asked = SERVED if task.kind in ANSWERED else task.kind
+        asked = SERVED_KIND if task.kind in ANSWERED_KINDS else task.kind
         if config.run.kind not in ("auto", asked):
             raise SettingsFault(
                 f"run.kind is {config.run.kind!r}, but this run was signed with {asked!r}, which binds nodes: "
                 "set it back, or make another run with `echo2-coord init`"
             )
-        if task.kind == PURE:
+        if task.kind == PURE_KIND:
             check_sizes(config, facts_of(model_folder.task_named(task.name, task.version)), share[task.name])
 
 
@@ -428,9 +428,9 @@ def _check_free(target: RunFolder) -> None:
         raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
 
 
-def _placed(model: Path, section: RunSection) -> list[TaskPlace]:
+def _task_places(model: Path, section: RunSection) -> list[TaskPlace]:
     known, places = model_folder.facts(model), list[TaskPlace]()
-    for task in task_mix.parsed(section.task):
+    for task in task_mix.parse_mix(section.task):
         kind = kind_of(section, task.name)
         chat = chat_settings.settings_of(model, section, kind)
         places.append(TaskPlace(task.name, None, kind, model, known.eos, known.vocabulary, known.other_ends, chat))

@@ -6,7 +6,7 @@
    another one. When the root keys change, both sets seal the RunSpec before the Root, so it is valid under either.
 4. The next Root states a later issue time than the one before, lives `ROOT_LIFE`, and keeps all revocations. A run has
    `MOST_ROOTS` Roots at most.
-5. The operator is reminded from `REMINDED` before the newest Root's expiry on.
+5. The operator is reminded from `REMINDER_MS` before the newest Root's expiry on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from echo2.runtime.units import DAY
 
 ROOT_LIFE: Final = 365 * DAY
 """Lifetime of a Root, milliseconds."""
-REMINDED: Final = 30 * DAY
+REMINDER_MS: Final = 30 * DAY
 """Milliseconds before a Root's expiry at which the reminders begin."""
 SAMPLING: Final = registry.TRANSFORMERS.sampling
 """The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
@@ -60,10 +60,10 @@ def sign_runspec(
     settings_hash: bytes | None = None,
     currency: str = "",
 ) -> bytes:
-    """Make the RunSpec of these settings and this model, and seal it with the root keys. `settings_hash`: of how
-    prompts are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order.
-    `currency`: in which a market pays; empty: the run pays in points."""
-    weights = [task.weight for task in task_mix.parsed(settings.task)]
+    """Make the RunSpec of these settings and this model, and seal it with the root keys. `settings_hash`: settings hash
+    of how prompts are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their
+    order. `currency`: currency in which a market pays; empty: the run pays in points."""
+    weights = [task.weight for task in task_mix.parse_mix(settings.task)]
     references = [
         TaskReference(
             name=task.name,
@@ -91,7 +91,7 @@ def sign_runspec(
         sampling=SAMPLING,
         price_mode=MARKET if currency else POINTS,
         currency=currency,
-        protocols=numbers.needed(model.other_ends),
+        protocols=numbers.number_range(model.other_ends),
     )
     return seal("runspec", run, encode(spec), *root_keys)
 
@@ -120,9 +120,9 @@ def check_life(root: Root, now: int) -> None:
 
 
 def ends_soon(root: Root, now: int) -> str:
-    """Return a reminder if the Root expires within `REMINDED` (rule 5), else an empty string."""
+    """Return a reminder if the Root expires within `REMINDER_MS` (rule 5), else an empty string."""
     left = root.expires - now
-    if left > REMINDED:
+    if left > REMINDER_MS:
         return ""
     day = datetime.fromtimestamp(root.expires / 1000, UTC).strftime("%Y-%m-%d")
     when = f"ends on {day}, in {left // DAY} days" if left > 0 else f"ended on {day}, and nodes do no more work"

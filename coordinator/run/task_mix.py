@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from echo2.protocol.authority import MOST_WEIGHT, TaskReference
 from echo2.runtime.settings import SettingsFault
 
-BETWEEN: Final = " + "
+MIX_SEPARATOR: Final = " + "
 MOST_TASKS: Final = 64
 """Tasks of a run; the bound of `RunSpec.tasks`."""
 MOST_NAME: Final = 200
@@ -22,15 +22,15 @@ MOST_NAME: Final = 200
 
 
 class WeightedTask(NamedTuple):
-    """A task of a mix. `name`: as FAMILY or FAMILY:ARGUMENT."""
+    """A task of a mix. `name`: name as FAMILY or FAMILY:ARGUMENT."""
 
     name: str
     weight: int = 1
 
 
-def parsed(text: str) -> list[WeightedTask]:
+def parse_mix(text: str) -> list[WeightedTask]:
     """Return the tasks that `run.task` names, in order. Raises `SettingsFault`."""
-    tasks = [_weighted(part.strip(), text) for part in text.split(BETWEEN)]
+    tasks = [_weighted_task(part.strip(), text) for part in text.split(MIX_SEPARATOR)]
     if len(tasks) > MOST_TASKS:
         raise SettingsFault(f"run.task names {len(tasks)} tasks, the most is {MOST_TASKS}: leave some out")
     for name, times in Counter(task.name for task in tasks).items():
@@ -41,23 +41,23 @@ def parsed(text: str) -> list[WeightedTask]:
 
 def only(text: str) -> str:
     """Return the one task that a text names, without its weight. Raises `SettingsFault` if it names several."""
-    tasks = parsed(text)
+    tasks = parse_mix(text)
     if len(tasks) > 1:
         raise SettingsFault(f"{text!r} names {len(tasks)} tasks, and one is tried at a time: name one of them")
     return tasks[0].name
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_mix(texts: Sequence[str]) -> str:
     """Return the text of a mix whose tasks are given one by one, each with a weight or without."""
-    return BETWEEN.join(texts)
+    return MIX_SEPARATOR.join(texts)
 
 
 def text_of(tasks: Iterable[TaskReference | WeightedTask]) -> str:
     """Return the text of these tasks (rule 3)."""
-    return joined([task.name if task.weight == 1 else f"{task.weight} {task.name}" for task in tasks])
+    return join_mix([task.name if task.weight == 1 else f"{task.weight} {task.name}" for task in tasks])
 
 
-def _weighted(part: str, text: str) -> WeightedTask:
+def _weighted_task(part: str, text: str) -> WeightedTask:
     first, _, rest = part.partition(" ")
     name, weight = (rest.strip(), _weight(first, rest)) if rest and _is_number(first) else (part, 1)
     if not name:

@@ -23,7 +23,7 @@ from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.protocol.task_kinds import PURE, SERVED, SINGLE
+from echo2.protocol.task_kinds import PURE_KIND, SERVED_KIND, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins, registry
 from echo2.tasks.chat import ChatSettings
@@ -57,12 +57,12 @@ class TaskPlace(NamedTuple):
 def kind_of(settings: RunSection, task: str) -> str:
     """Return the kind of one of the tasks that the settings name. Raises `LocalFault` for a pure task that is not in
     this build."""
-    known = any(name == task for name, _ in registry.known())
-    if settings.kind == PURE and not known:
+    known = any(name == task for name, _ in registry.list_tasks())
+    if settings.kind == PURE_KIND and not known:
         model_folder.task_named(task)
-    if settings.kind == SERVED or (settings.kind == "auto" and task.partition(":")[0] in plugins.LOOPBACK):
-        return SERVED
-    return PURE if known and settings.kind != SINGLE else SINGLE
+    if settings.kind == SERVED_KIND or (settings.kind == "auto" and task.partition(":")[0] in plugins.LOOPBACK):
+        return SERVED_KIND
+    return PURE_KIND if known and settings.kind != SINGLE_KIND else SINGLE_KIND
 
 
 def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None]) -> Environment:
@@ -88,11 +88,11 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
 
 
 @asynccontextmanager
-async def hosted(
+async def host_task(
     place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None] = lambda fault: None
 ) -> AsyncIterator[TaskHost]:
     """Yield the host of a task, open. `tell`: gets the faults of its processes. Raises `LocalFault`."""
-    if place.kind == PURE:
+    if place.kind == PURE_KIND:
         task = model_folder.task_named(place.name, place.version)
         yield LocalTask(task, model_folder.tokenizer(place.model, place.ends))
         return
@@ -115,21 +115,21 @@ async def hosted(
 async def hosted_all(
     places: Iterable[TaskPlace], section: EnvironmentSection, tell: Callable[[str], None] = lambda fault: None
 ) -> AsyncIterator[TaskHosts]:
-    """Yield the hosts of a run's tasks, open. `tell`: as of `hosted`. Raises `LocalFault`."""
+    """Yield the hosts of a run's tasks, open. `tell`: the same as in `hosted`. Raises `LocalFault`."""
     async with AsyncExitStack() as stack:
-        yield TaskHosts([await stack.enter_async_context(hosted(place, section, tell)) for place in places])
+        yield TaskHosts([await stack.enter_async_context(host_task(place, section, tell)) for place in places])
 
 
 def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> TaskFacts:
     """Return the facts of a task; check that it poses its first prompt, with tokens of the model, and that the context
     has room for `limit` tokens after it. Call it outside of an event loop. Raises `LocalFault`."""
     try:
-        if place.kind == PURE:
+        if place.kind == PURE_KIND:
             task = model_folder.task_named(place.name, place.version)
             facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.ends))
         else:
             plugins.check_name(place.name)
-            facts, prompt = asyncio.run(_asked(place, section))
+            facts, prompt = asyncio.run(_ask_facts(place, section))
     except plugins.PluginFault as fault:
         raise LocalFault(str(fault)) from fault
     except TaskFault as fault:
@@ -147,7 +147,7 @@ def demonstrations_of(
     for place, weight in zip(places, weights, strict=True):
         try:
             plugins.check_name(place.name)
-            rows += asyncio.run(_demonstrated(place, section, warm_up, ceil(number * weight / sum(weights))))
+            rows += asyncio.run(_collect_demonstrations(place, section, warm_up, ceil(number * weight / sum(weights))))
         except plugins.PluginFault as fault:
             raise LocalFault(str(fault)) from fault
         except TaskFault as fault:
@@ -158,10 +158,10 @@ def demonstrations_of(
     return rows
 
 
-async def _demonstrated(
+async def _collect_demonstrations(
     place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp, number: int
 ) -> list[Demonstration]:
-    async with hosted(place, section) as host:
+    async with host_task(place, section) as host:
         assert isinstance(host, Environment)
         for some in (1, number):  # the first is soon there, and tells whether the task's prompts are too long
             rows = await host.demonstrations(some, warm_up.seed, warm_up.noise, warm_up.slip)
@@ -174,6 +174,6 @@ async def _demonstrated(
         return rows
 
 
-async def _asked(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:
-    async with hosted(place, section) as host:
+async def _ask_facts(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:
+    async with host_task(place, section) as host:
         return host.facts, await host.prompt("train", 0)

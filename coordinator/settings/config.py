@@ -6,7 +6,7 @@
    another type is an error too: nothing is converted. Variables hold TOML values, or plain words for a text.
 3. Every key has a line of explanation that names its unit, if it has one. The commented coordinator.toml and the table
    in docs/operations.md are generated from these lines (coordinator.settings.config_docs).
-4. The keys signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
+4. The keys signed in the RunSpec (`SIGNED_KEYS`) cannot be changed here after `init`: coordinator.run.setup refuses.
 """
 
 import os
@@ -27,7 +27,7 @@ from echo2.runtime.settings import Loader, SettingsFault, read_toml
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 """Variables with the prefix that are not settings: the command line reads them."""
-SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
+SIGNED_KEYS = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
 """Keys of [run] that are in the signed RunSpec."""
 
 Settings = Mapping[str, Mapping[str, Any]]

@@ -4,8 +4,8 @@
     document
 
 Rules
-1. The settings that an operator should know (`FIRST`, at most 40) stand in a table of their own; all others are expert
-   settings, whose defaults suit most runs.
+1. The settings that an operator should know (`FIRST_SETTINGS`, at most 40) stand in a table of their own; all others
+   are expert settings, whose defaults suit most runs.
 2. coordinator.toml has the first settings, and of the expert settings those that differ from their defaults.
 3. The tables go between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
 """
@@ -20,7 +20,7 @@ import tomlkit
 
 from echo2.coordinator.settings.config import CoordinatorConfig, sections
 
-FIRST: Final[Mapping[str, str]] = {
+FIRST_SETTINGS: Final[Mapping[str, str]] = {
     "run": "name model task kind steps staleness group_size batch_groups limit heldout evaluate_every "
     "compute_dtype engines",
     "learner": "device threads ranks learning_rate kl_coefficient objective microbatch_tokens compute_dtype",
@@ -52,14 +52,14 @@ def toml(config: CoordinatorConfig) -> str:
             if not is_first(name, key) and value == field.default:
                 continue
             parts += [f"# {comment}" for comment in textwrap.wrap(field.description or "", 110)]
-            parts.append(f"# {key} =" if value is None else f"{key} = {_written(value)}")
+            parts.append(f"# {key} =" if value is None else f"{key} = {_write_value(value)}")
         parts.append("")
     return "\n".join(parts)
 
 
 def is_first(section: str, key: str) -> bool:
     """Tell whether a setting stands in the first table (rule 1)."""
-    return key in FIRST.get(section, "").split()
+    return key in FIRST_SETTINGS.get(section, "").split()
 
 
 def table() -> str:
@@ -68,7 +68,7 @@ def table() -> str:
     first, expert = list(head), list(head)
     for name, model in sections():
         for key, field in model.model_fields.items():
-            default = "unset" if field.default is None else f"`{_written(field.default)}`"
+            default = "unset" if field.default is None else f"`{_write_value(field.default)}`"
             row = f"| `{name}.{key}` | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
             (first if is_first(name, key) else expert).append(row)
     return "\n".join([*first, "", "### Expert settings", "", "Their defaults suit most runs.", "", *expert])
@@ -83,7 +83,7 @@ def with_table(document: str) -> str:
     return f"{before}{begin}\n\n{table()}\n\n{end}{after}"
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     written: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
     return written
 

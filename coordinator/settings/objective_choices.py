@@ -79,7 +79,7 @@ def choices_of(settings: Settings) -> Choices:
     )
 
 
-def told(settings: Settings) -> str:
+def describe_loss(settings: Settings) -> str:
     """Return the loss in words: preset and choices."""
     chosen = choices_of(settings)
     return (

@@ -9,8 +9,8 @@ Rules
 
 from typing import Final
 
-from echo2.ledger.ledger_facts import REPLACED, KeyAccount
-from echo2.ledger.standing import FOREVER, Standing, minute
+from echo2.ledger.ledger_facts import REPLACED_PREFIX, KeyAccount
+from echo2.ledger.standing import FOREVER_MS, Standing, minute
 from echo2.protocol.methods import APPEAL, HELLO
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
@@ -25,19 +25,19 @@ def is_served(standing: Standing, account: KeyAccount, method: str) -> bool:
         return method == HELLO.name and bool(successor(account))
     if method == APPEAL.name:
         return True
-    return method == HELLO.name and standing.suspended_until == FOREVER and account.accepted > 0
+    return method == HELLO.name and standing.suspended_until == FOREVER_MS and account.accepted > 0
 
 
 def successor(account: KeyAccount) -> str:
     """Return the peer id of the key that replaced this one; empty: none did."""
     why = account.banned or ""
-    return why.removeprefix(REPLACED) if why.startswith(REPLACED) else ""
+    return why.removeprefix(REPLACED_PREFIX) if why.startswith(REPLACED_PREFIX) else ""
 
 
 def shut_out(standing: Standing, until: int, now: int) -> Refusal:
     """Return the refusal for a key that is banned, or suspended until `until`."""
     if standing.code == "banned":
         return refusal("banned", why=standing.why)
-    if until >= FOREVER:
+    if until >= FOREVER_MS:
         return refusal("suspended-by-proof", retry_after=ASK_AGAIN, reason=standing.code)
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)

@@ -44,11 +44,11 @@ from echo2.coordinator.submissions.submissions import SubmissionService
 from echo2.coordinator.verdicts.draw_record import record_draw
 from echo2.coordinator.verdicts.group_at_verdict import GroupsAtVerdict
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup, ReplayBuffer
-from echo2.coordinator.verdicts.reviews import LOST, Review
+from echo2.coordinator.verdicts.reviews import LOST_REVIEW, Review
 from echo2.coordinator.verdicts.scoring_order import PendingVersion
 from echo2.coordinator.verdicts.shortage import Shortage
-from echo2.coordinator.verdicts.token_storage import WINDOW, TokenStorage
-from echo2.coordinator.verdicts.verdicts import ACCEPTED, VerdictService
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS, TokenStorage
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES, VerdictService
 from echo2.coordinator.verdicts.waiting_groups import Undecided, Visit, WaitingGroups
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import Verdict
@@ -56,12 +56,12 @@ from echo2.coordinator.verification.version_pairs import ONE_IN, is_doubted
 from echo2.engines.engine import Sample
 from echo2.ledger.ledger_entries import Entry
 from echo2.p2p.identity import peer_id
-from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.protocol.leases import Lease, LeaseReport, LeaseRequest
 from echo2.protocol.refusals import sentence
 from echo2.protocol.requests import Refusal
-from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.tasks.task import Score
 
 log = structlog.get_logger("coordinator")
@@ -70,9 +70,9 @@ log = structlog.get_logger("coordinator")
 class GroupService:
     """Leases, submissions, verdicts and batches of one run.
 
-    `progress`: of the learner; None until it has started, and while it is None no lease is given. `paused`: while true
-    no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
-    was given. `episodes`: those of an environment."""
+    `progress`: progress of the learner; None until it has started, and while it is None no lease is given. `paused`:
+    while true no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "":
+    a lease was given. `episodes`: those of an environment."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class GroupService:
         self.lease_ends = accounting.lease_ends
         self.costs = accounting.costs
         self.classes = OpenClasses()
-        served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
+        served = [task.name for task in context.spec.tasks if task.kind in ANSWERED_KINDS]
         self.leases = LeaseTable(
             database, terms, context.prompts, entropy, self.accounts, served, reach=self.broadcasts.reach,
         )  # fmt: skip
@@ -152,7 +152,7 @@ class GroupService:
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
         0 if none is left. `covered`, `step`: see `TokenStorage.forget`."""
-        leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
+        leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - CHALLENGE_WINDOW_MS)
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
         evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
@@ -166,13 +166,13 @@ class GroupService:
         self.buffer.rebuild(drawn)
         self.progress = progress
 
-    def lease(self, node: bytes, request: LeaseRequest, now: int, origin: Origin = LOCAL) -> bytes | Refusal:
+    def lease(self, node: bytes, request: LeaseRequest, now: int, origin: Origin = LOCAL_ORIGIN) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""
-        self.registry.seen(node, now, request.version)
+        self.registry.on_contact(node, now, request.version)
         at = self.progress
         if at is not None and self.paused:
             at = msgspec.structs.replace(at, paused=True)
-        answer = self.issuer.issue(node, request, at, self.buffered(), now, origin)
+        answer = self.issuer.issue(node, request, at, self.count_buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
@@ -207,9 +207,9 @@ class GroupService:
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """Note that a node has applied a version."""
         registry = self.registry
-        registry.seen(node, now)
-        self.broadcasts.acknowledged(
-            peer_id(node), message, now, here_since=registry.here_since(node), admitted=registry.admitted(node)
+        registry.on_contact(node, now)
+        self.broadcasts.on_acknowledgement(
+            peer_id(node), message, now, here_since=registry.here_since(node), admitted=registry.is_admitted(node)
         )
 
     async def durable(self) -> None:
@@ -224,14 +224,14 @@ class GroupService:
         """Start to take the groups that wait under one version, one after the other."""
         return self._waiting.visit(under)
 
-    def undecided(self, most: int = 64) -> list[Undecided]:
+    def list_undecided(self, most: int = 64) -> list[Undecided]:
         """Return the groups that wait for the scorer, oldest version first, then in the order of receipt."""
         return self._waiting.all(most)
 
     def draw_first_sample(self, group: Undecided, now: int) -> int | None:
         """Draw the sample of a group that the scorer scores alone first; None: all at once."""
         samples = len(group.submission.rollouts)
-        if samples == 1 or not self._doubted(group.lease.node, now):
+        if samples == 1 or not self._is_doubted(group.lease.node, now):
             return None
         return int.from_bytes(self._entropy(8)) % samples
 
@@ -250,7 +250,7 @@ class GroupService:
         at = self.progress
         if at is None or at.finished or self.paused or not self.terms.canaries:
             return None
-        return self.leases.canaries.wanted(at.era, at.version, self.terms.group_size)
+        return self.leases.canaries.wanted_answer(at.era, at.version, self.terms.group_size)
 
     def answer_made(self, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
         """Store an answer that the scorer made under a version."""
@@ -263,7 +263,7 @@ class GroupService:
         doubted = is_doubted(self.verdicts.version_pairs.of(group.lease.node))
         return doubted or int.from_bytes(self._entropy(8)) % ONE_IN == 0
 
-    def _doubted(self, node: bytes, now: int) -> bool:
+    def _is_doubted(self, node: bytes, now: int) -> bool:
         """Tell whether a key is new, has strikes, or is suspended (which deleted its strikes)."""
         standing = self.accounts.of(node, now)
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
@@ -286,7 +286,7 @@ class GroupService:
 
     def is_single(self, task: str, version: int) -> bool:
         """Tell whether the episodes of a task have one turn, which an environment rewards."""
-        return self._context.kind(task, version) == SINGLE
+        return self._context.kind(task, version) == SINGLE_KIND
 
     def leave_for_reward(self, group: Undecided) -> None:
         """Take a verified group from those that wait for the scorer; it waits for its rewards."""
@@ -328,8 +328,8 @@ class GroupService:
 
     def _decide(self, group: Undecided, verdict: Verdict, stored: GroupsAtVerdict, now: int) -> bytes:
         lease, at = group.lease, self._standing()
-        if verdict.accepted and self._context.kind(lease.task, lease.task_version) in ANSWERED:
-            self.episodes.of(lease.task).decided(lease.id, len(lease.seeds))
+        if verdict.accepted and self._context.kind(lease.task, lease.task_version) in ANSWERED_KINDS:
+            self.episodes.of(lease.task).note_episodes(lease.id, len(lease.seeds))
         return self.verdicts.decide(stored.take(lease), group.submission.rollouts, verdict, at, now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:
@@ -343,7 +343,7 @@ class GroupService:
         whose group was deleted meanwhile is lost: nothing could be paid for it."""
         if not self.reviews.is_stored(review.lease):
             self.lose_review(review, "its group was deleted while it was checked", now)
-            return LOST
+            return LOST_REVIEW
         first, said = self.database.all("SELECT code, verdict FROM verdicts WHERE lease = ?", (review.lease,))[0]
         again, reason = self.verdicts.second.judge_again(lease, verdict)
         with self.database.transaction():
@@ -356,7 +356,7 @@ class GroupService:
         """Note that a check cannot be made."""
         first: str = self.database.value("SELECT code FROM verdicts WHERE lease = ?", (review.lease,)) or ""
         with self.database.transaction():
-            self.reviews.answer(review, first, LOST, why, now)
+            self.reviews.answer(review, first, LOST_REVIEW, why, now)
 
     def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
         """Reverse a verdict; a group that is taken back is not learned from, unless it was drawn. Raises
@@ -370,7 +370,7 @@ class GroupService:
         """Draw the learner's next batch, that of step `progress.step + 1`, which it begins at once. `again`: see
         `ReplayBuffer.draw`."""
         at = self._standing()
-        completed = None if again else self.buffer.completed(at.step, at.era, self.terms.batch_groups)
+        completed = None if again else self.buffer.next_completion(at.step, at.era, self.terms.batch_groups)
         batch = self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
         if batch is not None:
             self.leases.window.draw(completed, now)
@@ -385,19 +385,19 @@ class GroupService:
         load = self.leases.load(at, now)
         return Shortage(
             batch=self.terms.batch_groups,
-            ready=self.buffered(),
+            ready=self.count_buffered(),
             undecided=load.undecided,
             running=load.running,
             flat=self.buffer.flat(at.step, at.era),
             asked=self.asked,
             decided=len(self.verdicts.recent),
-            refused=Counter(code for code in self.verdicts.recent if code not in ACCEPTED),
+            refused=Counter(code for code in self.verdicts.recent if code not in ACCEPTED_CODES),
         )
 
-    def buffered(self) -> int:
+    def count_buffered(self) -> int:
         """Count the groups that may be drawn now; 0 until the learner has started."""
         at = self.progress
-        return 0 if at is None else self.buffer.buffered(at.step, at.era)
+        return 0 if at is None else self.buffer.count_buffered(at.step, at.era)
 
     def _standing(self) -> Progress:
         if self.progress is None:

@@ -3,8 +3,9 @@
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
 2. A request is addressed to this run's channel key, and names the method under which it came. A hello may also be
-   addressed to no key or to a former channel key. Other requests to a former channel key are refused. For `TOLD` after
-   the newest Root was issued this refusal contains all Roots, so that the node continues under the new key at once.
+   addressed to no key or to a former channel key. Other requests to a former channel key are refused. For
+   `ROOTS_TOLD_MS` after the newest Root was issued this refusal contains all Roots, so that the node continues under
+   the new key at once.
 3. A request expires within `SKEW` of the coordinator's clock, before or after, so a node's clock may be wrong by nearly
    as much. Only a hello is answered at any time: its answer states the coordinator's clock.
 4. The same request id, until it expires, gets the same answer; another request under the same id is refused. The
@@ -43,13 +44,13 @@ import msgspec
 from echo2.coordinator.accounts.key_successor import succeed
 from echo2.coordinator.leases.absence import Absence
 from echo2.coordinator.metrics.history import History
-from echo2.coordinator.nodes.key_fence import AGAIN, KeyFence
+from echo2.coordinator.nodes.key_fence import FENCED_RETRY_MS, KeyFence
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.submissions import barred_keys
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_priority import AdmissionQueue
-from echo2.coordinator.submissions.response_log import SKEW, ResponseLog
+from echo2.coordinator.submissions.response_log import MOST_EXPIRY_SKEW_MS, ResponseLog
 from echo2.coordinator.verdicts.verdict_report import Basis, KnownStatistics, basis_of
 from echo2.coordinator.verification.verification import submission_limit
 from echo2.p2p.discovery.peer_records import VerifiedRecord, verify
@@ -57,7 +58,7 @@ from echo2.p2p.envelope import open_signed
 from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.identity import check_peer_id, peer_id, public_bytes
-from echo2.p2p.limits.origin import LOCAL, Origin
+from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.multiaddr import Route, route_of_requester
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol import hello_work, succession
@@ -82,12 +83,12 @@ from echo2.protocol.methods import (
     Method,
     Q,
 )
-from echo2.protocol.refusals import FENCED, STEP_PENDING, refusal
+from echo2.protocol.refusals import FENCED_CODE, STEP_PENDING, refusal
 from echo2.protocol.requests import Hello, Refusal, Request, Response, Rival, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.task_kinds import is_played
 
-TOLD = 24 * 3600 * 1000
+ROOTS_TOLD_MS = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
 SERVED_WITHIN = 0.25
 """Seconds for which a request waits for the environment (rule 12)."""
@@ -126,8 +127,8 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 class RequestHandler:
     """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge and appeal.
 
-    `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
-    of requests to a former key contain the Roots."""
+    `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: time until which, ms,
+    refusals of requests to a former key contain the Roots."""
 
     def __init__(
         self,
@@ -162,13 +163,13 @@ class RequestHandler:
         self._answered: asyncio.Event | None = None
         """Set with the answer to the turn that was asked for last; None: it waits for none."""
         self._decide: dict[str, Decide] = {
-            HELLO.name: _decided(HELLO, self.hello),
-            LEASE.name: _decided(LEASE, self.lease),
-            SUBMIT.name: _decided(SUBMIT, self.submit),
-            STEP.name: _decided(STEP, self.step),
-            VERDICTS.name: _decided(VERDICTS, self.verdicts),
-            ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
-            APPEAL.name: _decided(APPEAL, self.appeal),
+            HELLO.name: _wrap_decision(HELLO, self.hello),
+            LEASE.name: _wrap_decision(LEASE, self.lease),
+            SUBMIT.name: _wrap_decision(SUBMIT, self.submit),
+            STEP.name: _wrap_decision(STEP, self.step),
+            VERDICTS.name: _wrap_decision(VERDICTS, self.verdicts),
+            ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
+            APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
         self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
         """Called with the peer id and the newest head of the ledger that a node says it took."""
@@ -178,26 +179,26 @@ class RequestHandler:
 
     def also_answers(self, method: Method[Q, A], answer: Callable[[RequestContext, Q], A | Refusal]) -> None:
         """Answer one more method. A method that nobody answers is refused as `unknown-method`."""
-        self._decide[method.name] = _decided(method, answer)
+        self._decide[method.name] = _wrap_decision(method, answer)
 
     def take_keys(self) -> None:
         """Continue under the channel key of the run's newest Root (rule 2)."""
         chain = self._run.chain
         self.recipient = public_bytes(self._run.keys.channel)
         self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
-        self.told = chain[-1].issued + TOLD
+        self.told = chain[-1].issued + ROOTS_TOLD_MS
 
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
         """Register the handlers of all methods. `origin_of`: see `p2p.network.Inbound`."""
         names = [method.name for method in SEALED]
-        queue = AdmissionQueue(self._clock, lambda: handlers.unanswered(names) - self._waiting)
+        queue = AdmissionQueue(self._clock, lambda: handlers.count_unanswered(names) - self._waiting)
         for method in SEALED:
 
             async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
                 origin = origin_of(peer)
                 later = await queue.enter(method, origin.party)
                 if later is not None:
-                    return _encoded(refusal("busy", retry_after=later))
+                    return _encode_response(refusal("busy", retry_after=later))
                 route = route_of_requester(peer)
                 answer = self.answer(method, data, self._clock(), route, origin)
                 waits, self._waits = self._waits, None
@@ -208,23 +209,25 @@ class RequestHandler:
 
             handlers.serve(method.name, handle, limit=method.limit + _room(method, self._spec))
 
-    def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = LOCAL) -> bytes:
+    def answer(
+        self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = LOCAL_ORIGIN
+    ) -> bytes:
         """Return the encoded Response to a sealed Request that came under `method`, by `route`, from `origin`."""
         self._absence.check(now)
         try:
-            node, request = self._opened(data)
+            node, request = self._open_request(data)
         except Malformed as error:
-            return _encoded(refusal("malformed", what="request", detail=error))
+            return _encode_response(refusal("malformed", what="request", detail=error))
         except BadSignature as error:
-            return _encoded(refusal("bad-signature", detail=error))
-        refused = self._refused(node, request, method, now)
+            return _encode_response(refusal("bad-signature", detail=error))
+        refused = self._refusal_of(node, request, method, now)
         if refused is not None:
-            return _encoded(refused, rival="works" if refused.code == FENCED else "")
+            return _encode_response(refused, rival="works" if refused.code == FENCED_CODE else "")
         digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:
-            return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
-        in_time = abs(request.expires - now) <= SKEW
+            return known[1] if known[0] == digest else _encode_response(refusal("id-reused"))
+        in_time = abs(request.expires - now) <= MOST_EXPIRY_SKEW_MS
         context = RequestContext(node, now, origin, request.instance or b"", in_time)
         report = request.leases if self._fence.place(node, context.instance, now) == "holder" else None
         ended = [] if report is None else self._group_service.take_report(node, report, now)
@@ -237,7 +240,7 @@ class RequestHandler:
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
         self._group_service.registry.sightings.seen_by(node, route, now)
-        return self._remembered(_OpenedRequest(request, digest), context, result, ended)
+        return self._remember_response(_OpenedRequest(request, digest), context, result, ended)
 
     async def _answered_in_time(self, waits: "_WaitingStep") -> bool:
         """Wait for the environment; tell whether it has answered (rule 12)."""
@@ -250,11 +253,11 @@ class RequestHandler:
     def _answered_later(self, waits: "_WaitingStep", now: int) -> bytes:
         """Return the encoded Response to a step that has waited for the environment."""
         context = waits.context._replace(now=now)
-        return self._remembered(
+        return self._remember_response(
             waits.request, context, self._decide[STEP.name](context, waits.request.request.body), []
         )
 
-    def _remembered(
+    def _remember_response(
         self, opened: "_OpenedRequest", context: RequestContext, result: bytes | Refusal, ended: Sequence[bytes]
     ) -> bytes:
         """Return the encoded Response, and remember it (rules 4 and 12)."""
@@ -262,22 +265,22 @@ class RequestHandler:
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         wait = (result.retry_after or 0) if isinstance(result, Refusal) else 0
         if context.in_time:
-            self._fence.heard(context.node, context.instance, context.now, wait)
+            self._fence.on_message(context.node, context.instance, context.now, wait)
         # A refused hello was not looked at by the fence: a restart would count as another daemon of its own key.
         unplaced = isinstance(result, Refusal) and request.method == HELLO.name
         rival: Rival = "" if unplaced else self._fence.rival(context.node, context.instance, context.now)
-        answer = _encoded(result, verdicts, ended, rival)
+        answer = _encode_response(result, verdicts, ended, rival)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
             self._answers.keep(context.node, request.id, opened.digest, answer, request.expires, context.now)
         elif self._answered is not None:
             self._waits = _WaitingStep(opened, context, self._answered)
         return answer
 
-    def _opened(self, data: bytes) -> tuple[bytes, Request]:
+    def _open_request(self, data: bytes) -> tuple[bytes, Request]:
         node, payload = open_signed(data, "request", self._spec.run)
         return node, decode(payload, Request)
 
-    def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
+    def _refusal_of(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
         # Zeros: in its first hello a node does not know the Root yet, and so no channel key.
         known = {self.recipient, bytes(32), *self.former} if method == "hello" else {self.recipient}
         if request.recipient not in known:
@@ -287,26 +290,26 @@ class RequestHandler:
         if request.method != method:
             return refusal("wrong-method", asked=request.method, method=method)
         off = abs(request.expires - now)
-        if off > SKEW and method != "hello":
-            return refusal("clock", off=off / 1000, most=SKEW / 1000)
+        if off > MOST_EXPIRY_SKEW_MS and method != "hello":
+            return refusal("clock", off=off / 1000, most=MOST_EXPIRY_SKEW_MS / 1000)
         accounts = self._group_service.accounts
         standing = accounts.of(node, now)
         successor = barred_keys.successor(accounts.account(node))
         if successor and method != HELLO.name:
-            return self._replaced(node, successor, False, now)
+            return self._refuse_replaced_key(node, successor, False, now)
         if standing.suspended_until is not None and not barred_keys.is_served(standing, accounts.account(node), method):
             return barred_keys.shut_out(standing, standing.suspended_until, now)
         if method not in (LEASE.name, MARKET.name):
             return None
         place = self._fence.place(node, request.instance or b"", now)
-        if place == "free" or not self._group_service.registry.introduced(node):
+        if place == "free" or not self._group_service.registry.is_introduced(node):
             return refusal("no-hello")
         if place == "fenced":
-            self._fence.refused(node, now)
-            return refusal("fenced", retry_after=AGAIN)
+            self._fence.on_refusal(node, now)
+            return refusal("fenced", retry_after=FENCED_RETRY_MS)
         return None
 
-    def _replaced(self, node: bytes, successor: str, disputes: bool, now: int) -> Refusal:
+    def _refuse_replaced_key(self, node: bytes, successor: str, disputes: bool, now: int) -> Refusal:
         """Return the refusal for a key that was replaced, with what becomes of its balance."""
         return refusal("replaced", successor=successor, balance=self.on_replaced(node, disputes, now))
 
@@ -314,7 +317,7 @@ class RequestHandler:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
         successor = barred_keys.successor(self._group_service.accounts.account(context.node))
         if successor:
-            return self._replaced(context.node, successor, hello.disputes, context.now)
+            return self._refuse_replaced_key(context.node, successor, hello.disputes, context.now)
         low, high = self._spec.protocols
         if hello.protocols[0] > high or hello.protocols[1] < low:
             return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
@@ -337,7 +340,7 @@ class RequestHandler:
         daemon = (context.node, context.instance)
         if self._fence.takes(*daemon, hello.after, context.now, in_time=context.in_time):
             shown = registry.register(context.node, hello, record, context.now, context.instance)
-            succeeded = self._succeeded(context, hello)
+            succeeded = self._take_succession(context, hello)
         self._told_head(context, hello.ledger)
         return Welcome(
             succession=succeeded,
@@ -350,11 +353,11 @@ class RequestHandler:
             shown="" if shown == hello.name else shown,
         )
 
-    def _succeeded(self, context: RequestContext, hello: Hello) -> str | None:
+    def _take_succession(self, context: RequestContext, hello: Hello) -> str | None:
         if hello.succession is None:
             return None
         try:
-            statement = succession.opened(hello.succession, self._spec.run, context.node)
+            statement = succession.open_succession(hello.succession, self._spec.run, context.node)
         except (BadSignature, Malformed) as error:
             return f"The statement of the old key does not hold: {error}"
         service = self._group_service
@@ -364,7 +367,7 @@ class RequestHandler:
         """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
         if not self._work or hello_work.is_shown(self._spec.run, context.node, work, context.now):
             return False
-        return not self._group_service.registry.introduced(context.node)
+        return not self._group_service.registry.is_introduced(context.node)
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""
@@ -381,7 +384,7 @@ class RequestHandler:
         """Take a sampled turn of an episode, or answer it."""
         steps = self._group_service.steps
         answer = steps.step(context.node, request, context.now)
-        self._answered = steps.asked(request.lease, request.sample)
+        self._answered = steps.answer_event(request.lease, request.sample)
         return answer
 
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
@@ -414,7 +417,7 @@ class RequestHandler:
             return refused
         self._arrived.set()
         basis = basis_of(service.database, service.classes, request.lease, self._statistics)
-        return refusal("no-appeal", detail="there is no verdict yet") if basis is None else _told(basis)
+        return refusal("no-appeal", detail="there is no verdict yet") if basis is None else _appeal_answer(basis)
 
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:
         """Verify the record of a hello; None if it is not valid now (rule 8). Raises `Malformed`, `BadSignature`."""
@@ -427,7 +430,7 @@ class RequestHandler:
         return known
 
 
-def _told(basis: Basis) -> AppealResponse:
+def _appeal_answer(basis: Basis) -> AppealResponse:
     """Return the basis of a verdict as its node is told it."""
     reviews, receipt = basis.reviews, basis.receipt
     states = [review.state for review in reviews]
@@ -464,7 +467,7 @@ def _room(method: Method[Any, Any], spec: RunSpec) -> int:
     return 5 * spec.limit if method is STEP else 0
 
 
-def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Refusal]) -> Decide:
+def _wrap_decision(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Refusal]) -> Decide:
     """Return `decide` as a function from the encoded request to the encoded answer. It raises `Malformed`."""
 
     def decided(context: RequestContext, body: bytes) -> bytes | Refusal:
@@ -474,7 +477,7 @@ def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Ref
     return decided
 
 
-def _encoded(
+def _encode_response(
     result: bytes | Refusal, verdicts: VerdictsAnswer | None = None, ended: Sequence[bytes] = (), rival: Rival = ""
 ) -> bytes:
     if isinstance(result, Refusal):

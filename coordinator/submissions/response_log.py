@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
-SKEW: Final = 600_000
+MOST_EXPIRY_SKEW_MS: Final = 600_000
 """Most milliseconds between the coordinator's time and a request's expiry."""
 MOST_ANSWERS: Final = 4096
 MOST_ANSWER_BYTES: Final = 64 << 20
@@ -34,4 +34,4 @@ class ResponseLog:
             self._bytes -= len(given)
 
     def _oldest_expired(self, now: int) -> bool:
-        return next(iter(self._known.values()))[2] + SKEW < now
+        return next(iter(self._known.values()))[2] + MOST_EXPIRY_SKEW_MS < now

@@ -23,11 +23,11 @@ from collections.abc import Callable
 import structlog
 
 from echo2.coordinator.environments.task_host import EpisodeLost, OpenEpisode, TaskHost, TurnAnswer
-from echo2.coordinator.submissions.episode_record import LOST, EpisodeRecord
+from echo2.coordinator.submissions.episode_record import LOST_REASON, EpisodeRecord
 from echo2.coordinator.submissions.step_service import AskedStep, StepService
 from echo2.tasks.task import TaskFault
 
-LOOK = 1.0
+ENDED_LEASE_POLL_SECONDS = 1.0
 """Seconds between two looks for leases that have ended."""
 
 log = structlog.get_logger("coordinator")
@@ -66,7 +66,7 @@ class StepLoop:
             ended = leases - self._steps.still_open(leases)
             for key in [key for key in self._open if key[0] in ended]:
                 self._leave(key)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(ENDED_LEASE_POLL_SECONDS)
 
     async def _answer_each(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -91,7 +91,7 @@ class StepLoop:
             if reason:
                 self._record.note_undecided(asked.lease.id, reason)
             self._leave((asked.lease.id, asked.sample))
-        self._steps.answered(asked, answer, now - began, int(now * 1000))
+        self._steps.on_answer(asked, answer, now - began, int(now * 1000))
 
     def _begin(self, key: tuple[bytes, int], asked: AskedStep) -> None:
         lease, apart = asked.lease, asked.apart or (asked.is_new and bool(self._of_known))
@@ -128,5 +128,5 @@ class StepLoop:
                 sample=asked.sample,
                 reason=reason,
             )
-            return None, LOST if isinstance(fault, EpisodeLost) else reason
+            return None, LOST_REASON if isinstance(fault, EpisodeLost) else reason
         return answer, ""

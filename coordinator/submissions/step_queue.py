@@ -5,8 +5,8 @@ Rules
    share of the workers at once: so free keys delay the others by that share, however slow their episodes are. A turn
    of a new key is therefore paid for afterwards: the next one begins after a pause in proportion, though nobody waits.
 2. A new key's turn that may begin goes first, else a known key's does.
-3. Known keys play while a turn of theirs waits or is being answered, and `RECENT` seconds longer: they sample in
-   between. Where none plays, new keys have all the time.
+3. Known keys play while a turn of theirs waits or is being answered, and `RECENT_PLAY_SECONDS` seconds longer: they
+   sample in between. Where none plays, new keys have all the time.
 4. Within a class the parties (p2p/limits/origin.py) are served in rotation, and each party's turns in the order in
    which they came.
 """
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
 NEW_ONE_IN: Final = 4
-RECENT: Final = 60.0
+RECENT_PLAY_SECONDS: Final = 60.0
 
 T = TypeVar("T")
 _Parties = OrderedDict[str, OrderedDict[T, None]]
@@ -38,7 +38,7 @@ class StepQueue(Generic[T]):
     def __len__(self) -> int:
         return sum(self._number.values())
 
-    def unanswered(self, *, new: bool) -> int:
+    def count_unanswered(self, *, new: bool) -> int:
         """Count the turns of new keys, or of the others, that wait or are being answered."""
         return self._number[new] + self._under_way[new]
 
@@ -62,7 +62,7 @@ class StepQueue(Generic[T]):
         self._under_way[new] += 1
         return step
 
-    def ended(self, seconds: float, now: float, *, new: bool) -> None:
+    def on_end(self, seconds: float, now: float, *, new: bool) -> None:
         """Note that a turn which was taken has ended, after so many seconds of the environment."""
         self._under_way[new] -= 1
         self._note(now, new)
@@ -99,4 +99,4 @@ class StepQueue(Generic[T]):
 
     def _note(self, now: float, new: bool) -> None:
         if not new:
-            self._known_until = now + RECENT
+            self._known_until = now + RECENT_PLAY_SECONDS

@@ -48,22 +48,22 @@ from echo2.protocol.leases import Lease
 from echo2.protocol.refusals import refusal, sentence
 from echo2.protocol.requests import Refusal
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.task_kinds import ANSWERED, OPENED
+from echo2.protocol.task_kinds import ANSWERED_KINDS, OPENED_KIND
 
 LAST_TURN: Final = 1022
 """The greatest number of a sampled turn: a rollout has at most 1024 turns, and ends with a sampled one."""
 ONE_EPISODE: Final = 1_000
 """Milliseconds after which the first turn of another episode may be sent again."""
-SOONEST: Final = 200
-LATEST: Final = 5_000
+SOONEST_ASK_MS: Final = 200
+LATEST_ASK_MS: Final = 5_000
 """Bounds of the milliseconds after which a turn that waits is asked for again."""
 SHARES: Final[dict[Rank, int]] = {"new": 4, "known": 16, "proven": 64}
 """Answers in full time for each rollout of a lease (rules 5 and 6)."""
 
 
 class AskedStep:
-    """A turn that waits for the environment. `rank`, `party`: of its key. `before`: the steps of its episode so far.
-    `last`: rule 7. `answered`: set with the answer. `apart`: its key is new, and known keys play."""
+    """A turn that waits for the environment. `rank`, `party`: rank and party of its key. `before`: the steps of its
+    episode so far. `last`: rule 7. `answered`: set with the answer. `apart`: its key is new, and known keys play."""
 
     def __init__(
         self, lease: Lease, request: StepRequest, rank: Rank, party: str, before: list[Step], *, last: bool
@@ -145,7 +145,7 @@ class StepService:
 
     def _unfit(self, record: LeaseRecord, request: StepRequest, now: int) -> Refusal | None:
         lease = record.lease
-        if self._context.kind(lease.task, lease.task_version) not in ANSWERED:
+        if self._context.kind(lease.task, lease.task_version) not in ANSWERED_KINDS:
             return _wrong(request, "episodes of this task have no answers")
         expires = record.expires
         if now > expires:
@@ -181,8 +181,10 @@ class StepService:
             return _wrong(request, "the episode is over")
         if request.turn_number // 2 > len(steps) or (steps and steps[-1].state == "asked"):
             return _wrong(request, "an earlier turn has no answer yet")
-        opens = not steps and self._context.kind(lease.task, lease.task_version) == OPENED
-        fault = check_turn(request.tokens, _sampled(steps), lease, self._context.spec, request.sample, opens=opens)
+        opens = not steps and self._context.kind(lease.task, lease.task_version) == OPENED_KIND
+        fault = check_turn(
+            request.tokens, _count_sampled(steps), lease, self._context.spec, request.sample, opens=opens
+        )
         if fault is not None:
             return Refusal(code=fault.code, sentence=fault.sentence)
         if not steps and self._rank(lease.node, now) == "new" and self.table.open_episodes(lease.node):
@@ -193,7 +195,7 @@ class StepService:
 
     def _ask(self, lease: Lease, request: StepRequest, before: list[Step], now: int) -> None:
         """Let a written turn wait for the environment."""
-        sampled = _sampled(before) + len(request.tokens)
+        sampled = _count_sampled(before) + len(request.tokens)
         last = sampled == lease.limit or request.turn_number >= LAST_TURN
         rank, party = self._rank(lease.node, now), self._leases.party_of(lease.id)
         asked = AskedStep(lease, request, rank, party, before, last=last)
@@ -203,7 +205,7 @@ class StepService:
         waiting.queue.put(asked, party, now / 1000, new=asked.is_new)
         waiting.changed.set()
 
-    def asked(self, lease: bytes, sample: int) -> asyncio.Event | None:
+    def answer_event(self, lease: bytes, sample: int) -> asyncio.Event | None:
         """Return the event that is set with the answer to an episode's turn; None: none waits."""
         asked = self._asked.get((lease, sample))
         return None if asked is None else asked.answered
@@ -224,7 +226,7 @@ class StepService:
                 asked.apart = asked.is_new and waiting.queue.known_play(now)
                 return asked
             else:
-                waiting.queue.ended(0.0, now, new=asked.is_new)
+                waiting.queue.on_end(0.0, now, new=asked.is_new)
 
     def time_is_up(self, asked: AskedStep) -> bool:
         """Tell whether the environment's time for a lease is used up (rule 5)."""
@@ -238,11 +240,11 @@ class StepService:
         may be sampled, and in a submission."""
         return fits(len(asked.lease.prompt), asked.given + given, self._context.room)
 
-    def answered(self, asked: AskedStep, answer: TurnAnswer | None, seconds: float, now: int) -> None:
+    def on_answer(self, asked: AskedStep, answer: TurnAnswer | None, seconds: float, now: int) -> None:
         """Write the environment's answer to a turn that was taken; None: the episode has failed. `seconds`: that it
         took."""
         waiting = self._queues[asked.lease.task]
-        waiting.queue.ended(seconds, now / 1000, new=asked.is_new)
+        waiting.queue.on_end(seconds, now / 1000, new=asked.is_new)
         waiting.changed.set()
         key = asked.lease.id, asked.sample
         if self._asked.get(key) is not asked:
@@ -279,11 +281,11 @@ class StepService:
         """Return the milliseconds after which a lease's turn that waits is asked for again: about when it is
         answered."""
         waiting, new = self._queues[lease.task], self._rank(lease.node, now) == "new"
-        seconds = waiting.usual[new] * waiting.queue.unanswered(new=new) / self._workers
-        return min(LATEST, max(SOONEST, int(1000 * seconds)))
+        seconds = waiting.usual[new] * waiting.queue.count_unanswered(new=new) / self._workers
+        return min(LATEST_ASK_MS, max(SOONEST_ASK_MS, int(1000 * seconds)))
 
 
-def _sampled(steps: list[Step]) -> int:
+def _count_sampled(steps: list[Step]) -> int:
     return sum(len(step.sampled) for step in steps)
 
 

@@ -19,7 +19,7 @@ from echo2.coordinator.verification.submitted_group import SubmittedGroup
 from echo2.coordinator.verification.verification import GroupFault
 from echo2.protocol.refusals import sentence
 from echo2.tasks.task import Score
-from echo2.tasks.turn_ends import listed
+from echo2.tasks.turn_ends import token_list
 
 StepState = Literal["asked", "given", "over", "failed"]
 """asked: without an answer yet. given: the environment gave tokens. over: it ended the episode, with a score. failed:
@@ -31,7 +31,7 @@ _TOKENS: Final = msgspec.msgpack.Decoder(list[int])
 
 class Step(NamedTuple):
     """A sampled turn of an episode and its answer. `turn_number`: given turns counted. `given`: of the state `given`.
-    `score`: of the state `over`."""
+    `score`: score of the state `over`."""
 
     turn_number: int
     sampled: list[int]
@@ -62,7 +62,7 @@ class StepTable:
 
     def ask(self, lease: bytes, sample: int, turn_number: int, sampled: Sequence[int]) -> None:
         """Write a turn that has no answer yet."""
-        row = (lease, sample, turn_number, _packed(sampled))
+        row = (lease, sample, turn_number, _pack_tokens(sampled))
         self._database.do(
             "INSERT INTO steps (lease, sample, turn_number, sampled, state) VALUES (?, ?, ?, ?, 'asked')", row
         )
@@ -72,7 +72,7 @@ class StepTable:
         state, given, score = "failed", None, None
         if answer is not None:
             state, score = ("given", None) if answer.given is not None else ("over", answer.score)
-            given = None if answer.given is None else _packed(answer.given)
+            given = None if answer.given is None else _pack_tokens(answer.given)
         values = (state, given, score and score.reward, score and int(score.success), lease, sample, turn_number)
         self._database.do(
             "UPDATE steps SET state = ?, given = ?, reward = ?, success = ?"
@@ -100,7 +100,7 @@ class StepTable:
                 detail = "the environment has not ended the episode"
                 return GroupFault("transcript", sentence("transcript", sample=number, detail=detail))
             tokens = [token for part in parts for token in part]
-            if list(rollout.turns) != list(map(len, parts)) or listed(rollout.tokens) != tokens:
+            if list(rollout.turns) != list(map(len, parts)) or token_list(rollout.tokens) != tokens:
                 detail = "these are not the turns that the environment saw and answered"
                 return GroupFault("transcript", sentence("transcript", sample=number, detail=detail))
             score = steps[-1].score
@@ -109,7 +109,7 @@ class StepTable:
         return [] if failed else scores
 
 
-def _packed(tokens: Sequence[int]) -> bytes:
+def _pack_tokens(tokens: Sequence[int]) -> bytes:
     return msgspec.msgpack.encode(list(tokens))
 
 

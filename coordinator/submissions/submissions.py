@@ -35,7 +35,7 @@ from echo2.protocol.leases import Lease, Received, SubmitResponse, VerdictsReque
 from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
 from echo2.protocol.refusals import refusal, sentence
 from echo2.protocol.requests import Refusal
-from echo2.protocol.task_kinds import ANSWERED
+from echo2.protocol.task_kinds import ANSWERED_KINDS
 
 log = structlog.get_logger("coordinator")
 
@@ -69,7 +69,7 @@ class SubmissionService:
         with self._database.transaction():
             answer = self._submitted_by(node, data, now)
             if isinstance(answer, Refusal):
-                self._strikes.refused(node, answer.code, blake3.blake3(data).digest(), now)
+                self._strikes.on_refusal(node, answer.code, blake3.blake3(data).digest(), now)
         return answer
 
     def _submitted_by(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
@@ -98,7 +98,7 @@ class SubmissionService:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(record, sentence("late", late=now - record.expires), now)
             return self._answer(lease)
-        examined = self._examined(record.lease, submission)
+        examined = self._examine_group(record.lease, submission)
         if isinstance(examined, GroupFault):
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse(record, examined.code, examined.sentence, now, sample=examined.sample)
@@ -132,14 +132,14 @@ class SubmissionService:
         (token_storage.py, rule 2)."""
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
-    def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault | None:
+    def _examine_group(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault | None:
         """Check a group by T0. Return the packed scores of its rollouts, empty if the task gives no finite reward; None
         if its environment scores them later; or the fault."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
         task = self._context.tasks.get((lease.task, lease.task_version))
-        if self._context.kind(lease.task, lease.task_version) in ANSWERED:
+        if self._context.kind(lease.task, lease.task_version) in ANSWERED_KINDS:
             scores = self._steps.compare(lease.id, submission)
         elif task is None:
             return check_single_turn(submission)

@@ -90,7 +90,7 @@ def lines(basis: Basis) -> list[str]:
         ("threshold", basis.threshold or "none"),
         ("calibration", calibration),
         ("audited", str(basis.first.get("audited", "")) or "no"),
-        ("stored", _stored(basis)),
+        ("stored", _stored_text(basis)),
         *(("check", _check(one)) for one in basis.reviews),
         ("reversal", _outcome(basis)),
     ]
@@ -104,7 +104,7 @@ def _check(review: Review) -> str:
     return f"for the {review.by}: {review.code}, {minute(review.answered)}{reason}"
 
 
-def _stored(basis: Basis) -> str:
+def _stored_text(basis: Basis) -> str:
     if basis.excerpt is None:
         return {"group": "the whole group"}.get(basis.stored, "nothing: the challenge window has ended")
     place = "" if basis.excerpt.position is None else f", sampled token {basis.excerpt.position}"
@@ -125,4 +125,4 @@ def _no_evidence(database: Database, classes: OpenClasses, lease: bytes) -> str:
     basis = basis_of(database, classes, lease)
     if basis is None:
         return f"there is no verdict on lease {lease.hex()}: it is unknown, still open, or expired"
-    return f"{lease.hex()} cannot be checked again: its challenge window has ended; stored is {_stored(basis)}"
+    return f"{lease.hex()} cannot be checked again: its challenge window has ended; stored is {_stored_text(basis)}"

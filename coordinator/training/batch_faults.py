@@ -41,16 +41,16 @@ class BatchFaults:
         self._reached = (0, 0)
         self._charges = self._before = Charges()
 
-    def opened(self, era: int, step: int) -> None:
+    def on_opening(self, era: int, step: int) -> None:
         """Record the era and step of a learner that was opened."""
         self._reached = max(self._reached, (era, step))
 
-    def failed(self, batch: Iterable[bytes]) -> bool:
+    def on_failure(self, batch: Iterable[bytes]) -> bool:
         """Charge an error to `batch`; return whether its groups are set aside (rule 1)."""
         charges = self._against(batch)
         return self._charge(replace(charges, errors=charges.errors + 1))
 
-    def died(self, batch: Iterable[bytes]) -> bool:
+    def on_death(self, batch: Iterable[bytes]) -> bool:
         """Charge a death during `batch`; return whether its groups are set aside (rule 2)."""
         charges = self._against(batch)
         return self._charge(replace(charges, deaths=charges.deaths + 1))
@@ -59,7 +59,7 @@ class BatchFaults:
         """Withdraw the last charge: the machine was at fault (rule 3)."""
         self._charges = self._before
 
-    def stepped(self, step: int) -> bool:
+    def on_step(self, step: int) -> bool:
         """Record a step of the present era; return whether it is beyond all earlier ones (rule 4)."""
         era, reached = self._reached
         if step <= reached:

@@ -29,7 +29,7 @@ from echo2.coordinator.prompts.prompts import check_room
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job, Sample
-from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.tasks.task import TaskFault, Transcript
 from echo2.tasks.turn_ends import Ends
 
@@ -86,20 +86,20 @@ class EvaluationSet:
             task_version=task.version,
             split="heldout",
             index=index,
-            single_turn=task.kind == SINGLE,
+            single_turn=task.kind == SINGLE_KIND,
         )
 
-    async def answered(self, scorer: Scorer, jobs: Sequence[Job], meanwhile: Meanwhile) -> list[list[bool]]:
+    async def answer_prompts(self, scorer: Scorer, jobs: Sequence[Job], meanwhile: Meanwhile) -> list[list[bool]]:
         """Generate the answers to prompts together; return, by job, whether each solves its prompt. Afterwards the
         scorer may have another version loaded (rule 5)."""
-        if self.host.facts.kind in ANSWERED:
+        if self.host.facts.kind in ANSWERED_KINDS:
             return await self._played_together(scorer, jobs)
         groups = await scorer.generate_all(jobs)
         return await meanwhile(self._all_solved(jobs, groups))
 
     async def _all_solved(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> list[list[bool]]:
         return [
-            await asyncio.gather(*(self._solved(job, sample) for sample in group))
+            await asyncio.gather(*(self._is_solved(job, sample) for sample in group))
             for job, group in zip(jobs, groups, strict=True)
         ]
 
@@ -116,7 +116,7 @@ class EvaluationSet:
         self.pace.note(sum(len(group.scores) for group in groups), sum(group.seconds for group in groups))
         return [[score is not None and score.success for score in group.scores] for group in groups]
 
-    async def _solved(self, job: Job, sample: Sample) -> bool:
+    async def _is_solved(self, job: Job, sample: Sample) -> bool:
         transcript = Transcript(sample.tokens, sample.turns)
         try:
             return (await self.host.score("heldout", job.index, transcript, job.limit)).success
@@ -142,7 +142,7 @@ async def evaluate(
     meanwhile: Meanwhile,
 ) -> Evaluation:
     """Generate the answers with `scorer` under `version`, and return the shares solved, of each task and of all prompts
-    together. `evaluation_sets`: of the tasks. `hold`: loads the version into
+    together. `evaluation_sets`: evaluation sets of the tasks. `hold`: loads the version into
     the scorer; it returns False if that is gone. `between`: called before every slice of answers, for work that goes
     first; it may load another version. `meanwhile`: see rule 5. Raises `VersionGone`, `EnvironmentAway`, `ChildDied`,
     `ChildError`."""
@@ -156,7 +156,7 @@ async def evaluate(
                 if not await hold():
                     raise VersionGone
                 some = [replace(job, greedy=greedy) for job in jobs[len(solved) : len(solved) + one.pace.size]]
-                solved += itertools.chain.from_iterable(await one.answered(scorer, some, meanwhile))
+                solved += itertools.chain.from_iterable(await one.answer_prompts(scorer, some, meanwhile))
             shares.append(sum(solved) / max(1, len(solved)))
         name = one.host.facts.name
         tasks.append(TaskEvaluation(task=name, prompts=len(jobs), sampled=shares[0], greedy=shares[1]))

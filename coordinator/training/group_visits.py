@@ -40,7 +40,7 @@ from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.verified_rate import VerifiedRate
 from echo2.coordinator.verdicts.group_verifier import GroupVerifier
-from echo2.coordinator.verdicts.scoring_order import VISIT, PendingVersion, next_version
+from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS, PendingVersion, next_version
 from echo2.coordinator.verdicts.waiting_groups import Undecided, Visit
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.coordinator.verification.verification import Verdict
@@ -56,7 +56,7 @@ log = structlog.get_logger("coordinator")
 def at_once(terms: LeaseTerms) -> int:
     """Return how many groups may be in flight to the scorer (rule 2): at least two, so that it is never idle, and at
     most those of a visit."""
-    return max(2, min(VISIT, MOST_TOKENS // (terms.group_size * terms.limit)))
+    return max(2, min(VISIT_GROUPS, MOST_TOKENS // (terms.group_size * terms.limit)))
 
 
 @dataclass
@@ -106,7 +106,7 @@ class GroupVisits:
 
     async def _visit(self, under: PendingVersion) -> None:
         """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""
-        groups = self._not_compared(_taken(self.group_service.visit(under)))
+        groups = self._not_compared(_groups_of_visit(self.group_service.visit(under)))
         first = next(groups, None)
         if first is None:
             return
@@ -130,7 +130,7 @@ class GroupVisits:
         rollouts = self._verdicts * self.group_service.terms.group_size
         if self.reviewing is not None:
             self.reviewing.note_scoring(self.clock() - began)
-        self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
+        self.rate.on_visit(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
 
@@ -257,9 +257,9 @@ class GroupVisits:
         return int(self.clock() * 1000)
 
 
-def _taken(visit: Visit) -> Iterator[Undecided]:
+def _groups_of_visit(visit: Visit) -> Iterator[Undecided]:
     """Yield at most `VISIT` groups of a visit."""
-    for _ in range(VISIT):
+    for _ in range(VISIT_GROUPS):
         group = visit.take()
         if group is None:
             return

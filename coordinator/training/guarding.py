@@ -43,15 +43,15 @@ from echo2.runtime.errors import LocalFault
 from echo2.tasks.measure import Measure
 
 FACT: Final = "guard"
-SHOWN: Final = 20
+REMEMBERED_ROLLBACKS: Final = 20
 """Rollbacks that are remembered."""
-HALF: Final = 0.5
+ROLLBACK_RATE_FACTOR: Final = 0.5
 
 log = structlog.get_logger("coordinator")
 
 
 class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order to publish a version again. `id`: milliseconds of its time. `factor`: of the learning rate."""
+    """An order to publish a version again. `id`: milliseconds of its time. `factor`: factor of the learning rate."""
 
     id: int
     era: int
@@ -88,7 +88,8 @@ class Guarding:
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        """`measures`: by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is ordered."""
+        """`measures`: measures by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is
+        ordered."""
         self._group_service, self._watch, self._publisher = group_service, watch, publisher
         self._auto, self._clock, self._changed = section.auto_rollback, clock, changed
         stored = group_service.database.fact(FACT)
@@ -98,25 +99,25 @@ class Guarding:
         )
         self._guard = Guard(limits, measures, self._record.state)
         self._examining: tuple[int, int] | None = None
-        watch.on_resume = self._resumed
+        watch.on_resume = self._begin_anew
 
     def examining(self, version: Published | None) -> None:
         """Note the version that the scorer examines; None: none any more."""
         self._examining = None if version is None else (version.era, version.version)
 
-    def evaluated(self, evaluation: Evaluation, version: Published) -> None:
+    def on_evaluation(self, evaluation: Evaluation, version: Published) -> None:
         """Take an evaluation by the operator's scorer."""
         results = {
             one.task: TaskResult(evaluation.version, one.sampled, share_error(one.sampled, one.prompts), one.prompts)
             for one in evaluation.tasks
         }
-        self._examined(Exam(era=version.era, version=version.version, root=version.root, results=results))
+        self._examine_version(Exam(era=version.era, version=version.version, root=version.root, results=results))
 
-    def stepped(self, era: int, step: int, metrics: Mapping[str, float]) -> None:
+    def on_step(self, era: int, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step of the learner."""
-        self._take(self._guard.stepped(era, step, metrics))
+        self._take(self._guard.on_step(era, step, metrics))
 
-    def kept(self) -> set[tuple[int, int]]:
+    def kept_versions(self) -> set[tuple[int, int]]:
         """Return (era, version) of those that stay (rule 3)."""
         best, order = self._guard.state.best_exam, self._record.order
         kept = {(one.era, one.version) for one in (best, order) if one is not None}
@@ -126,8 +127,8 @@ class Guarding:
 
     def order(self, version: int | None = None, factor: float = 1.0) -> str:
         """Order a version to be published again for the operator; return a sentence. `version`: None: the best.
-        `factor`: of the learning rate. Raises `LocalFault`."""
-        at, named = self._group_service.progress, self._named(version)
+        `factor`: factor of the learning rate. Raises `LocalFault`."""
+        at, named = self._group_service.progress, self._find_version(version)
         if at is None or at.finished:
             raise LocalFault("the run is finished" if at else "the learner has not started yet: try again in a minute")
         before = self._record.order
@@ -152,13 +153,13 @@ class Guarding:
             return None
         path = await self._publisher.whole(order.era, order.version, order.root)
         if path is None:
-            self.refused("it is gone from the store")
+            self.drop_order("it is gone from the store")
             return None
         return Republish(
             id=order.id, version=order.version, root=order.root, snapshot=str(path), factor=order.factor, why=order.why
         )
 
-    def obeyed(self, published: Published, rate: float) -> None:
+    def complete_order(self, published: Published, rate: float) -> None:
         """Note that the learner is open at `published`, the newest version, with the rate's factor `rate`: an order
         has been carried out (rule 4)."""
         order, self._record.order = self._record.order, None
@@ -170,7 +171,7 @@ class Guarding:
                 at=self._now(), era=order.era, version=order.version, new_era=published.era,
                 new_version=published.version, why=order.why, automatic=order.automatic, rate=rate,
             )  # fmt: skip
-            self._record.done = [*self._record.done[-SHOWN + 1 :], row]
+            self._record.done = [*self._record.done[-REMEMBERED_ROLLBACKS + 1 :], row]
             self._record.left = {}
             log.warning("version published again", version=order.version, new_version=published.version, rate=rate)
         self._guard.begin(published.era)
@@ -178,7 +179,7 @@ class Guarding:
         if order is not None:
             self._watch.end_alarm(f"version {order.version} is published again as version {published.version}")
 
-    def refused(self, reason: str) -> None:
+    def drop_order(self, reason: str) -> None:
         """Drop the order: it cannot be carried out (rule 4)."""
         order, self._record.order, self._record.obeyed = self._record.order, None, None
         if order is not None:
@@ -197,9 +198,9 @@ class Guarding:
             ordered=None if order is None else order.version,
         )
 
-    def _examined(self, exam: Exam) -> None:
-        alarm = self._guard.examined(exam)
-        left = {task: self._guard.left(task, result) for task, result in exam.results.items()}
+    def _examine_version(self, exam: Exam) -> None:
+        alarm = self._guard.on_exam(exam)
+        left = {task: self._guard.remaining_share(task, result) for task, result in exam.results.items()}
         self._record.left = {task: share for task, share in left.items() if share is not None}
         self._take(alarm)
 
@@ -223,7 +224,7 @@ class Guarding:
             self._watch.alarm(
                 alarm, f"version {best.version}, the best, is about to be published again at half the rate"
             )
-            self._put(best, HALF, alarm.why, automatic=True)
+            self._put(best, ROLLBACK_RATE_FACTOR, alarm.why, automatic=True)
         elif self._auto:
             spent = f"version {best.version} was published again {MOST_ROLLBACKS} times without the operator"
             self._watch.alarm(alarm, f"{spent}; {choice}")
@@ -239,22 +240,22 @@ class Guarding:
         self._save()
         self._changed()
 
-    def _named(self, number: int | None) -> Published | Exam:
+    def _find_version(self, number: int | None) -> Published | Exam:
         """Return the kept version that the operator names. Raises `LocalFault`."""
         best, stored = self._guard.state.best_exam, self._publisher.roots()
         kept = [one for one in self._publisher.versions if one.root in stored]
         if number is None:
             if best is None or best.root not in stored:
-                raise LocalFault(f"no version was evaluated yet: name one of {_listed(kept)}")
+                raise LocalFault(f"no version was evaluated yet: name one of {_name_versions(kept)}")
             return best
         if best is not None and best.version == number and best.root in stored:
             return best
         named = next((one for one in reversed(kept) if one.version == number), None)
         if named is None:
-            raise LocalFault(f"version {number} is not kept; kept are {_listed(kept)}")
+            raise LocalFault(f"version {number} is not kept; kept are {_name_versions(kept)}")
         return named
 
-    def _resumed(self, pause: Pause) -> None:
+    def _begin_anew(self, pause: Pause) -> None:
         """Begin counts and history anew; results too, where the operator goes on after a collapse."""
         self._guard.begin_anew(results=pause.kind == "held-out")
         self._save()
@@ -266,7 +267,7 @@ class Guarding:
         return int(self._clock() * 1000)
 
 
-def _listed(versions: Sequence[Published]) -> str:
+def _name_versions(versions: Sequence[Published]) -> str:
     """Name versions, in runs of consecutive numbers."""
     runs = list[list[int]]()
     for number in sorted({one.version for one in versions}):

@@ -33,15 +33,15 @@ from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
-from echo2.coordinator.training.training_loop import PERIOD, Training, TrainingConfig
+from echo2.coordinator.training.training_loop import PUBLISH_PERIOD_FACT, Training, TrainingConfig
 from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.scorer import Scorer
-from echo2.protocol.task_kinds import ANSWERED, SINGLE
+from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 
 
 class Learning:
-    """The loops. `arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite has passed
-    its check; until then there is no verdict, so nothing is credited."""
+    """The loops. `arrived`: event to be set when a submission was received. `sound`: event to be set once run.sqlite
+    has passed its check; until then there is no verdict, so nothing is credited."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Learning:
         models: Models,
         clock: Callable[[], float],
     ) -> None:
-        """Compose the loops. `hosts`: of the run's tasks. `clock`: seconds since the Unix epoch."""
+        """Compose the loops. `hosts`: hosts of the run's tasks. `clock`: seconds since the Unix epoch."""
         self.arrived = asyncio.Event()
         self.sound = asyncio.Event()
         work = asyncio.Event()
@@ -89,12 +89,12 @@ class Learning:
         )
         self.rewarding: Rewarding | None = None
         workers, steps, episodes = run.config.environment.workers, group_service.steps, group_service.episodes
-        if single := [host for host in hosts if host.facts.kind == SINGLE]:
+        if single := [host for host in hosts if host.facts.kind == SINGLE_KIND]:
             self.rewarding = Rewarding(single, group_service, workers=workers, clock=clock, decided=work)
         self.playing = [
             StepLoop(host, steps, episodes.of(host.facts.name), workers=workers, clock=clock)
             for host in hosts
-            if host.facts.kind in ANSWERED
+            if host.facts.kind in ANSWERED_KINDS
         ]
         evaluation_sets = evaluation_sets_of(run, hosts)
         group_service.verdicts.check_wanted = self.arrived.set
@@ -150,7 +150,7 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
             run.config.run.heldout,
             room=room,
             other_ends=spec.other_ends,
-            pace=SlicePace(workers=run.config.environment.workers, played=host.facts.kind in ANSWERED),
+            pace=SlicePace(workers=run.config.environment.workers, played=host.facts.kind in ANSWERED_KINDS),
         )
         for host in hosts
     ]
@@ -169,13 +169,13 @@ def verifier_of(
         ends=run.runspec.ends,
         staleness=group_service.terms.staleness,
         published=published,
-        evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown),
+        evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown_hash),
     )
 
 
 def period_of(run: Run, database: Database) -> PublishPeriod:
     """Return the period between versions, for `auto` as an earlier start of the run left it."""
-    setting, earlier = run.config.run.publish_every, database.fact(PERIOD)
+    setting, earlier = run.config.run.publish_every, database.fact(PUBLISH_PERIOD_FACT)
     fixed = None if setting == "auto" else setting
     return PublishPeriod(fixed, run.runspec.staleness, int(earlier) if earlier else 1)
 

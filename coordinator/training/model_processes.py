@@ -18,9 +18,9 @@ from echo2.engines.process.supervisor import Restarts, Supervisor
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import Child, ChildDied
 
-PAUSES: Final = Backoff(0.25, 30.0)
+RESTART_BACKOFF: Final = Backoff(0.25, 30.0)
 """Seconds before a model process is restarted."""
-MEETING: Final = 30.0
+MEETING_NOTICE_SECONDS: Final = 30.0
 """Seconds after which a learner that waits for the ranks of other hosts says so."""
 HEALTHY_AFTER: Final = 60.0
 """Seconds of life after which the backoff starts over."""
@@ -57,7 +57,7 @@ class Models:
 
 def restarts() -> Restarts:
     """Return the restart policy of the model processes."""
-    return Restarts(PAUSES, healthy=HEALTHY_AFTER)
+    return Restarts(RESTART_BACKOFF, healthy=HEALTHY_AFTER)
 
 
 def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, float], None]:
@@ -81,10 +81,11 @@ class LearnerChild:
         self._waits_for, self._tell = waits_for, tell
         self._meeting: asyncio.TimerHandle | None = None
         self._computing: int | None = None
-        child.on_event = self._heard
+        child.on_event = self._on_message
 
     async def open(self, order: messages.Open) -> messages.Opened:
-        """See `Learner`. While ranks of other hosts are missing, it waits for them, and says so every `MEETING`."""
+        """See `Learner`. While ranks of other hosts are missing, it waits for them, and says so every
+        `MEETING_NOTICE_SECONDS`."""
         try:
             if self._waits_for:
                 self._wait()
@@ -98,7 +99,7 @@ class LearnerChild:
         try:
             return await self.child.use(lambda process: process.call("train", batch, messages.Stepped))
         except ChildDied as death:
-            if self._begun(batch) and not death.told:
+            if self._has_begun(batch) and not death.told:
                 raise DiedComputing(death.name, death.returncode, death.stderr) from death
             raise
 
@@ -107,7 +108,7 @@ class LearnerChild:
         await self.child.renew()
 
     def _wait(self, told: bool = False) -> None:
-        self._meeting = asyncio.get_running_loop().call_later(MEETING, self._say, told)
+        self._meeting = asyncio.get_running_loop().call_later(MEETING_NOTICE_SECONDS, self._say, told)
 
     def _say(self, told: bool) -> None:
         log.warning("the learner waits for ranks", ranks=self._waits_for)
@@ -120,11 +121,11 @@ class LearnerChild:
             self._meeting.cancel()
         self._meeting = None
 
-    def _begun(self, batch: messages.Batch) -> bool:
+    def _has_begun(self, batch: messages.Batch) -> bool:
         return self._computing == batch.step
 
-    def _heard(self, method: str, body: bytes) -> None:
-        if method == messages.BEGUN:
+    def _on_message(self, method: str, body: bytes) -> None:
+        if method == messages.BATCH_BEGUN_METHOD:
             self._computing = msgspec.msgpack.decode(body, type=messages.Begun).step
-        if method == messages.MET:
+        if method == messages.RANKS_MET_METHOD:
             self._end_wait()

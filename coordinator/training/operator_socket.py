@@ -46,7 +46,7 @@ class OperatorSocket:
             "pause": self._pause,
             "resume": self._resume,
             "keys": self._keys,
-            "remark": self._remarked,
+            "remark": self._take_remark,
             "rollback": self._rolled_back,
             "verdict": self._verdict,
             "payout": self._payout,
@@ -81,7 +81,7 @@ class OperatorSocket:
         except LocalFault as error:
             raise ValueError(str(error)) from error
 
-    async def _remarked(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def _take_remark(self, asked: dict[str, Any]) -> dict[str, Any]:
         words = [asked.get(name) for name in ("word", "node", "why")]
         if self._remark is None or not all(isinstance(word, str) for word in words):
             raise ValueError("a remark needs three texts: word, node (a peer id) and why (a reason)")

@@ -18,21 +18,21 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.submissions.episode_record import KEPT
+from echo2.coordinator.submissions.episode_record import KEPT_EPISODES
 from echo2.coordinator.training import run_guard
 from echo2.runtime.backoff import Backoff
 
 Kind = Literal["operator", "batches", "task-score", "learner", "held-out", "entropy", "updates", "gradient"]
 
-FIRST: Final = 600_000
-LONGEST: Final = 7_200_000
-_LASTS: Final = Backoff(FIRST, LONGEST)
+FIRST_PAUSE_MS: Final = 600_000
+LONGEST_PAUSE_MS: Final = 7_200_000
+_PAUSE_BACKOFF: Final = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
 MOST_BATCHES: Final = 3
 MOST_IDLE: Final = 2
-WINDOW: Final = 200
+PAUSE_WINDOW_GROUPS: Final = 200
 """Decided groups that rule 2 counts."""
-MOST_UNSCORED: Final = WINDOW * 5 // 100
-MOST_FAILED: Final = KEPT * 5 // 100
+MOST_UNSCORED: Final = PAUSE_WINDOW_GROUPS * 5 // 100
+MOST_FAILED: Final = KEPT_EPISODES * 5 // 100
 """Failed ones of the last `KEPT` episodes."""
 
 
@@ -72,20 +72,20 @@ def window_of_groups(codes: Sequence[str], task: str = "") -> Window:
     """Return the window of the groups decided last, by their codes. `task`: its name, where the run has several."""
     bad, subject = sum(code == "task-score" for code in codes), f"task {task}" if task else "the task"
     why = f"{subject} gave no finite reward for {bad} of the last {len(codes)} groups: fix the task's score"
-    return Window(bad > MOST_UNSCORED, len(codes) >= WINDOW, why)
+    return Window(bad > MOST_UNSCORED, len(codes) >= PAUSE_WINDOW_GROUPS, why)
 
 
 def window_of_episodes(failed: Sequence[bool], reason: str, task: str = "") -> Window:
-    """Return the window of an environment's last episodes. `failed`: per episode. `reason`: the most frequent one.
-    `task`: as in `window_of_groups`."""
+    """Return the window of an environment's last episodes. `failed`: whether it failed, per episode. `reason`: the most
+    frequent one. `task`: the same as in `window_of_groups`."""
     subject = f"the environment of task {task}" if task else "the environment"
     why = f"{subject} failed in {sum(failed)} of the last {len(failed)} episodes, most often: {reason}"
-    return Window(sum(failed) > MOST_FAILED, len(failed) >= KEPT, why)
+    return Window(sum(failed) > MOST_FAILED, len(failed) >= KEPT_EPISODES, why)
 
 
 def wait(times: int) -> int:
     """Return the length of the `times`-th pause in a row (rule 3)."""
-    return int(_LASTS.delay(times))
+    return int(_PAUSE_BACKOFF.delay(times))
 
 
 class Pauses:
@@ -112,7 +112,7 @@ class Pauses:
         if times >= MOST_IDLE:
             self._begin("learner", f"the learner cannot work: {reason}", now, times - MOST_IDLE + 1)
 
-    def scored(self, windows: Sequence[Window], now: int) -> bool:
+    def check_results(self, windows: Sequence[Window], now: int) -> bool:
         """Check the last results of each task; return whether they pause the run. The caller then clears them."""
         whys = [window.why for window in windows if window.too_many]
         if whys:
@@ -122,7 +122,7 @@ class Pauses:
             self.standing.times.pop("task-score", None)
         return False
 
-    def stepped(self) -> None:
+    def on_step(self) -> None:
         """Record a step beyond all earlier ones: it is a success (rule 3)."""
         self.standing.times.pop("batches", None)
         self.standing.times.pop("learner", None)

@@ -40,7 +40,7 @@ class PlanFlags(NamedTuple):
     own_price: float | None = None
 
 
-NEEDED = {
+NEEDED_TERMS = {
     "step_seconds": "--step-seconds", "rollouts": "--rollouts", "group": "--group", "tokens": "--tokens",
     "node_tokens": "--node-tokens", "staleness": "--staleness", "version_mb": "--version-mb", "uplink": "--uplink",
     "node_uplink": "--node-uplink", "node_downlink": "--node-downlink", "scorer_tokens": "--scorer-tokens",
@@ -48,8 +48,8 @@ NEEDED = {
 """Field -> flag of what a plan without a run must be told."""
 
 
-def told(flags: PlanFlags, state: RunState | None) -> list[str]:
-    """Return the plan in words. `state`: of a run under way; None: flags alone. Raises `LocalFault` for what is
+def describe_run_plan(flags: PlanFlags, state: RunState | None) -> list[str]:
+    """Return the plan in words. `state`: state of a run under way; None: flags alone. Raises `LocalFault` for what is
     missing or contradicts itself."""
     run, node, nodes = _from_flags(flags) if state is None else _from_run(flags, state)
     if run.period is not None and run.period > run.staleness + 1:
@@ -68,10 +68,10 @@ def told(flags: PlanFlags, state: RunState | None) -> list[str]:
 
 
 def _from_flags(flags: PlanFlags) -> tuple[RunTerms, NodeTerms, int | None]:
-    missing = [flag for field, flag in NEEDED.items() if getattr(flags, field) is None]
+    missing = [flag for field, flag in NEEDED_TERMS.items() if getattr(flags, field) is None]
     if missing:
         raise LocalFault(f"a plan without a run needs {', '.join(missing)} too; or name a running one with --home")
-    values = {field: getattr(flags, field) for field in NEEDED}
+    values = {field: getattr(flags, field) for field in NEEDED_TERMS}
     run = RunTerms(
         step_seconds=values["step_seconds"], rollouts=values["rollouts"], group_size=values["group"],
         tokens=values["tokens"], payload=values["version_mb"] * MB, uplink=values["uplink"] * MBIT,

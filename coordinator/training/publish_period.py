@@ -4,11 +4,11 @@ Rules
 1. A run has a fixed period, or `auto`.
 2. auto is the smallest period that the uplink sustains, ceil(time of a broadcast / time of a step): one broadcast ends
    before the next begins. It is never above kappa* = max(1, S - ceil(B/T)) (coordinator/metrics/capacity.py).
-3. Measurements vary. So the period changes only after `AGREE` publications in a row that ask for a longer one, or for a
-   shorter one; then it takes the least change that one of them asks for. A publication that asks for the present period
-   ends the row.
-4. A shorter period is asked for only where a broadcast `SPARE` times as long would still end before the next one. Else
-   a broadcast of about a whole number of steps would change the period for ever.
+3. Measurements vary. So the period changes only after `AGREEING_PUBLICATIONS` publications in a row that ask for a
+   longer one, or for a shorter one; then it takes the least change that one of them asks for. A publication that asks
+   for the present period ends the row.
+4. A shorter period is asked for only where a broadcast `SPARE_BROADCAST_FACTOR` times as long would still end before
+   the next one. Else a broadcast of about a whole number of steps would change the period for ever.
 """
 
 import math
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from echo2.coordinator.metrics.capacity import best_period
 
-AGREE: Final = 3
-SPARE: Final = 1.25
+AGREEING_PUBLICATIONS: Final = 3
+SPARE_BROADCAST_FACTOR: Final = 1.25
 
 
 class PeriodTerms(NamedTuple):
@@ -42,28 +42,28 @@ class PublishPeriod:
         """Tell whether a version goes out after `step`. `version`: the newest published one, named by its step."""
         return step - version >= self.current
 
-    def published(self, terms: PeriodTerms | None) -> bool:
+    def on_publication(self, terms: PeriodTerms | None) -> bool:
         """Note a publication; return whether the period changed. `terms`: None: not measured yet."""
         if not self.automatic or terms is None or terms.step <= 0:
             return False
-        wanted = self._wanted(terms)
+        wanted = self._wanted_period(terms)
         if not all((one > self.current) == (wanted > self.current) for one in self._asked):
             self._asked.clear()
         if wanted == self.current:
             self._asked.clear()
             return False
         self._asked.append(wanted)
-        if len(self._asked) < AGREE:
+        if len(self._asked) < AGREEING_PUBLICATIONS:
             return False
         self.current = min(self._asked, key=lambda one: abs(one - self.current))
         self._asked.clear()
         return True
 
-    def _wanted(self, terms: PeriodTerms) -> int:
+    def _wanted_period(self, terms: PeriodTerms) -> int:
         wanted = wanted_period(self._staleness, terms)
         if wanted >= self.current:
             return wanted
-        spared = wanted_period(self._staleness, terms._replace(broadcast=SPARE * terms.broadcast))
+        spared = wanted_period(self._staleness, terms._replace(broadcast=SPARE_BROADCAST_FACTOR * terms.broadcast))
         return min(self.current, spared)  # rule 4
 
 

@@ -1,11 +1,11 @@
 """Make further checks of verdicts: when, and by which scorer process. coordinator/verdicts/reviews.py says whose.
 
 Rules
-1. All appeals together take at most `SHARE` of the time that the scorer spends on groups: each second of scoring is a
-   credit of `SHARE` seconds, each second of an appeal is debited. An appeal begins while the credit is above 0; a
-   process starts with `CREDIT`. At most `MOST_CREDIT` is saved: after weeks without appeals, a crowd of them does not
-   have the scorer for hours. The way back to the newest version is part of an appeal. The operator's checks and audits
-   are made whatever the credit.
+1. All appeals together take at most `APPEALS_TIME_SHARE` of the time that the scorer spends on groups: each second of
+   scoring is a credit of `APPEALS_TIME_SHARE` seconds, each second of an appeal is debited. An appeal begins while the
+   credit is above 0; a process starts with `FIRST_CREDIT_SECONDS`. At most `MOST_CREDIT` is saved: after weeks without
+   appeals, a crowd of them does not have the scorer for hours. The way back to the newest version is part of an appeal.
+   The operator's checks and audits are made whatever the credit.
 2. A check is made by a scorer process that did not make the verdict: one that was started after it. Where there is
    none, the present one is ended first, so a fault of its memory or of its device's state is not repeated. Several
    checks of earlier verdicts share one process.
@@ -27,10 +27,10 @@ from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.runtime.child import ChildDied, ChildError
 
-SHARE: Final = 0.01
-CREDIT: Final = 10.0
+APPEALS_TIME_SHARE: Final = 0.01
+FIRST_CREDIT_SECONDS: Final = 10.0
 """Seconds."""
-MOST_CREDIT: Final = SHARE * 3600
+MOST_CREDIT: Final = APPEALS_TIME_SHARE * 3600
 """Seconds: the share of an hour."""
 MOST_FAILURES: Final = 2
 
@@ -55,11 +55,11 @@ class Reviewing:
         self._failures: Counter[bytes] = Counter()
         self._renewed = 0
         """Time at which a check last began a process, ms."""
-        self.credit = CREDIT
+        self.credit = FIRST_CREDIT_SECONDS
 
     def note_scoring(self, seconds: float) -> None:
         """Note time that the scorer has spent on groups."""
-        self.credit = min(MOST_CREDIT, self.credit + SHARE * seconds)
+        self.credit = min(MOST_CREDIT, self.credit + APPEALS_TIME_SHARE * seconds)
 
     def due(self) -> Review | None:
         """Return the check to make now; None: none is due, or appeals have used up their share (rule 1)."""
@@ -71,9 +71,9 @@ class Reviewing:
         try:
             await self._check(review, group, hold)
         except ChildError as error:
-            self._failed(review, f"the scorer failed at it: {error}")
+            self._on_failure(review, f"the scorer failed at it: {error}")
         except ChildDied as death:
-            self._failed(review, "the scorer died of it", counts=not death.told)
+            self._on_failure(review, "the scorer died of it", counts=not death.told)
             raise
         else:
             await self._go_back(review, hold)
@@ -104,7 +104,7 @@ class Reviewing:
         self._failures.pop(review.lease, None)
         log.info("verdict checked again", lease=review.lease.hex(), by=review.by, code=again)
 
-    def _failed(self, review: Review, why: str, *, counts: bool = True) -> None:
+    def _on_failure(self, review: Review, why: str, *, counts: bool = True) -> None:
         self._failures[review.lease] += counts
         if self._failures[review.lease] >= MOST_FAILURES:
             self._lose(review, why)

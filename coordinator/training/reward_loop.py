@@ -29,8 +29,8 @@ log = structlog.get_logger("coordinator")
 
 
 class _Group:
-    """A group whose episodes are scored. `scores`: of each rollout, as far as there are. `left`: episodes that have not
-    ended. `failed`: one has failed."""
+    """A group whose episodes are scored. `scores`: scores of each rollout, as far as there are. `left`: episodes that
+    have not ended. `failed`: one has failed."""
 
     def __init__(self, undecided: Undecided, verdict: Verdict) -> None:
         self.undecided, self.verdict = undecided, verdict
@@ -51,8 +51,8 @@ class Rewarding:
         clock: Callable[[], float],
         decided: asyncio.Event,
     ) -> None:
-        """`hosts`: of the single tasks. `workers`: episodes of each task that are scored at a time. `clock`: seconds
-        since the Unix epoch. `decided`: set after each verdict."""
+        """`hosts`: hosts of the single tasks. `workers`: episodes of each task that are scored at a time. `clock`:
+        seconds since the Unix epoch. `decided`: set after each verdict."""
         self._hosts, self._group_service = hosts, group_service
         self._workers, self._clock, self._decided = workers, clock, decided
         self._episodes: dict[str, asyncio.Queue[tuple[_Group, int]]] = {

@@ -3,13 +3,14 @@
 Rules
 1. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
    tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
-   until the best lies `ERRORS` standard errors of the difference above the first exam, except for a result that lies
-   `FALLEN` of them below the best: a policy may break before it has learned much. Each task counts alone.
-2. Entropy: the policy's entropy lies below `entropy` nats for `STEPS` steps in a row. It is of groups with signal, so a
-   policy that has learned its task does not fall under it; a step without signal counts neither way.
+   until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
+   lies `FALLEN_ERRORS` of them below the best: a policy may break before it has learned much. Each task counts alone.
+2. Entropy: the policy's entropy lies below `entropy` nats for `LOW_ENTROPY_STEPS` steps in a row. It is of groups with
+   signal, so a policy that has learned its task does not fall under it; a step without signal counts neither way.
 3. Updates: `skipped` updates in a row were skipped, as their gradients were not finite.
-4. Gradient: for `FAR` steps in a row the norm is above `gradient` times the greatest of its history, the last `HISTORY`
-   norms that were not, of which there are at least `LEAST`. A step without a gradient counts neither way.
+4. Gradient: for `FAR_GRADIENT_STEPS` steps in a row the norm is above `gradient` times the greatest of its history, the
+   last `NORM_HISTORY` norms that were not, of which there are at least `LEAST_NORMS`. A step without a gradient counts
+   neither way.
 5. Counts and history begin anew with each era and each resume. First and best result stay, so that a policy which is
    rolled back is still guarded. They begin anew where the operator resumes after rule 1, or goes back to another
    version than the best.
@@ -28,12 +29,12 @@ from echo2.tasks.measure import Measure
 AlarmKind = Literal["held-out", "entropy", "updates", "gradient"]
 KINDS: Final = ("held-out", "entropy", "updates", "gradient")
 
-ERRORS: Final = 2.0
-FALLEN: Final = 4.0
-STEPS: Final = 20
-FAR: Final = 3
-HISTORY: Final = 64
-LEAST: Final = 16
+RISE_ERRORS: Final = 2.0
+FALLEN_ERRORS: Final = 4.0
+LOW_ENTROPY_STEPS: Final = 20
+FAR_GRADIENT_STEPS: Final = 3
+NORM_HISTORY: Final = 64
+LEAST_NORMS: Final = 16
 MOST_ROLLBACKS: Final = 3
 """Rollbacks to one version that are made without the operator."""
 
@@ -76,9 +77,9 @@ class Alarm(NamedTuple):
 
 class GuardState(msgspec.Struct, kw_only=True):
     """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `first`, `best`:
-    per task. `best_exam`, `best_score`: of the best version of the run. `low`: exams in a row, per task. `below`,
-    `skipped`, `far`: the counts of rules 2 to 4. `norms`: the history of rule 4. `rollbacks`: those that the operator
-    did not order, by root in hex."""
+    per task. `best_exam`, `best_score`: best exam and best score of the best version of the run. `low`: exams in a row,
+    per task. `below`, `skipped`, `far`: the counts of rules 2 to 4. `norms`: the history of rule 4. `rollbacks`: those
+    that the operator did not order, by root in hex."""
 
     era: int = 0
     step: int = 0
@@ -103,7 +104,8 @@ def share_error(value: float, answers: int) -> float:
 
 
 class Guard:
-    """The rules over one run's exams and steps. `measures`: by task; a task that is missing has the default."""
+    """The rules over one run's exams and steps. `measures`: measures by task; a task that is missing has the
+    default."""
 
     def __init__(self, limits: GuardLimits, measures: Mapping[str, Measure], state: GuardState | None = None) -> None:
         self.limits = limits
@@ -124,7 +126,7 @@ class Guard:
         if results:
             state.first, state.best = {}, {}
 
-    def examined(self, exam: Exam) -> Alarm | None:
+    def on_exam(self, exam: Exam) -> Alarm | None:
         """Take the result of an exam; return the alarm where rule 1 strikes."""
         state = self.state
         posed = {task: result for task, result in exam.results.items() if result.prompts}
@@ -141,20 +143,20 @@ class Guard:
         broken = [task for task, is_low in low.items() if is_low and 0 < self.limits.exams <= state.low[task]]
         return Alarm("held-out", self._sentence(broken, exam)) if broken else None
 
-    def left(self, task: str, result: TaskResult) -> float | None:
+    def remaining_share(self, task: str, result: TaskResult) -> float | None:
         """Return what is left of a task's best, 1 at the best; None where rule 1 is off."""
         first, best = self.state.first.get(task), self.state.best.get(task)
         if first is None or best is None or self.limits.share <= 0:
             return None
         measure = self._measure(task)
         risen, fallen = (_sign(measure) * (best.value - other.value) for other in (first, result))
-        has_risen = risen > 0 and risen >= ERRORS * math.hypot(first.error, best.error)
-        has_fallen = fallen > 0 and fallen >= FALLEN * math.hypot(result.error, best.error)
+        has_risen = risen > 0 and risen >= RISE_ERRORS * math.hypot(first.error, best.error)
+        has_fallen = fallen > 0 and fallen >= FALLEN_ERRORS * math.hypot(result.error, best.error)
         if best.value == measure.floor or not (has_risen or has_fallen):
             return None
         return (result.value - measure.floor) / (best.value - measure.floor)
 
-    def stepped(self, era: int, step: int, metrics: Mapping[str, float]) -> Alarm | None:
+    def on_step(self, era: int, step: int, metrics: Mapping[str, float]) -> Alarm | None:
         """Take the metrics of a step (coordinator/learner/step.py); return the alarm where one of rules 2 to 4
         strikes."""
         state = self.state
@@ -183,7 +185,7 @@ class Guard:
         state.best.setdefault(task, result)
         if _sign(self._measure(task)) * (result.value - state.best[task].value) > 0:
             state.best[task] = result
-        left = self.left(task, result)
+        left = self.remaining_share(task, result)
         return left is not None and left < self.limits.share
 
     def _rank(self, exam: Exam) -> None:
@@ -212,7 +214,7 @@ class Guard:
         if entropy is None or least <= 0:
             return None
         state.below = state.below + 1 if entropy < least else 0
-        if state.below < STEPS:
+        if state.below < LOW_ENTROPY_STEPS:
             return None
         why = f"the policy's entropy is {entropy:.2g} nats, below {least:g} in {state.below} steps in a row"
         return Alarm("entropy", why)
@@ -230,12 +232,12 @@ class Guard:
         norm, state, factor = metrics.get("grad_norm", 0.0), self.state, self.limits.gradient
         if not (0 < norm < math.inf) or factor <= 0:
             return None
-        usual = max(state.norms) if len(state.norms) >= LEAST else math.inf
+        usual = max(state.norms) if len(state.norms) >= LEAST_NORMS else math.inf
         if norm <= factor * usual:
-            state.norms, state.far = [*state.norms[-HISTORY + 1 :], norm], 0
+            state.norms, state.far = [*state.norms[-NORM_HISTORY + 1 :], norm], 0
             return None
         state.far += 1
-        if state.far < FAR:
+        if state.far < FAR_GRADIENT_STEPS:
             return None
         why = f"the gradient's norm is {norm:.3g}, in {state.far} steps in a row above {factor:g} times its greatest"
         return Alarm("gradient", f"{why} of the {len(state.norms)} steps before, {usual:.3g}")

@@ -46,7 +46,7 @@ MOST_NODES: Final = 1_000_000
 
 class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
     """An average node. `tokens_per_second`: sampled, all its groups together. `at_once`: c. `uplink`, `downlink`: bytes
-    per second. `load_seconds`: to take up a version that it has. `price`: per hour."""
+    per second. `load_seconds`: load seconds to take up a version that it has. `price`: price per hour."""
 
     tokens_per_second: float
     at_once: int = 1
@@ -58,7 +58,7 @@ class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunTerms(msgspec.Struct, frozen=True, kw_only=True):
     """A run. `tokens`: sampled per rollout. `payload`: bytes of a version's diff. `uplink`: the coordinator's, bytes
-    per second. `scorer`: None: it verifies in no time. `period`: None: auto. `price`: of the learner, per hour.
+    per second. `scorer`: None: it verifies in no time. `period`: None: auto. `price`: price of the learner, per hour.
     `broadcast`, `turnaround`: seconds, as measured (rule 6); None: computed."""
 
     step_seconds: float
@@ -96,7 +96,7 @@ class RunTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machines(msgspec.Struct, frozen=True, kw_only=True):
-    """Machines of one's own, alike. `price`: of one, per hour."""
+    """Machines of one's own, alike. `price`: price of one, per hour."""
 
     tokens_per_second: float
     price: float
@@ -104,7 +104,7 @@ class Machines(msgspec.Struct, frozen=True, kw_only=True):
 
 class FleetPlan(NamedTuple):
     """`turnaround`: B. `nodes`: that are enough; None: no number is. `idle`: the learner's idle share with the nodes
-    that the plan was made for. `cost`: of a step with them. `bottleneck`: rule 10."""
+    that the plan was made for. `cost`: cost of a step with them. `bottleneck`: rule 10."""
 
     period: int
     longest_period: int
@@ -143,8 +143,8 @@ def turnaround(run: RunTerms, node: NodeTerms, nodes: int) -> float:
     return broadcast_seconds(run, node, nodes) + node.load_seconds + groups + run.verdict_seconds
 
 
-def planned(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> FleetPlan:
-    """Return the plan of a run with S >= 1. `nodes`: to plan for; None: as many as are enough."""
+def plan_fleet(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> FleetPlan:
+    """Return the plan of a run with S >= 1. `nodes`: nodes to plan for; None: as many as are enough."""
     alone, run = run, run.as_scored()
     enough = _enough(run, node)
     count = nodes or enough or 1
@@ -182,7 +182,7 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
     """Return the plan in words."""
     if run.staleness == 0:
         return [_sequential(run, node, nodes or 1)]
-    plan = planned(run, node, nodes)
+    plan = plan_fleet(run, node, nodes)
     count = nodes or plan.nodes
     rate, per_node = run.rollouts / run.step_seconds, node.tokens_per_second / run.tokens
     group = "" if run.turnaround is not None else f" (a group in {figure(node.at_once * run.group_size / per_node)} s)"
@@ -196,7 +196,7 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
         return [*told, _no_number(run, node), _BOTTLENECKS[plan.bottleneck]]
     told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes), _BOTTLENECKS[plan.bottleneck]]
     if plan.nodes > _for_rate(run, node):
-        later = planned(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
+        later = plan_fleet(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
         told.append(f"S = {run.staleness} leaves little time: at S = {run.staleness + 1} {later.nodes} are enough.")
     if plan.cost is not None and (run.price or node.price):
         told.append(f"A step costs {_money(plan.cost)}, the learner's device and these nodes together.")

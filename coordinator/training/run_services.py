@@ -16,7 +16,7 @@ from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.p2p.identity import public_bytes
-from echo2.protocol.task_kinds import PURE
+from echo2.protocol.task_kinds import PURE_KIND
 from echo2.tasks.task import Task, Tokenizer
 
 
@@ -31,7 +31,7 @@ def signing_of(run: Run) -> Signing:
 
 def pure_tasks_of(run: Run) -> list[Task]:
     """Return the code of the run's pure tasks. Raises `LocalFault`."""
-    return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE]
+    return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE_KIND]
 
 
 def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
@@ -40,12 +40,12 @@ def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
     return {
         task.name: PromptFeed(host, seed=seed_of_task(run, task.name), room=room, workers=workers)
         for task, host in zip(run.runspec.tasks, hosts, strict=True)
-        if task.kind != PURE
+        if task.kind != PURE_KIND
     }
 
 
 def prompts_of(run: Run, feeds: Mapping[str, PromptFeed], text: Tokenizer) -> PromptSource:
-    """Return the sequence of a run's prompts. `feeds`: of the tasks that are not pure."""
+    """Return the sequence of a run's prompts. `feeds`: feeds of the tasks that are not pure."""
     room = model_folder.room_of(run.folder.model, run.runspec.limit)
     pure = {task.name: TaskPrompts(task, text, seed_of_task(run, task.name), room) for task in pure_tasks_of(run)}
     by_name: dict[str, PromptSource] = {**feeds, **pure}

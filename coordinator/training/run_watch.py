@@ -22,7 +22,7 @@ from echo2.coordinator.training.run_guard import Alarm
 from echo2.coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
-SHOWN: Final = 20
+SHOWN_BATCHES: Final = 20
 """Set-aside batches that the page shows."""
 MOST_REASON: Final = 200
 """Stored characters of a reason."""
@@ -62,15 +62,15 @@ class Watch:
         """End a pause whose time has passed, and check the groups decided last. Call it about once per second."""
         before, ended = self.pause, self._pauses.look(self._now())
         if ended is not None:
-            self._ended(ended, "its time is over")
+            self._note_end(ended, "its time is over")
             self.on_resume(ended)
         elif before != self.pause:
             self._save()
         if self.pause is not None:
             return  # groups received during a pause were leased before it: their missing rewards are no new trouble
-        if self._pauses.scored([self._window(task) for task in self._tasks], self._now()):
+        if self._pauses.check_results([self._window(task) for task in self._tasks], self._now()):
             self._clear()
-            self._begun()
+            self._note_beginning()
 
     def _window(self, task: str) -> Window:
         """Return the last results of a task: of its environment's episodes, else of its groups."""
@@ -91,14 +91,14 @@ class Watch:
         current = self._pauses.pause
         given = current.why if current is not None and current.kind == "operator" else "by its operator"
         self._pauses.stop(why or given, self._now())
-        self._begun()
+        self._note_beginning()
 
     def resume(self) -> bool:
         """Resume the run for the operator; return whether it was paused."""
         ended = self._pauses.resume()
         if ended is None:
             return False
-        self._ended(ended, "the operator resumed the run")
+        self._note_end(ended, "the operator resumed the run")
         self.on_resume(ended)
         return True
 
@@ -106,18 +106,18 @@ class Watch:
         """Pause the run for an alarm of the guard."""
         before = self.pause
         self._pauses.alarm(alarm, remedy, self._now())
-        self._begun(before)
+        self._note_beginning(before)
 
     def end_alarm(self, why: str) -> None:
         """End a pause of the guard: its cause is gone."""
         if self.pause is not None and self.pause.is_alarm:
             ended = self._pauses.resume()
             assert ended is not None
-            self._ended(ended, why)
+            self._note_end(ended, why)
 
-    def opened(self, era: int, step: int) -> None:
-        """Record that a learner was opened at `step` of `era`: in a later era steps are counted anew."""
-        self._batches.opened(era, step)
+    def on_opening(self, era: int, step: int) -> None:
+        """Record that a learner was opened at `step` of `era`: era in a later era steps are counted anew."""
+        self._batches.on_opening(era, step)
 
     def cannot_work(self, reason: str) -> None:
         """Record that the learner failed for a fault of the machine: no batch is charged for it."""
@@ -125,24 +125,24 @@ class Watch:
         log.error("the learner cannot work", reason=reason)
         before = self.pause
         self._pauses.cannot_work(reason[:MOST_REASON], self._now())
-        self._begun(before)
+        self._note_beginning(before)
 
-    def stepped(self, step: int) -> None:
+    def on_step(self, step: int) -> None:
         """Record a step of the learner."""
-        if self._batches.stepped(step):
-            self._pauses.stepped()
+        if self._batches.on_step(step):
+            self._pauses.on_step()
             self._save()
 
-    def failed(self, batch: Sequence[bytes], reason: str) -> None:
+    def on_failure(self, batch: Sequence[bytes], reason: str) -> None:
         """Record that the learner failed at a batch with an error."""
         log.error("the learner failed at a batch", groups=len(batch), reason=reason)
-        if self._batches.failed(batch):
+        if self._batches.on_failure(batch):
             self._set_aside(batch, reason)
 
-    def died(self, batch: Sequence[bytes], reason: str) -> None:
+    def on_death(self, batch: Sequence[bytes], reason: str) -> None:
         """Record that the learner died while it computed a batch, without being told to end."""
         log.warning("the learner died while it computed a batch", groups=len(batch), reason=reason)
-        if self._batches.died(batch):
+        if self._batches.on_death(batch):
             self._set_aside(batch, f"the death of the learner, three times in a row: {reason}")
 
     def waits(self) -> None:
@@ -154,9 +154,9 @@ class Watch:
         if self._wait.say(words, now):
             log.warning("the learner waits for groups", hours=round(self._wait.seconds(now) / 3600, 1), what=words)
 
-    def drawn(self) -> None:
+    def on_draw(self) -> None:
         """Record that a batch was drawn."""
-        self._wait.ended()
+        self._wait.end_wait()
         self._group_service.asked.clear()
 
     async def durable(self) -> None:
@@ -168,7 +168,7 @@ class Watch:
         pause = self.pause
         return TroubleView(
             paused=None if pause is None else PauseView(**msgspec.structs.asdict(pause)),
-            set_aside=self._aside[-SHOWN:],
+            set_aside=self._aside[-SHOWN_BATCHES:],
             reasons=dict(self._reasons),
             waiting=self._wait.words,
             episodes=self._group_service.episodes.reasons(),
@@ -182,24 +182,24 @@ class Watch:
             self._save()
         self._count(SetAsideView(at=now, groups=len(batch), reason=reason))
         log.error("groups set aside", groups=[lease.hex() for lease in batch], reason=reason)
-        self._begun(before)
+        self._note_beginning(before)
 
     def _count(self, aside: SetAsideView) -> None:
         known = aside.reason in self._reasons or len(self._reasons) < MOST_REASONS
         self._reasons[aside.reason if known else "other reasons"] += aside.groups
-        self._aside = [*self._aside[-SHOWN + 1 :], aside]
+        self._aside = [*self._aside[-SHOWN_BATCHES + 1 :], aside]
 
-    def _begun(self, before: Pause | None = None) -> None:
+    def _note_beginning(self, before: Pause | None = None) -> None:
         pause = self.pause
         if pause is not None and pause != before:
             log.error("the run is paused", why=pause.why, until=pause.until)
         self._follow()
         self._save()
 
-    def _ended(self, ended: Pause, why: str) -> None:
+    def _note_end(self, ended: Pause, why: str) -> None:
         log.info("the run goes on", paused_seconds=round((self._now() - ended.since) / 1000), because=why)
         self._clear()
-        self._wait.ended()
+        self._wait.end_wait()
         self._follow()
         self._save()
         self._changed()

@@ -30,7 +30,7 @@ from echo2.weights.shown_ranges import shown_of
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.update_path import path_to
 
-_SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
+_SPOILED_WEIGHTS_ERRORS: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
 """Kinds of the scorer's errors that mean damaged weights."""
 
 log = structlog.get_logger("coordinator")
@@ -116,7 +116,7 @@ class ScorerWeights:
                 return before if near and before.era == version.era else None
         return None
 
-    def shown(self, lease: bytes) -> bytes:
+    def shown_hash(self, lease: bytes) -> bytes:
         """Return the hash by which a node shows the bytes that a lease asks for, of the version that is loaded. Raises
         `OSError`, `BadSnapshot`."""
         return shown_of(self._path, lease)
@@ -147,7 +147,7 @@ class ScorerWeights:
     async def _mend(self, error: ChildError, faults: int) -> None:
         """Keep the folder after the first fault, and delete it after the second, so that the caller retries. Raise any
         later fault, and any that does not mean damaged weights."""
-        if error.kind not in _SPOILED or faults > 2:
+        if error.kind not in _SPOILED_WEIGHTS_ERRORS or faults > 2:
             raise error
         log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
         if faults == 2:

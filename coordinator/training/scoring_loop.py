@@ -2,9 +2,10 @@
 
 Rules
 1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, or when it has
-   waited for `PATIENCE` seconds. It runs in slices, and between two slices received groups are verified: all of them,
-   or those of `PATIENCE` seconds, and while the learner lacks groups for its next batch those of nine times as long as
-   the last slice took. So a scorer that never has all groups verified still evaluates, for a tenth of its time.
+   waited for `EVALUATION_WAIT_SECONDS` seconds. It runs in slices, and between two slices received groups are verified:
+   all of them, or those of `EVALUATION_WAIT_SECONDS` seconds, and while the learner lacks groups for its next batch
+   those of nine times as long as the last slice took. So a scorer that never has all groups verified still evaluates,
+   for a tenth of its time.
 2. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version gets no
    evaluation. It is abandoned as well after `MOST_DEATHS` deaths of the scorer in it.
 3. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
@@ -14,7 +15,7 @@ Rules
    during an answer wait for its end, and the learner for them.
 5. While an evaluation waits for an environment that poses prompts or scores single answers, the scorer has its other
    rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task cannot be opened, the
-   evaluation is tried again after `AWAY` seconds.
+   evaluation is tried again after `SCORER_AWAY_SECONDS` seconds.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
 from echo2.runtime.child import ChildDied, ChildError
 
-PATIENCE = 2.0
+EVALUATION_WAIT_SECONDS = 2.0
 """Seconds for which an evaluation lets groups go first."""
 EVALUATIONS_WHILE_SHORT = 0.1
 """Share of the scorer's time for evaluations where groups wait and the learner lacks some."""
@@ -50,7 +51,7 @@ WHILE_SHORT = 0.01
 """Shares of the scorer's time (rule 4)."""
 AT_HAND = 0.05
 """Seconds within which an environment's work is waited for, before the scorer turns to other work (rule 5)."""
-AWAY = 10.0
+SCORER_AWAY_SECONDS = 10.0
 T = TypeVar("T")
 
 log = structlog.get_logger("coordinator")
@@ -165,13 +166,13 @@ class Scoring:
         return self._answer_ended + self._answer_took * (1 / share - 1)
 
     def _has_batch(self) -> bool:
-        return self.group_service.buffered() >= self.group_service.terms.batch_groups
+        return self.group_service.count_buffered() >= self.group_service.terms.batch_groups
 
     def _patience(self) -> float:
         """Return for how long groups that wait go before the next slice (rule 1), seconds."""
         if self._has_batch():
-            return PATIENCE
-        return max(PATIENCE, self._slice_took * (1 / EVALUATIONS_WHILE_SHORT - 1))
+            return EVALUATION_WAIT_SECONDS
+        return max(EVALUATION_WAIT_SECONDS, self._slice_took * (1 / EVALUATIONS_WHILE_SHORT - 1))
 
     def _job_of(self, wanted: WantedAnswer) -> Job:
         prompt, terms = wanted.prompt, self.group_service.terms
@@ -200,7 +201,7 @@ class Scoring:
             return latest.version
         return None
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Tell whether the last step is done and its version evaluated."""
         at = self.group_service.progress
         return at is not None and at.finished and self._evaluation_due() is None
@@ -254,14 +255,14 @@ class Scoring:
             return
         self.history.add(success)
         if self.guarding is not None:
-            self.guarding.evaluated(success, latest)
+            self.guarding.on_evaluation(success, latest)
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
 
     def _put_off(self, away: EnvironmentAway) -> None:
         """Evaluate nothing for a while: an environment cannot be opened (rule 5)."""
-        log.warning("evaluation put off", reason=str(away), again_seconds=AWAY)
-        self._evaluate_from = self.clock() + AWAY
-        asyncio.get_running_loop().call_later(1.01 * AWAY, self.arrived.set)
+        log.warning("evaluation put off", reason=str(away), again_seconds=SCORER_AWAY_SECONDS)
+        self._evaluate_from = self.clock() + SCORER_AWAY_SECONDS
+        asyncio.get_running_loop().call_later(1.01 * SCORER_AWAY_SECONDS, self.arrived.set)
 
     def _now(self) -> int:
         return int(self.clock() * 1000)

@@ -43,10 +43,10 @@ from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing, Learner
 from echo2.coordinator.training.publish_period import PeriodTerms, PublishPeriod
 from echo2.coordinator.training.run_watch import Watch
-from echo2.coordinator.training.wait_reason import LOOK
+from echo2.coordinator.training.wait_reason import GROUP_COUNT_MS
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
 from echo2.runtime.child import ChildDied, ChildError
-from echo2.runtime.quantiles import smoothed
+from echo2.runtime.quantiles import moving_average
 from echo2.tasks.turn_ends import Ends
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
@@ -57,7 +57,7 @@ _OTHER_HOSTS: Final = (
     " (docs/operations.md); the learner is started again"
 )
 
-PERIOD: Final = "publish_period"
+PUBLISH_PERIOD_FACT: Final = "publish_period"
 """Fact of run.sqlite: the period that `auto` has come to."""
 
 log = structlog.get_logger("coordinator")
@@ -95,12 +95,12 @@ class Utilisation:
         total = self.busy + self.waiting
         return self.waiting / total if total else None
 
-    def worked(self, seconds: float) -> None:
+    def on_work(self, seconds: float) -> None:
         """Add a step of `seconds`."""
         self.busy += seconds
-        self.step_seconds = smoothed(self.step_seconds, seconds)
+        self.step_seconds = moving_average(self.step_seconds, seconds)
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Add a wait of `seconds`; below 0 the clock was set back, and it is none."""
         self.waiting += max(0.0, seconds)
 
@@ -152,16 +152,16 @@ class Training:
                 await self._learn()
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
-                await self._failed(fault)
+                await self._on_failure(fault)
         log.info("training finished", steps=self._at().steps_made)
 
-    async def _failed(self, fault: ChildDied | ChildError) -> None:
+    async def _on_failure(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
         match fault:
             case DiedComputing() if batch is not None:
-                self.watch.died(batch, str(fault))
+                self.watch.on_death(batch, str(fault))
             case ChildError() if batch is not None and fault.kind not in _OF_THE_MACHINE:
-                self.watch.failed(batch, str(fault))
+                self.watch.on_failure(batch, str(fault))
             case ChildError() if self.course.hosts > 1 and fault.kind == RANK_FAULT:
                 self.watch.cannot_work(f"{fault}. {_OTHER_HOSTS}")
             case ChildError() if self.parameters:
@@ -180,7 +180,7 @@ class Training:
             await self._open_with(order)
         except ChildError as fault:
             if order is not None and fault.kind not in _OF_THE_MACHINE:
-                self.guarding.refused(str(fault))
+                self.guarding.drop_order(str(fault))
             raise
 
     async def _open_with(self, order: Republish | None) -> None:
@@ -222,14 +222,14 @@ class Training:
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
-        self.watch.opened(published.era, self._at().steps_made)
-        self.guarding.obeyed(published, opened.rate)
+        self.watch.on_opening(published.era, self._at().steps_made)
+        self.guarding.complete_order(published, opened.rate)
         log.info(
             "the learner is open",
             step=opened.step,
             version=published.version,
             drawn=len(opened.drawn),
-            objective=objective_choices.told(self.course.hyper),
+            objective=objective_choices.describe_loss(self.course.hyper),
         )
 
     async def _learn(self) -> None:
@@ -252,17 +252,17 @@ class Training:
             await self._pause()
             if self.guarding.ordered:
                 return None
-            batch = self._drawn()
+            batch = self._draw_batch()
             if batch is not None:
                 await self.group_service.durable()
-                self.watch.drawn()
+                self.watch.on_draw()
                 return batch
             self.watch.waits()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK / 1000):
+                async with asyncio.timeout(GROUP_COUNT_MS / 1000):
                     await self.work.wait()
 
-    def _drawn(self) -> list[DrawnGroup] | None:
+    def _draw_batch(self) -> list[DrawnGroup] | None:
         """Draw the next batch; None while there is none. Lost batches come first if they may be drawn (rule 3)."""
         now = int(self.clock() * 1000)
         while self._again:
@@ -281,7 +281,7 @@ class Training:
     async def _step(self, groups: list[DrawnGroup]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
-            self.utilisation.waited(began - self._drawing_since)
+            self.utilisation.add_wait(began - self._drawing_since)
         log.info("step begun", step=at.steps_made + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
@@ -290,19 +290,19 @@ class Training:
         batch = Batch(step=step, groups=leases, published=published, export=due)
         stepped = await self.learner.step(batch)
         self._computed = None
-        await self._stepped(stepped, groups, at)
+        await self._take_step(stepped, groups, at)
         self._drawing_since = self.clock()
         if self.group_service.leases.end_step(int(self._drawing_since * 1000)):
-            self.utilisation.worked(self._drawing_since - began)
+            self.utilisation.on_work(self._drawing_since - began)
 
-    async def _stepped(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
+    async def _take_step(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
         """Take the answer to a batch: record the step, publish its export. `before`: the progress before it."""
         steps_made, unchanged = stepped.step + stepped.unchanged, stepped.unchanged > before.unchanged
-        self.watch.stepped(steps_made)
+        self.watch.on_step(steps_made)
         exporting = stepped.export.seconds if stepped.export else 0.0
         log.info("step made", step=steps_made, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, before)
-        self.guarding.stepped(self._era, steps_made, stepped.metrics)
+        self.guarding.on_step(self._era, steps_made, stepped.metrics)
         self._uncovered += [group.id for group in groups]
         if (stepped.export or unchanged) and stepped.checkpointed:
             self.covered.append(self._uncovered)
@@ -341,9 +341,9 @@ class Training:
         self._settle_period()
 
     def _settle_period(self) -> None:
-        if self.period.automatic and self.period.published(self._period_terms()):
+        if self.period.automatic and self.period.on_publication(self._period_terms()):
             log.info("the publish period changed", steps=self.period.current)
-            self.group_service.database.set_fact(PERIOD, self.period.current)
+            self.group_service.database.set_fact(PUBLISH_PERIOD_FACT, self.period.current)
 
     def _period_terms(self) -> PeriodTerms | None:
         database, broadcasts = self.group_service.database, self.group_service.broadcasts

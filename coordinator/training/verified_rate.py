@@ -4,7 +4,7 @@ A visit that had more groups than go to the scorer at once shows what it can do.
 it can only show that the rate is higher than thought.
 """
 
-from echo2.runtime.quantiles import smoothed
+from echo2.runtime.quantiles import moving_average
 
 
 class VerifiedRate:
@@ -13,12 +13,12 @@ class VerifiedRate:
     def __init__(self) -> None:
         self.value: float | None = None
 
-    def visited(self, rollouts: int, seconds: float, *, full: bool) -> None:
+    def on_visit(self, rollouts: int, seconds: float, *, full: bool) -> None:
         """Note a visit. `full`: whether it had more groups than go to the scorer at once."""
         if seconds <= 0 or not rollouts:
             return
         rate = rollouts / seconds
         if full:
-            self.value = smoothed(self.value, rate)
+            self.value = moving_average(self.value, rate)
         elif self.value is not None:
             self.value = max(self.value, rate)

@@ -1,8 +1,8 @@
 """State in a sentence why there is no batch for the learner. Pure; times in milliseconds.
 
 Rules
-1. During the first `SILENT` of a wait there is no sentence. After that it is on the page; after `LONG`, and then once
-   per `LONG`, it is a warning in the log.
+1. During the first `SILENT_MS` of a wait there is no sentence. After that it is on the page; after `LONG_WAIT_MS`, and
+   then once per `LONG_WAIT_MS`, it is a warning in the log.
 2. The sentence names the bottleneck: no lease requests, refused lease requests, groups on nodes, groups at the scorer,
    groups whose rewards are all equal, or refused groups.
 """
@@ -12,9 +12,9 @@ from typing import Final
 
 from echo2.coordinator.verdicts.shortage import Shortage
 
-SILENT: Final = 60_000
-LONG: Final = 3_600_000
-LOOK: Final = 10_000
+SILENT_MS: Final = 60_000
+LONG_WAIT_MS: Final = 3_600_000
+GROUP_COUNT_MS: Final = 10_000
 """Time between two counts of the groups."""
 
 
@@ -30,7 +30,7 @@ def sentence(short: Shortage) -> str:
     if not short.undecided and not short.running:
         parts.append(_asks(short.asked))
     if short.refused:
-        parts.append(f"refused of the last {short.decided} groups: {_counted(short.refused)}")
+        parts.append(f"refused of the last {short.decided} groups: {_format_counts(short.refused)}")
     return "; ".join(parts)
 
 
@@ -43,11 +43,11 @@ def _asks(asked: Mapping[str, int]) -> str:
     if not asked:
         return "no node has asked for a lease"
     if refused:
-        return f"nodes that ask for a lease get none: {_counted(refused)}"
+        return f"nodes that ask for a lease get none: {_format_counts(refused)}"
     return "no lease is out: those that were given have expired"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {code}" for code, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 
 
@@ -59,7 +59,7 @@ class Wait:
         self._since: int | None = None
         self._looked = self._warned = 0
 
-    def ended(self) -> None:
+    def end_wait(self) -> None:
         """End the wait: there is a batch."""
         self.words, self._since = "", None
 
@@ -67,12 +67,12 @@ class Wait:
         """Record that the learner waits; return whether the reason should be determined now."""
         if self._since is None:
             self._since = self._warned = now
-        return now - self._since >= SILENT and (not self.words or now - self._looked >= LOOK)
+        return now - self._since >= SILENT_MS and (not self.words or now - self._looked >= GROUP_COUNT_MS)
 
     def say(self, what: str, now: int) -> bool:
         """Store the sentence; return whether to log it as a warning."""
         self.words, self._looked = what, now
-        if now - self._warned < LONG:
+        if now - self._warned < LONG_WAIT_MS:
             return False
         self._warned = now
         return True

@@ -3,9 +3,9 @@
 Rules
 1. A day in quarantine that did not end well is run again (`rerun`): its groups are bet against the Calibration that
    took the place of theirs, if there is one. The re-run agrees with the node if that ends well.
-2. A re-run is made once per newer Calibration, and in slices: each look at the day bets on groups of `SLICE` tokens,
-   and the next look goes on there. All tokens of the largest day take seconds, in which no request would be answered.
-   A restart, or a still newer Calibration, begins it again.
+2. A re-run is made once per newer Calibration, and in slices: each look at the day bets on groups of `DAY_SLICE_TOKENS`
+   tokens, and the next look goes on there. All tokens of the largest day take seconds, in which no request would be
+   answered. A restart, or a still newer Calibration, begins it again.
 3. The group that began the day's doubt is checked a second time (coordinator/verdicts/reviews.py). Where that confirms
    the doubt, the day waits for a Calibration by this machine's own engines of the class, if one is to come (`to_come`),
    and is run again by it (rule 1): they are the second opinion that no other node can give
@@ -24,7 +24,7 @@ from echo2.coordinator.accounts.quarantine import Outcome, Rerun
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import key_of
 from echo2.coordinator.verdicts.reviews import Reviews
-from echo2.coordinator.verdicts.token_storage import WINDOW
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.coordinator.verification.evidence import MOST_PEAK, Tables
 from echo2.coordinator.verification.evidence_table import EvidenceTable, RunAnew
 from echo2.coordinator.verification.open_classes import OpenClasses
@@ -34,7 +34,7 @@ from echo2.runtime.units import DAY
 
 MOST_RERUN: Final = 1 << 19
 """Most tokens of a day that are run again, at some 80 ms per 16,384 tokens."""
-SLICE: Final = 1 << 14
+DAY_SLICE_TOKENS: Final = 1 << 14
 """Tokens after which a look at a day that is run again ends, with the group at hand: no request waits long."""
 _QUARANTINED: Final = (
     "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
@@ -160,7 +160,7 @@ class DoubtedDays:
         again = self._under_way.pop((node, day), None)
         if again is None or again.newer != newer:
             again = self._begin(node, day)
-        if again is None or again.go_on(self._evidence, SLICE):
+        if again is None or again.go_on(self._evidence, DAY_SLICE_TOKENS):
             self._run_again[node, day] = newer
             agrees = again is not None and again.result is not None and again.result.ended_well
             return None if again is None else newer if agrees else b""
@@ -191,4 +191,4 @@ class DoubtedDays:
 
 def _in_time(day: int, now: int) -> bool:
     """Tell whether the check of a day that has ended may still decide it, at `now`, ms."""
-    return now < (day + 1) * DAY + WINDOW
+    return now < (day + 1) * DAY + CHALLENGE_WINDOW_MS

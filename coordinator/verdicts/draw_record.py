@@ -1,8 +1,8 @@
 """Record which groups the learner drew, and when, so that the ways of the last ones can be taken apart.
 
 Rules
-1. Of each batch at most `PER_STEP` groups are recorded, spread evenly over it, and of the last `STEPS` steps. The page
-   reads all of them once per second.
+1. Of each batch at most `PER_STEP` groups are recorded, spread evenly over it, and of the last `REMEMBERED_STEPS`
+   steps. The page reads all of them once per second.
 2. A step that is made again replaces what it drew before, and so do all later ones.
 3. The record is for people: no decision depends on it.
 """
@@ -16,7 +16,7 @@ from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
 from echo2.p2p.identity import peer_id
 
 PER_STEP: Final = 32
-STEPS: Final = 16
+REMEMBERED_STEPS: Final = 16
 
 LoadedAt = Callable[[int, int, str], int | None]
 """Returns when a node, named by its peer id, had loaded a version of an era, ms; None: not known."""
@@ -28,7 +28,7 @@ def record_draw(
     """Record the draw of a batch for `step`."""
     apart = max(1, -(-len(batch) // PER_STEP))
     with database.transaction():
-        database.do("DELETE FROM draws WHERE step >= ? OR step <= ?", (step, step - STEPS))
+        database.do("DELETE FROM draws WHERE step >= ? OR step <= ?", (step, step - REMEMBERED_STEPS))
         for group in batch[::apart]:
             node = database.value("SELECT node FROM leases WHERE id = ?", (group.id,))
             loaded = None if node is None else loaded_at(era, group.version, peer_id(node))

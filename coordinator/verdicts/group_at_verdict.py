@@ -34,10 +34,10 @@ _scores = msgspec.msgpack.Decoder(list[Score]).decode
 class GroupAtVerdict(NamedTuple):
     """A group before its verdict.
 
-    `receipt`: sealed; None: it is not decided. `at`, `hash`: of the submission; None: there is none. `packed`: its
-    scores, encoded. `share`: of the room that its lease takes; None: it does not count. `summary`: from which its
-    position's prompt was chosen. `twins`: 1 if its set has another lease. `spare`: 1 if a twin is in the buffer.
-    `owed`: 1 if its node has canaries that are not vested."""
+    `receipt`: sealed; None: it is not decided. `at`, `hash`: time and hash of the submission; None: there is none.
+    `packed`: its scores, encoded. `share`: share of the room that its lease takes; None: it does not count. `summary`:
+    summary from which its position's prompt was chosen. `twins`: 1 if its set has another lease. `spare`: 1 if a twin
+    is in the buffer. `owed`: 1 if its node has canaries that are not vested."""
 
     record: LeaseRecord
     receipt: bytes | None

@@ -37,7 +37,7 @@ from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.coordinator.verification.token_evidence import Incomparable, TokenArray
 from echo2.coordinator.verification.verification import (
-    ENOUGH,
+    LEAST_JUDGED_TOKENS,
     Verdict,
     compare_rollout,
     find_fault,
@@ -81,7 +81,7 @@ class GroupVerifier:
         published: Callable[[int], Iterable[int]],
         evidence: EvidenceSource | None = None,
     ) -> None:
-        """`evidence`: of the classes that are not exact; None: their groups cannot be scored."""
+        """`evidence`: evidence of the classes that are not exact; None: their groups cannot be scored."""
         self._scorer = scorer
         self.ends = ends
         self._published = published
@@ -167,10 +167,14 @@ class GroupVerifier:
         """Return the scores of these samples. One without a sampled token (rule 7) has none to compute."""
         filled = [number for number in numbers if sampled_tokens(group.submission.rollouts[number])]
         samples = [_sample(group, number) for number in filled]
-        scores = dict(zip(filled, await self._scored(self._job(group, filled), samples), strict=True)) if filled else {}
+        scores = (
+            dict(zip(filled, await self._score_samples(self._job(group, filled), samples), strict=True))
+            if filled
+            else {}
+        )
         return [scores.get(number, SampleScore(logprobs=[], margins=[])) for number in numbers]
 
-    async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+    async def _score_samples(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         """Return a score per sample. Raises `ChildDied` also if the scorer died since the last pass: its successor has
         no weights loaded."""
         if self._scorer.loaded is None:
@@ -186,14 +190,14 @@ class GroupVerifier:
         async with self._measuring:
             known = self._cross_version.sample_to_probe(era, version)
             if known is not None:
-                (score,) = await self._scored(known.job, [known.sample])
+                (score,) = await self._score_samples(known.job, [known.sample])
                 self._cross_version.record(version, known, known.tokens - right_tokens(score))
         return self._cross_version.possible(version, self._published(era))
 
     def _remember(self, group: Undecided) -> None:
         """Remember the shortest sample of an accepted group that is long enough."""
         lengths = [(sampled_tokens(one), number) for number, one in enumerate(group.submission.rollouts)]
-        tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
+        tokens, number = min((one for one in lengths if one[0] >= LEAST_JUDGED_TOKENS), default=(0, 0))
         if self._cross_version.wants_sample(group.lease.version, tokens):
             job, sample = self._job(group, [number]), _sample(group, number)
             # A copy: a view would keep the whole submission in memory.

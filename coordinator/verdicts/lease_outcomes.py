@@ -23,8 +23,8 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
     node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
     node; empty: it was not (audited_work.py).
-    `prompt`, `turns`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
-    weight was computed; 0: by none (accounts/cost_tables.py)."""
+    `prompt`, `turns`: prompt and turns of an accepted group, its GroupLengths. `costs`: number of the entry by whose
+    Costs its weight was computed; 0: by none (accounts/cost_tables.py)."""
 
     node: str
     lease: bytes
@@ -113,7 +113,8 @@ def outcome(
     basis: Basis | None = None,
     earned: Earned = NOTHING_EARNED,
 ) -> LeaseOutcome:
-    """Return the facts of the end of a lease. `received`: ms; None: no group came. `earned`: of an accepted group."""
+    """Return the facts of the end of a lease. `received`: ms; None: no group came. `earned`: pay of an accepted
+    group."""
     lease = record.lease
     stated: dict[str, Any] = {
         "node": peer_id(lease.node),

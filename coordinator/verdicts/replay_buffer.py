@@ -25,12 +25,12 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import age, oldest_fresh
 from echo2.coordinator.leases.lease_window import CompletedBatch
 
-_LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
-_DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
+_LEFT_CONDITION = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
+_DRAWABLE_CONDITION = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT_CONDITION}"
 
 
 class DrawnGroup(NamedTuple):
-    """A group of a batch. `id`: of its lease, by which the learner reads its tokens
+    """A group of a batch. `id`: id of its lease, by which the learner reads its tokens
     (coordinator/learner/batches/batch_groups.py)."""
 
     id: bytes
@@ -64,7 +64,7 @@ class ReplayBuffer:
         `again`: draw exactly these groups once more; the result is None if one of them may not be drawn now."""
         only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
-            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE}{only} ORDER BY {self._order} LIMIT ?",
+            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE_CONDITION}{only} ORDER BY {self._order} LIMIT ?",
             (*self._window(step, era), *again, most),
         )
         if len(rows) < most:
@@ -79,31 +79,33 @@ class ReplayBuffer:
             self.histogram[max(0, age(step, version))] += 1
         return batch
 
-    def completed(self, step: int, era: int, groups: int) -> CompletedBatch | None:
+    def next_completion(self, step: int, era: int, groups: int) -> CompletedBatch | None:
         """Return when the next batch became complete, and by which lease; None while it is not, or if nothing is known
         of that lease."""
         row = self._database.one(
             "SELECT l.ahead, l.sent, v.at FROM buffer JOIN verdicts v USING (lease) JOIN leases l ON l.id = lease"
-            f" WHERE {_DRAWABLE.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
+            f" WHERE {_DRAWABLE_CONDITION.replace('era', 'buffer.era').replace('version', 'buffer.version')}"
             " ORDER BY v.at LIMIT 1 OFFSET ?",
             (*self._window(step, era), groups - 1),
         )
         return None if row is None or row[0] is None else CompletedBatch(*row)
 
-    def buffered(self, step: int, era: int) -> int:
+    def count_buffered(self, step: int, era: int) -> int:
         """Count the groups that may be drawn now."""
-        return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {_DRAWABLE}", self._window(step, era)))
+        return int(
+            self._database.value(f"SELECT count(*) FROM buffer WHERE {_DRAWABLE_CONDITION}", self._window(step, era))
+        )
 
     def by_version(self, step: int, era: int) -> dict[int, int]:
         """Count the groups that may be drawn now by version."""
-        query = f"SELECT version, count(*) FROM buffer WHERE {_DRAWABLE} GROUP BY version"
+        query = f"SELECT version, count(*) FROM buffer WHERE {_DRAWABLE_CONDITION} GROUP BY version"
         return dict(self._database.all(query, self._window(step, era)))
 
     def flat(self, step: int, era: int) -> int:
         """Count the groups that are left out only because their rewards are all equal (rule 5)."""
         if not self.refill:
             return 0
-        where = f"era = ? AND version >= ? AND varied < ? AND {_LEFT}"
+        where = f"era = ? AND version >= ? AND varied < ? AND {_LEFT_CONDITION}"
         return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
 
     def set_aside(self, leases: Iterable[bytes], reason: str, now: int) -> None:

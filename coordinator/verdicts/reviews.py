@@ -22,10 +22,10 @@ Rules
 6. A check that cannot be made is lost, with a reason: its version can no longer be loaded, or the scorer failed at it.
    One that waits until its group is deleted is lost then, not at its turn: it would keep the files of all versions from
    its own on, and its node from another appeal.
-7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
-8. For a check that waits the versions from its own on are kept, at most `PINNED` of them. Otherwise a few keys with one
-   refused group each could have the coordinator keep a day's payloads, and the scorer the journals of a day's steps. A
-   check of an older version is made where that can still be loaded, else it is lost.
+7. Rows of answered checks are deleted after `REVIEWS_KEPT_MS`; the ledger keeps the answers.
+8. For a check that waits the versions from its own on are kept, at most `MOST_PINNED_VERSIONS` of them. Otherwise a few
+   keys with one refused group each could have the coordinator keep a day's payloads, and the scorer the journals of a
+   day's steps. A check of an older version is made where that can still be loaded, else it is lost.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -34,7 +34,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.submitted_group import decode_stored_group
-from echo2.ledger.ledger_facts import WRONG, AppealAnswered
+from echo2.ledger.ledger_facts import WRONG_CODES, AppealAnswered
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
@@ -43,16 +43,16 @@ from echo2.protocol.requests import Refusal
 from echo2.runtime.units import DAY
 
 By = Literal["appeal", "operator", "audit"]
-BY_PASS: Final = WRONG | {"version-lie", "other-weights", "not-scorable", "party-near-ties"}
+BY_PASS: Final = WRONG_CODES | {"version-lie", "other-weights", "not-scorable", "party-near-ties"}
 """Codes of refusals by the scorer's pass."""
-KEPT: Final = 30 * DAY
+REVIEWS_KEPT_MS: Final = 30 * DAY
 """Milliseconds."""
 FORGOTTEN_AT_ONCE: Final = 32
-PINNED: Final = 256
+MOST_PINNED_VERSIONS: Final = 256
 """Versions."""
-RETRY: Final = 60_000
+APPEAL_RETRY_MS: Final = 60_000
 """Milliseconds after which a node may ask whether it can appeal another group."""
-LOST: Final = "lost"
+LOST_REVIEW: Final = "lost"
 
 
 class Review(NamedTuple):
@@ -90,7 +90,7 @@ class Reviews:
         if detail is not None:
             return refusal("no-appeal", detail=detail)
         if self._database.one("SELECT 1 FROM reviews WHERE node = ? AND by = 'appeal' AND state = 'waiting'", (node,)):
-            return refusal("one-appeal", retry_after=RETRY)
+            return refusal("one-appeal", retry_after=APPEAL_RETRY_MS)
         self._put(lease, "appeal", node, now)
         return None
 
@@ -102,7 +102,7 @@ class Reviews:
         if row[0] != "refused":
             return "the group was accepted"
         if row[1] not in BY_PASS or not self.was_received(lease):
-            return _unchanged(row[1])
+            return _finality_text(row[1])
         if not self._database.value("SELECT accepted FROM accounts WHERE node = ?", (node,)):
             return "no group of this node was accepted yet"
         return None if self.is_stored(lease) else "its challenge window has ended, and the group is no longer stored"
@@ -123,7 +123,7 @@ class Reviews:
         """Return the sentence about a decided group that was never received (rule 2); None: it was, or there is no
         verdict."""
         code = self._database.value("SELECT code FROM verdicts WHERE lease = ?", (lease,))
-        return None if code is None or self.was_received(lease) else _unchanged(code)
+        return None if code is None or self.was_received(lease) else _finality_text(code)
 
     def _put(self, lease: bytes, by: By, node: bytes, now: int) -> None:
         query = "INSERT INTO reviews VALUES (?, ?, ?, ?, 'waiting', '', '', 0)"
@@ -170,7 +170,7 @@ class Reviews:
             "SELECT l.era, l.version FROM reviews r JOIN leases l ON l.id = r.lease WHERE r.state = 'waiting'"
             " AND l.era = ? AND l.version > ? ORDER BY l.version LIMIT 1"
         )
-        row = self._database.one(query, (era, newest - PINNED))
+        row = self._database.one(query, (era, newest - MOST_PINNED_VERSIONS))
         return None if row is None else (row[0], row[1])
 
     def group(self, review: Review) -> Undecided | None:
@@ -185,15 +185,15 @@ class Reviews:
 
     def answer(self, review: Review, first: str, again: str, reason: str, now: int) -> None:
         """Store the answer of a check that waits, and its entry (rules 5 and 6), in the caller's transaction. `first`:
-        the code of the verdict. `again`: that of the check, or `LOST`."""
-        state = LOST if again == LOST else "answered"
+        the code of the verdict. `again`: that of the check, or `LOST_REVIEW`."""
+        state = LOST_REVIEW if again == LOST_REVIEW else "answered"
         query = (
             "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ?"
             " WHERE lease = ? AND by = ? AND state = 'waiting'"
         )
         if not self._database.do(query, (state, again, reason, now, review.lease, review.by)):
             return
-        self._answered += again != LOST
+        self._answered += again != LOST_REVIEW
         fact = AppealAnswered(
             node=peer_id(review.node), lease=review.lease, by=review.by, asked=review.asked, code=first, again=again,
             reason=reason[:300],
@@ -213,8 +213,8 @@ class Reviews:
             "DELETE FROM reviews WHERE (lease, by) IN (SELECT lease, by FROM reviews WHERE state != 'waiting'"
             " AND answered < ? ORDER BY answered LIMIT ?)"
         )
-        return self._database.do(query, (now - KEPT, FORGOTTEN_AT_ONCE))
+        return self._database.do(query, (now - REVIEWS_KEPT_MS, FORGOTTEN_AT_ONCE))
 
 
-def _unchanged(code: str) -> str:
+def _finality_text(code: str) -> str:
     return f"{code} follows from the submission and its time, which a further check does not change"

@@ -6,15 +6,15 @@ Rules
 2. Before them come groups that the next draw is the last to take; behind all others, those that are too old for it:
    they are paid for, and the learner does not wait for them.
 3. No group waits long because others go first: after `LONGEST_WAIT` the version of the group that has waited longest is
-   next. Its groups are then scored together, at most `VISIT`: the more groups wait, the fewer changes of version there
-   are per group.
+   next. Its groups are then scored together, at most `VISIT_GROUPS`: the more groups wait, the fewer changes of version
+   there are per group.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 LONGEST_WAIT: Final = 30_000
-VISIT: Final = 256
+VISIT_GROUPS: Final = 256
 
 
 class PendingVersion(NamedTuple):

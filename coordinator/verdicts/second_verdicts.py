@@ -17,7 +17,7 @@ from echo2.coordinator.accounts.pay import PayRule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.verdicts.lease_outcomes import key_of, lengths_of
-from echo2.coordinator.verdicts.reviews import BY_PASS, LOST
+from echo2.coordinator.verdicts.reviews import BY_PASS, LOST_REVIEW
 from echo2.coordinator.verdicts.stored_receipts import MOST_REASON, Receipts
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.group_scores import GroupScores
@@ -33,7 +33,7 @@ from echo2.protocol.group_weights import GroupLengths
 from echo2.protocol.leases import Lease
 from echo2.protocol.refusals import sentence
 
-STALE: Final = (
+STALE_REASON: Final = (
     "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"
     " for a chance of one in a million"
 )
@@ -80,9 +80,9 @@ class SecondVerdicts:
             joined = self._scores.join(lease.id, verdict.compared)
             conclusion = self._evidence.conclude(lease.id, joined, tables, at)
             if conclusion is None:
-                return LOST, "the evidence before the group is no longer stored"
+                return LOST_REVIEW, "the evidence before the group is no longer stored"
             if conclusion == "refusal" or first == "version-lie":
-                return first, sentence("evidence") if conclusion == "refusal" else STALE
+                return first, sentence("evidence") if conclusion == "refusal" else STALE_REASON
             return ("quarantine", sentence("quarantine")) if conclusion == "doubt" else ("ok", "")
         ties = verdict.ties
         if first.endswith("near-ties") and ties is not None and ties.near_ties:
@@ -92,7 +92,7 @@ class SecondVerdicts:
     def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
         """Reverse the verdict of a lease (coordinator/accounts/reversals.py); return the entry. Raises `LookupError`
         with the reason where that cannot be done."""
-        end = self._stated(lease)
+        end = self._stated_verdict(lease)
         if reversals.find(self._ledger, lease) is not None:
             raise LookupError("its verdict was reversed before")
         if self._quarantine.holds(lease):
@@ -103,7 +103,7 @@ class SecondVerdicts:
             )
         paid = end.verdict == "refused"
         lengths = self._lengths_of(lease) if paid else None
-        weight = end.weight if lengths is None else self._pay.earned(self._costs.now.costs, lengths)
+        weight = end.weight if lengths is None else self._pay.group_earnings(self._costs.now.costs, lengths)
         fact = LeaseReversed(
             node=peer_id(end.node), lease=lease, code=end.code, paid=paid, weight=weight,
             audited=paid or self._was_audited(lease), by=by, why=why[:MOST_REASON],
@@ -118,7 +118,7 @@ class SecondVerdicts:
             self._receipts.reseal_as("reversed-paid" if paid else "reversed-unpaid", reason, lease, now)
         return entry
 
-    def _stated(self, lease: bytes) -> _Stated:
+    def _stated_verdict(self, lease: bytes) -> _Stated:
         row = self._database.one("SELECT node, verdict, code, weight FROM verdicts WHERE lease = ?", (lease,))
         if row is None:
             raise LookupError("there is no verdict on this lease")
@@ -141,6 +141,6 @@ class SecondVerdicts:
 def sentence_by_groups(code: str, lease: Lease, ties: NearTieCount | None) -> str:
     """Return the sentence of a group that is refused with its node's groups before it."""
     if code == "version-lie":
-        return sentence(code, era=lease.era, version=lease.version, detail=STALE)
+        return sentence(code, era=lease.era, version=lease.version, detail=STALE_REASON)
     ties = ties or NearTieCount(0, 0)
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)

@@ -2,9 +2,9 @@
 
 Rules
 1. A group is added in the transaction of its verdict: each once, whatever crashes.
-2. A task has three rows. `all` is of all groups. `last` is of the newest ones; at `WINDOW` groups it takes the place of
-   `before`, and begins anew. So the recent figures (`recent`) are of the last `WINDOW` to 2 x `WINDOW` groups, less at
-   the run's beginning, and the table does not grow with the run.
+2. A task has three rows. `all` is of all groups. `last` is of the newest ones; at `RESULT_WINDOW_GROUPS` groups it
+   takes the place of `before`, and begins anew. So the recent figures (`recent`) are of the last `RESULT_WINDOW_GROUPS`
+   to 2 x `RESULT_WINDOW_GROUPS` groups, less at the run's beginning, and the table does not grow with the run.
 3. A group without finite rewards counts as `unscored` and in nothing else.
 """
 
@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from echo2.coordinator.database.database import Database
 from echo2.tasks.task import Score
 
-WINDOW: Final = 100
+RESULT_WINDOW_GROUPS: Final = 100
 """Groups."""
-_ADD: Final = (
+_ADD_RESULT: Final = (
     "INSERT INTO task_results VALUES (?1, ?2, 'all', ?3, ?4, ?5, ?6, ?7, ?8, ?9),"
     " (?1, ?2, 'last', ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET"
     " groups = groups + excluded.groups, unscored = unscored + excluded.unscored,"
@@ -27,9 +27,9 @@ _SUMS: Final = "sum(groups), sum(unscored), sum(rollouts), sum(reward), sum(succ
 
 
 class TaskSums(NamedTuple):
-    """Sums over groups. `groups`: with rewards. `unscored`: without. `rollouts`: of `groups`. `reward`, `success`: over
-    these rollouts. `varied`: groups whose rewards are not all equal, from which a policy can learn. `cut`: rollouts
-    that the token limit cut."""
+    """Sums over groups. `groups`: groups with rewards. `unscored`: without. `rollouts`: rollouts of `groups`. `reward`,
+    `success`: reward and success over these rollouts. `varied`: groups whose rewards are not all equal, from which a
+    policy can learn. `cut`: rollouts that the token limit cut."""
 
     groups: int = 0
     unscored: int = 0
@@ -59,13 +59,13 @@ class TaskResults:
     def add(self, task: str, version: int, sums: TaskSums) -> None:
         """Add a group, in the caller's transaction (rule 1)."""
         key, of_task = (task, version), "WHERE task = ? AND task_version = ? AND span = ?"
-        self._database.later(_ADD, (*key, *sums))
+        self._database.later(_ADD_RESULT, (*key, *sums))
         last: int | None = self._database.written.get("task_results", key)
         if last is None:
             last = self._database.value(f"SELECT groups + unscored FROM task_results {of_task}", (*key, "last"))
         else:
             last += sums.groups + sums.unscored
-        if last >= WINDOW:
+        if last >= RESULT_WINDOW_GROUPS:
             self._database.do(f"DELETE FROM task_results {of_task}", (*key, "before"))
             self._database.do(f"UPDATE task_results SET span = 'before' {of_task}", (*key, "last"))
             last = 0

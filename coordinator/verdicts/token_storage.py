@@ -36,16 +36,16 @@ EXCERPT_TOKENS: Final = 2_000
 EXCERPTS: Final = 30 * DAY
 """Milliseconds."""
 FORGOTTEN_EXCERPTS: Final = 32
-WINDOW: Final = DAY
+CHALLENGE_WINDOW_MS: Final = DAY
 """The challenge window, milliseconds."""
 MOST_REFUSED: Final = 64 << 20
 """Bytes per party."""
-SLICE: Final = 32
+DELETED_LEASES_SLICE: Final = 32
 """Most leases whose content is deleted in one transaction: few enough that no request is delayed."""
 SLICE_BYTES: Final = 2 << 20
 """Most bytes of their submissions, unless a single submission is larger."""
 
-_ENDED = (
+_ENDED_LEASES_QUERY = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
     " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
     " LEFT JOIN buffer b ON b.lease = l.id LEFT JOIN set_aside a ON a.lease = l.id"
@@ -54,8 +54,9 @@ _ENDED = (
 
 
 class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
-    """The place that decided a refused group. `first`: position in the rollout of the first of `tokens`. `position`: of
-    the deciding sampled token; None: the sample as a whole. `logprob`: claimed of it; None: there is none."""
+    """The place that decided a refused group. `first`: position in the rollout of the first of `tokens`. `position`:
+    position of the deciding sampled token; None: the sample as a whole. `logprob`: claimed of it; None: there is
+    none."""
 
     sample: int
     position: int | None
@@ -99,7 +100,8 @@ def _index_of(turns: Sequence[int], position: int) -> int:
 
 class _Ended(NamedTuple):
     """A lease that ended. `submitted`: its id if it has a submission, else None. `at`: when that was received. `era`,
-    `version`: of its row in the buffer, None without one. `aside`: its id if its group was set aside, else None."""
+    `version`: version of its row in the buffer, None without one. `aside`: its id if its group was set aside, else
+    None."""
 
     id: bytes
     party: str
@@ -127,7 +129,7 @@ class TokenStorage:
         )
         return row is not None and not row[0] and row[1] + nbytes <= MOST_REFUSED
 
-    def refused(self, lease: bytes) -> None:
+    def on_refusal(self, lease: bytes) -> None:
         """Keep the stored tokens of a refused group, or only its hash (rule 2). Part of the caller's transaction."""
         query = "SELECT length(payload) FROM submissions WHERE lease = ?"
         nbytes = self._database.value(query, (lease,))
@@ -175,7 +177,8 @@ class TokenStorage:
             self._count(lease, len(kept))
 
     def forget(self, covered: Collection[bytes], step: int, era: int, staleness: int, ended_before: int) -> int:
-        """Delete the content of at most `SLICE` leases whose window has passed, oldest first (rule 3); return how many.
+        """Delete the content of at most `DELETED_LEASES_SLICE` leases whose window has passed, oldest first (rule 3);
+        return how many.
 
         `covered`, `step`: the draws and the step of a *durable* checkpoint. Tokens are deleted that were drawn before
         it or can never be drawn after it (too old, or set aside). `ended_before`: ms. A call reads only the deleted
@@ -188,8 +191,8 @@ class TokenStorage:
             spent = one.era is None or one.era < era or one.version is None or one.version < oldest
             return spent or one.id in drawn or one.aside is not None
 
-        with contextlib.closing(self._database.each(_ENDED, (ended_before,))) as rows:
-            gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), SLICE))
+        with contextlib.closing(self._database.each(_ENDED_LEASES_QUERY, (ended_before,))) as rows:
+            gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), DELETED_LEASES_SLICE))
         forgotten = nbytes = 0
         with self._database.transaction():
             for one in gone:

@@ -16,10 +16,16 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.reviews import Review, Reviews
 from echo2.coordinator.verdicts.token_storage import Excerpt
-from echo2.coordinator.verification.evidence import DOUBT, LIFELONG_REFUSAL, REFUSAL, EProcess, NodeEvidence
+from echo2.coordinator.verification.evidence import (
+    DOUBT_EVIDENCE,
+    LIFELONG_REFUSAL,
+    REFUSAL_EVIDENCE,
+    EProcess,
+    NodeEvidence,
+)
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.open_classes import OpenClasses
-from echo2.coordinator.verification.verification import EXACT
+from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import LeaseReversed
 from echo2.p2p.envelope import decode_unverified
@@ -27,24 +33,26 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease, Receipt
 
 THRESHOLDS: Final = {
-    "seeded-choice": f"the submitted token may be worse than the seeded choice by at most {EXACT.margin} nats",
-    "close-choices": f"honest tokens narrowly miss the seeded choice at a rate of {EXACT.close_rate}",
-    "drift": f"a log-probability may be off by at most {EXACT.drift_most} nats",
-    "drift-median": f"log-probabilities may be off by at most {EXACT.drift_median} nats in the median",
+    "seeded-choice": "the submitted token may be worse than the seeded choice by at most "
+    f"{EXACT_THRESHOLDS.margin} nats",
+    "close-choices": f"honest tokens narrowly miss the seeded choice at a rate of {EXACT_THRESHOLDS.close_rate}",
+    "drift": f"a log-probability may be off by at most {EXACT_THRESHOLDS.drift_most} nats",
+    "drift-median": f"log-probabilities may be off by at most {EXACT_THRESHOLDS.drift_median} nats in the median",
     "not-generated": "at least nine tenths of at least 32 tokens are wrong, under any version of the run",
     "near-ties": "an honest node reaches this count with a chance of one in a million",
     "party-near-ties": "an honest network reaches this count with a chance of one in a million",
 }
 MOST_KNOWN: Final = 1024
 BY_EVIDENCE: Final = (
-    f"refused where E reaches {REFUSAL} on a day or {LIFELONG_REFUSAL} in all,"
-    f" in doubt where it reaches {DOUBT} on a day"
+    f"refused where E reaches {REFUSAL_EVIDENCE} on a day or {LIFELONG_REFUSAL} in all,"
+    f" in doubt where it reaches {DOUBT_EVIDENCE} on a day"
 )
 
 
 class Basis(NamedTuple):
-    """The basis of a verdict. `statistic`, `threshold`: for people. `stored`: "group", "excerpt" or "nothing".
-    `reversal`: None while the verdict stands. `first`: facts of the ledger's entry, empty if it has none."""
+    """The basis of a verdict. `statistic`, `threshold`: statistic and threshold for people. `stored`: "group",
+    "excerpt" or "nothing". `reversal`: None while the verdict stands. `first`: facts of the ledger's entry, empty if it
+    has none."""
 
     lease: Lease
     receipt: Receipt

@@ -42,7 +42,12 @@ from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.learner.objective.advantages import signal_of
-from echo2.coordinator.leases.kinds.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
+from echo2.coordinator.leases.kinds.audit_pairs import (
+    AUDIT_WORK,
+    AUDITS_AGREED,
+    AUDITS_DIFFERED,
+    AUDITS_DOUBTING_SCORER,
+)
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.leases.lease_rows import LeaseRecord
 from echo2.coordinator.leases.lease_table import Early, LeaseTable
@@ -73,7 +78,7 @@ from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, decode_stored_group
 from echo2.coordinator.verification.verification import Verdict, sampled_tokens
 from echo2.coordinator.verification.version_pair_table import VersionPairTable
-from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined, unvested
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, unvested_account
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.leases import Lease, Receipt
@@ -81,17 +86,17 @@ from echo2.protocol.refusals import sentence
 from echo2.tasks.task import Score
 from echo2.tasks.turn_ends import is_end
 
-ACCEPTED = ("ok", "task-score", "quarantine", "canary")
+ACCEPTED_CODES = ("ok", "task-score", "quarantine", "canary")
 """Codes of accepted groups."""
-RECENT = 200
+RECENT_VERDICTS = 200
 """Decided groups whose codes are remembered."""
 EXPIRED_AT_ONCE = 64
 """Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
 
 
 class VerdictService:
-    """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most `RECENT`, since
-    the process started. `recent_of`: the same of each task's."""
+    """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most
+    `RECENT_VERDICTS`, since the process started. `recent_of`: the same of each task's."""
 
     def __init__(
         self,
@@ -129,8 +134,8 @@ class VerdictService:
             self.receipts.end_quarantine,
         )  # fmt: skip
         self._tokens = TokenStorage(database)
-        self.recent: deque[str] = deque(maxlen=RECENT)
-        self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self.recent: deque[str] = deque(maxlen=RECENT_VERDICTS)
+        self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT_VERDICTS))
         self.results = TaskResults(database)
         self._ends_of_turns = spec.ends
         self.check_wanted: Callable[[], None] = lambda: None
@@ -145,14 +150,14 @@ class VerdictService:
         now: int,
     ) -> bytes:
         """Decide a received group, in the caller's transaction; return its sealed Receipt, the stored one if it was
-        decided before. `rollouts`: of the group. Raises `LookupError` without a received group."""
+        decided before. `rollouts`: rollouts of the group. Raises `LookupError` without a received group."""
         if group.receipt is not None:
             return group.receipt
         record = group.record
         if record.state != "received":
             raise LookupError(f"no group was received for lease {record.lease.id.hex()}")
         basis = verdict.ties or self._bet(record.lease, verdict, now)
-        code = self._blamed(group, basis, now)
+        code = self._blame_group(group, basis, now)
         if code:
             return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
         if verdict.behaviour is None:
@@ -160,7 +165,7 @@ class VerdictService:
             return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
         return self._accept(group, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
 
-    def _blamed(self, group: GroupAtVerdict, basis: Basis | None, now: int) -> str:
+    def _blame_group(self, group: GroupAtVerdict, basis: Basis | None, now: int) -> str:
         """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
         if isinstance(basis, NearTieCount):
             return self.near_ties.take(group.record.lease.node, group.party, basis, now)
@@ -200,7 +205,7 @@ class VerdictService:
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok" and not group.spare
         lengths = lengths_of(lease, rollouts)
-        total = self._pay.earned(self._costs.now.costs, lengths)
+        total = self._pay.group_earnings(self._costs.now.costs, lengths)
         sampled = sum([sampled_tokens(one) for one in rollouts])
         given = sum([len(lease.prompt) + sum(turns) for turns in lengths.turns]) - sampled
         other = self._leases.audits.other(lease.id) if group.twins else None
@@ -210,13 +215,13 @@ class VerdictService:
         earned = Earned(len(rollouts), given, sampled, total, trainable, shown, *lengths, self._costs.now.entry)
         end = outcome(group.record, group.at, group.hash, code, basis, earned)
         self._pay.fund(self._ledger, now, total)
-        account = unvested if group.canary else quarantined if doubted else accrued
+        account = unvested_account if group.canary else quarantine_account if doubted else accrued_account
         place = self._append(now, "lease.accepted", end, total, account)
         if group.canary:
             self._vesting.put(lease.id, lease.node, total, VESTED_AFTER)
             self._leases.canaries.count("canaries agreed" if audited else "canaries scored")
         if group.canary or (other is not None and other.accepted):
-            self._leases.audits.count(WORK, total)
+            self._leases.audits.count(AUDIT_WORK, total)
         if group.owed:
             self._vesting.release(lease.node, now)
         if doubted:
@@ -265,7 +270,9 @@ class VerdictService:
         """Count a pair of audited groups, the second of which is decided, and have refusals of groups that agree
         checked (audits.py, rules 6 and 7). `refused`: lease and code of those of the pair that were refused."""
         asked = [agrees and code in BY_PASS and self.reviews.ask(lease, "audit", now) for lease, code in refused]
-        self._leases.audits.count(DIFFERED if not agrees else DOUBTED if any(asked) else AGREED)
+        self._leases.audits.count(
+            AUDITS_DIFFERED if not agrees else AUDITS_DOUBTING_SCORER if any(asked) else AUDITS_AGREED
+        )
         if any(asked):
             self.check_wanted()
 
@@ -280,8 +287,8 @@ class VerdictService:
         position: int | None = None,
     ) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
-        `basis`: of a group that the scorer's pass compared. `sample`, `position`: the place that decided it. Evidence
-        that is stored has an entry of its own, as the entries of a key are a chain."""
+        `basis`: basis of a group that the scorer's pass compared. `sample`, `position`: the place that decided it.
+        Evidence that is stored has an entry of its own, as the entries of a key are a chain."""
         lease = record.lease
         at, digest = self._submission(lease.id, "at, hash")
         end = outcome(record, at, digest, code, basis)
@@ -295,7 +302,7 @@ class VerdictService:
         if sample is not None:
             self._tokens.decided_at(lease.id, sample, position, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
-        self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
+        self._strikes.on_refusal(lease.node, code, end.submission_hash or bytes(32), now)
         other = self._leases.audits.other(lease.id) if code in BY_PASS else None
         (payload,) = self._submission(lease.id, "payload")
         if other is not None and payload is not None:
@@ -354,7 +361,7 @@ class VerdictService:
         return self._append(now, kind, end, 0)
 
     def _append(
-        self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued
+        self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued_account
     ) -> LedgerPosition:
         postings = self._pay.moves(ESCROW, account(end.node), amount)
         entry = self._ledger.append(now, kind, key_of(end.lease), end, postings, new=True)
@@ -375,7 +382,7 @@ class VerdictService:
     def _receipt(
         self, end: LeaseOutcome, lease: Lease, place: LedgerPosition, verdict: str, reason: str, now: int
     ) -> bytes:
-        priced = self._leases.paid_work.priced(lease.node) if verdict == "accepted" else None
+        priced = self._leases.paid_work.price_of(lease.node) if verdict == "accepted" else None
         receipt = Receipt(
             run=self._run,
             node=lease.node,
@@ -403,7 +410,7 @@ class VerdictService:
             (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
         )
         if verdict == "refused":
-            self._tokens.refused(lease.id)
+            self._tokens.on_refusal(lease.id)
         return sealed
 
 

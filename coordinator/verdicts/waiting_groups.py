@@ -24,13 +24,13 @@ from echo2.coordinator.verification.submitted_group import SubmittedGroup, decod
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 
-_UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
+_UNDER_VERSION_QUERY: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20
 PER_OBJECT: Final = 1024
 """Bytes that a decoded rollout occupies besides its arrays, and a lease besides its prompt."""
 PER_TOKEN: Final = 36
 """Bytes that a token of a prompt occupies: an int and its place in the list."""
-_FIRST: Final = (-1, b"")
+_BEFORE_FIRST_GROUP: Final = (-1, b"")
 """(at, lease) before those of every group."""
 
 
@@ -147,9 +147,10 @@ class Visit:
 
     def _oldest(self, party: str) -> OldestGroup | None:
         """Return the party's group that follows the last one taken."""
-        taken = self._taken.get(party, _FIRST)
+        taken = self._taken.get(party, _BEFORE_FIRST_GROUP)
         row = self._database.one(
-            f"{_UNDER} AND party = ? AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
+            f"{_UNDER_VERSION_QUERY} AND party = ? AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1",
+            (*self._under, party, *taken),
         )
         return None if row is None else OldestGroup(*row)
 
@@ -158,7 +159,9 @@ class Visit:
         `party`: the name before the next; None: start with the first party."""
         while True:
             where, names = ("", ()) if party is None else (" AND party > ?", (party,))
-            row = self._database.one(f"{_UNDER}{where} ORDER BY party, at, lease LIMIT 1", (*self._under, *names))
+            row = self._database.one(
+                f"{_UNDER_VERSION_QUERY}{where} ORDER BY party, at, lease LIMIT 1", (*self._under, *names)
+            )
             if row is None:
                 return None
             party = str(row[0])

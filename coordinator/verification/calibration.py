@@ -8,8 +8,8 @@ Rules
 3. The share of tokens that differ does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound
    of a bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such
    order.
-4. `ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2 for `above`
-   and `below`.
+4. `THRESHOLD_ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2
+   for `above` and `below`.
 5. A bin without tokens has p = 1: a node cannot lose there.
 6. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
    (`document_hash`); its tables are integers.
@@ -32,9 +32,9 @@ from echo2.p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, 
 from echo2.protocol.authority import RoleKeys
 
 CONFIDENCE: Final = 0.999
-ALLOWANCE: Final = 1.5
-MONOTONE: Final = frozenset(("differs", "start", "end", "raising"))
-HALVES: Final = frozenset(("above", "below"))
+THRESHOLD_ALLOWANCE: Final = 1.5
+MONOTONE_STATISTICS: Final = frozenset(("differs", "start", "end", "raising"))
+HALF_STATISTICS: Final = frozenset(("above", "below"))
 TOKENS_LEAST: Final = 2_000
 """Fewest tokens per machine of a Calibration."""
 
@@ -48,8 +48,8 @@ class TooFewTokens(ValueError):
 
 class Calibration(Wire, frozen=True):
     """coordinator (ledger): the bounds by which groups of a class are judged. `engine_class`: engine/dtype/device.
-    `builds`: of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine -> its
-    number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `at`: ms."""
+    `builds`: builds of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine
+    -> its number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `at`: ms."""
 
     run: Hash
     engine_class: Name
@@ -76,8 +76,8 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
 
 def _table(name: str, tokens: TokenArray) -> list[int]:
     bounds = _bounds(name, tokens)
-    base = 0.5 if name in HALVES else 0.0
-    wide = np.where(np.isnan(bounds), 1.0, base + ALLOWANCE * (bounds - base))
+    base = 0.5 if name in HALF_STATISTICS else 0.0
+    wide = np.where(np.isnan(bounds), 1.0, base + THRESHOLD_ALLOWANCE * (bounds - base))
     return [min(ONE, max(LEAST_P, math.ceil(value * ONE))) for value in wide.tolist()]
 
 
@@ -87,7 +87,7 @@ def _bounds(name: str, tokens: TokenArray) -> NDArray[np.float64]:
     bins = tokens["gap"][counts]
     numbers = np.bincount(bins, minlength=BINS)
     sums: NDArray[np.float64] = np.bincount(bins, values[counts] / ONE, minlength=BINS).astype(np.float64)
-    if name in MONOTONE:
+    if name in MONOTONE_STATISTICS:
         return _isotonic(sums, numbers)
     return np.array([upper_bound(total, int(number)) for total, number in zip(sums, numbers, strict=True)])
 

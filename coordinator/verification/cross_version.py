@@ -11,19 +11,19 @@ Rules
 3. A token that is right under one version and wrong under another has changed at a step between them. So D steps
    change at most D / d times the share of tokens that d steps of the same size change.
 4. Let D be the distance to the farthest published version, at most S steps. Where the share by rule 3 is at most
-   `HALF`, tokens of another version would be right at half of the positions or more. A group that is wrong at 9 of 10
-   positions is then of no version. It is also of no version where no other version was published. While no share is
-   known, because no sample could be scored, the group may be of another version.
+   `HALF_OF_POSITIONS`, tokens of another version would be right at half of the positions or more. A group that is wrong
+   at 9 of 10 positions is then of no version. It is also of no version where no other version was published. While no
+   share is known, because no sample could be scored, the group may be of another version.
 """
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from echo2.coordinator.verification.verification import ENOUGH
+from echo2.coordinator.verification.verification import LEAST_JUDGED_TOKENS
 from echo2.engines.engine import Job
 from echo2.engines.process.messages import PackedSample
 
-HALF: Final = 0.5
+HALF_OF_POSITIONS: Final = 0.5
 
 
 class VerifiedSample(NamedTuple):
@@ -49,7 +49,7 @@ class CrossVersionCheck:
     def wants_sample(self, version: int, tokens: int) -> bool:
         """Tell whether a sample with `tokens` sampled tokens should be remembered (rule 1)."""
         before = self._known.get(version)
-        return tokens >= ENOUGH and (before is None or tokens < before.tokens)
+        return tokens >= LEAST_JUDGED_TOKENS and (before is None or tokens < before.tokens)
 
     def remember(self, known: VerifiedSample) -> None:
         """Remember a verified sample, and forget versions that are out of reach."""
@@ -73,7 +73,7 @@ class CrossVersionCheck:
         """Tell whether tokens of another version may be mostly wrong under this one (rule 4). `published`: versions of
         its era."""
         steps = max((self._steps(other, version) for other in published), default=0)
-        return steps > 0 and self._changed.get(version, 1.0) * steps > HALF
+        return steps > 0 and self._changed.get(version, 1.0) * steps > HALF_OF_POSITIONS
 
     def _steps(self, one: int, other: int) -> int:
         """Return the number of steps between two versions; 0 if there are more than S."""

@@ -17,14 +17,14 @@ Rules
    A node that turns bad after g groups is thereby seen as if it had begun there, at the price of g (g + 1) in E.
 6. After each group a stake above 2^`MOST_POWER` becomes that, and one below 2^`LEAST_POWER` becomes 0. Both round down.
    So the state has one size, and a node that was mended comes back by honest groups.
-7. `daily` begins anew with each day (UTC) of a verdict, but not after a day that ended at `DOUBT` or above: then it
-   goes on. `lifelong` begins anew after `IDLE` days without a group, unless it is at `DOUBT` or above: four times per
-   year at most, so the bound on its false refusals stays below 10^-8 per year.
-8. A group is refused while `daily` is at `REFUSAL` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in doubt while
-   `daily` is at `DOUBT` or above, and from then on until the day (UTC) ends. Otherwise a key could cheat until it is in
-   doubt, and work honestly until it is not: of its groups outside doubt nearly all would be false.
-9. A day with groups in doubt ends well if `daily` ends below `DOUBT`, and did not reach 10^`MOST_PEAK` on it. Of honest
-   days at most 10^-`MOST_PEAK` reach that. A key that cheats in doubt, and ends its days honestly, does.
+7. `daily` begins anew with each day (UTC) of a verdict, but not after a day that ended at `DOUBT_EVIDENCE` or above:
+   then it goes on. `lifelong` begins anew after `IDLE_DAYS` days without a group, unless it is at `DOUBT_EVIDENCE` or
+   above: four times per year at most, so the bound on its false refusals stays below 10^-8 per year.
+8. A group is refused while `daily` is at `REFUSAL_EVIDENCE` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in
+   doubt while `daily` is at `DOUBT_EVIDENCE` or above, and from then on until the day (UTC) ends. Otherwise a key could
+   cheat until it is in doubt, and work honestly until it is not: of its groups outside doubt nearly all would be false.
+9. A day with groups in doubt ends well if `daily` ends below `DOUBT_EVIDENCE`, and did not reach 10^`MOST_PEAK` on it.
+   Of honest days at most 10^-`MOST_PEAK` reach that. A key that cheats in doubt, and ends its days honestly, does.
 10. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`). They are judged on
    the day of the key's previous group, and without `raising`, since the scorer does not know the rewards.
 """
@@ -45,13 +45,13 @@ BET_UNIT: Final = 16
 BETS: Final = (8, 16, 40, 96, 240)
 """The published grid, in units of 1 / `BET_UNIT`: 0.5, 1, 2.5, 6 and 15."""
 LEAST_P: Final = ONE >> 12
-DOUBT: Final = 10**3
-REFUSAL: Final = 10**6
-AUDITED: Final = 10
+DOUBT_EVIDENCE: Final = 10**3
+REFUSAL_EVIDENCE: Final = 10**6
+AUDITED_EVIDENCE: Final = 10
 """A group after which E is below counts as audited work of its node."""
 LIFELONG_REFUSAL: Final = 10**9
 MOST_PEAK: Final = 4
-IDLE: Final = 90
+IDLE_DAYS: Final = 90
 """Days."""
 STAKES: Final = len(STATISTICS) * len(BETS)
 MOST_POWER: Final = 40
@@ -101,12 +101,12 @@ class Stake(NamedTuple):
         """Tell whether the stake is `least` or more."""
         return self.mantissa << max(self.exponent, 0) >= least << max(-self.exponent, 0)
 
-    def bounded(self) -> "Stake":
+    def within_bounds(self) -> "Stake":
         """Return the stake cut to the bounds of rule 6."""
         power = self.exponent + 64
         if power > MOST_POWER:
             return Stake(1 << 63, MOST_POWER - 63)
-        return self if power >= LEAST_POWER else NOTHING
+        return self if power >= LEAST_POWER else NO_STAKE
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -115,15 +115,15 @@ def _share(number: int) -> Stake:
     return Stake.of((1 << 128) // (number * (number + 1)), -128)
 
 
-NOTHING: Final = Stake(0, 0)
-WHOLE: Final = Stake.of(1)
+NO_STAKE: Final = Stake(0, 0)
+WHOLE_STAKE: Final = Stake.of(1)
 
 
 def total(stakes: Iterable[Stake]) -> Stake:
     """Return the sum, each stake cut to the exponent of the largest one."""
     positive = [stake for stake in stakes if stake.mantissa]
     if not positive:
-        return NOTHING
+        return NO_STAKE
     top = max(stake.exponent for stake in positive)
     return Stake.of(sum(stake.mantissa >> min(top - stake.exponent, 64) for stake in positive), top)
 
@@ -146,7 +146,7 @@ def products(tokens: TokenArray, tables: Tables) -> list[Stake]:
 
 
 def factors(values: NDArray[np.int64], p: NDArray[np.int64], bet: int) -> NDArray[np.int64]:
-    """Return 1 + bet (x - p) of each token in units of 2^-32 (rule 2). `bet`: in units of 1 / `BET_UNIT`."""
+    """Return 1 + bet (x - p) of each token in units of 2^-32 (rule 2). `bet`: bet in units of 1 / `BET_UNIT`."""
     p = np.clip(p, LEAST_P, ONE)
     lowered = np.minimum(bet, (BET_UNIT * ONE // 2) // p)
     won: NDArray[np.int64] = ONE + (lowered * (values - p)) // BET_UNIT
@@ -155,7 +155,7 @@ def factors(values: NDArray[np.int64], p: NDArray[np.int64], bet: int) -> NDArra
 
 def _product(ones: Sequence[int]) -> Stake:
     """Multiply factors in units of 2^-32, each at least 1/2."""
-    mantissa, exponent = WHOLE
+    mantissa, exponent = WHOLE_STAKE
     for factor in ones:
         mantissa *= factor
         shift = mantissa.bit_length() - 64
@@ -164,7 +164,7 @@ def _product(ones: Sequence[int]) -> Stake:
     return Stake(mantissa, exponent)
 
 
-def staked(stakes: Sequence[Stake], share: Stake, group: Sequence[Stake]) -> tuple[Stake, ...]:
+def stake_group(stakes: Sequence[Stake], share: Stake, group: Sequence[Stake]) -> tuple[Stake, ...]:
     """Return `stake.plus(share).times(product).bounded()` of each stake and product of `group`, in a fifth of the time:
     every verdict takes it per bet."""
     added, top = share
@@ -186,7 +186,7 @@ def staked(stakes: Sequence[Stake], share: Stake, group: Sequence[Stake]) -> tup
         if mantissa and LEAST_POWER - 64 <= exponent <= MOST_POWER - 64:
             result.append(_new(Stake, (mantissa >> shift, exponent)))
         else:
-            result.append(Stake.of(mantissa, exponent - shift).bounded())
+            result.append(Stake.of(mantissa, exponent - shift).within_bounds())
     return tuple(result)
 
 
@@ -194,16 +194,16 @@ class EProcess(NamedTuple):
     """An e-process after some groups: the stakes, one per statistic and bet."""
 
     groups: int = 0
-    stakes: tuple[Stake, ...] = (NOTHING,) * STAKES
+    stakes: tuple[Stake, ...] = (NO_STAKE,) * STAKES
 
     def after(self, group: Sequence[Stake]) -> "EProcess":
         """Return the e-process after a further group, given by its `products` (rules 4 and 5)."""
         number = self.groups + 1
-        return EProcess(number, staked(self.stakes, _share(number), group))
+        return EProcess(number, stake_group(self.stakes, _share(number), group))
 
     def anew(self) -> "EProcess":
         """Return an e-process with as many stakes, before its first group."""
-        return EProcess(0, (NOTHING,) * len(self.stakes))
+        return EProcess(0, (NO_STAKE,) * len(self.stakes))
 
     def value(self) -> Stake:
         """Return E (rule 1)."""
@@ -232,26 +232,26 @@ class NodeEvidence(NamedTuple):
     def after(self, group: Sequence[Stake], now: int) -> "NodeEvidence":
         """Return the evidence after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
         today = now // DAY
-        daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else self.daily.anew()
-        lifelong = self.lifelong.anew() if self.lapsed(today) else self.lifelong
+        daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT_EVIDENCE) else self.daily.anew()
+        lifelong = self.lifelong.anew() if self.has_lapsed(today) else self.lifelong
         return NodeEvidence(today, daily.after(group), lifelong.after(group))
 
-    def lapsed(self, today: int) -> bool:
+    def has_lapsed(self, today: int) -> bool:
         """Tell whether this evidence no longer counts for a group of `today` (rule 7), so that it may be forgotten."""
-        idle = today - self.day >= IDLE
-        return idle and not any(process.value().reaches(DOUBT) for process in (self.daily, self.lifelong))
+        idle = today - self.day >= IDLE_DAYS
+        return idle and not any(process.value().reaches(DOUBT_EVIDENCE) for process in (self.daily, self.lifelong))
 
     def conclusion(self, *, doubted: bool = False) -> Conclusion:
         """Return what follows for the last group (rule 8). `doubted`: whether a group before it was in doubt that
         day."""
         today = self.daily.value()
-        if today.reaches(REFUSAL) or self.lifelong.value().reaches(LIFELONG_REFUSAL):
+        if today.reaches(REFUSAL_EVIDENCE) or self.lifelong.value().reaches(LIFELONG_REFUSAL):
             return "refusal"
-        return "doubt" if doubted or today.reaches(DOUBT) else "honest"
+        return "doubt" if doubted or today.reaches(DOUBT_EVIDENCE) else "honest"
 
     def is_low(self) -> bool:
-        """Tell whether both processes are below `AUDITED`."""
-        return not any(process.value().reaches(AUDITED) for process in (self.daily, self.lifelong))
+        """Tell whether both processes are below `AUDITED_EVIDENCE`."""
+        return not any(process.value().reaches(AUDITED_EVIDENCE) for process in (self.daily, self.lifelong))
 
     def power_on(self, day: int) -> int:
         """Return the power of ten that E reached after the last group, if that was on this day; else 0."""

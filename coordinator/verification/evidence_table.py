@@ -21,8 +21,8 @@ import numpy as np
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification.evidence import (
-    DOUBT,
-    IDLE,
+    DOUBT_EVIDENCE,
+    IDLE_DAYS,
     MOST_PEAK,
     Conclusion,
     NodeEvidence,
@@ -35,7 +35,7 @@ from echo2.coordinator.verification.version_pairs import VersionCount
 from echo2.runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
-_DOUBT_POWER: Final = len(str(DOUBT)) - 1
+_DOUBT_POWER: Final = len(str(DOUBT_EVIDENCE)) - 1
 
 
 class EvidenceHashes(NamedTuple):
@@ -67,8 +67,10 @@ class EvidenceAgain(NamedTuple):
 
 
 class EvidenceStep(NamedTuple):
-    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `peak`: of rule
-    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that. `low`:
+    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `peak`: peak of
+    rule
+    3. `versions`: versions of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for
+       that. `low`:
     whether the group counts as audited work."""
 
     conclusion: Conclusion
@@ -82,7 +84,7 @@ class EvidenceStep(NamedTuple):
 
 class RunAnew(NamedTuple):
     """The evidence after groups whose bets were made anew. `peak`: the greatest power of ten that E reached after a
-    group. `tokens`: of all these groups."""
+    group. `tokens`: tokens of all these groups."""
 
     evidence: NodeEvidence
     peak: int
@@ -102,7 +104,7 @@ class EvidenceTable:
 
     def of(self, node: bytes) -> NodeEvidence:
         """Return the evidence against a key."""
-        return _decoded(self._state(node))
+        return _decode_evidence(self._state(node))
 
     def _state(self, node: bytes) -> bytes:
         """Return the stored evidence against a key; empty: none."""
@@ -120,11 +122,11 @@ class EvidenceTable:
         refused: bool = False,
         kept: bool = False,
     ) -> EvidenceStep:
-        """Bet on a group whose verdict falls at `now`, ms, in the caller's transaction. `tables`: of the Calibration
-        that its lease names. `refused`: whether the group is refused whatever the evidence. `kept`: whether a group of
-        the key is in quarantine of this day."""
+        """Bet on a group whose verdict falls at `now`, ms, in the caller's transaction. `tables`: tables of the
+        Calibration that its lease names. `refused`: whether the group is refused whatever the evidence. `kept`: whether
+        a group of the key is in quarantine of this day."""
         old, packed = self._state(node), tokens.tobytes()
-        before = _decoded(old)
+        before = _decode_evidence(old)
         after = before.after(products(tokens, tables), now)
         conclusion, new = after.conclusion(doubted=kept or _doubted_on(before, now)), after.encode()
         stored = bool(old) or not (refused or conclusion == "refusal")
@@ -135,13 +137,13 @@ class EvidenceTable:
         return EvidenceStep(conclusion, hashes, stored, _peak(before, after), low=after.is_low())
 
     def run_again(self, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
-        """Repeat the bet on a group from what was stored with it; None if that was deleted. `now`: as at the verdict.
-        The caller compares the result with the ledger's entry."""
+        """Repeat the bet on a group from what was stored with it; None if that was deleted. `now`: time as at the
+        verdict. The caller compares the result with the ledger's entry."""
         row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
         if row is None:
             return None
         packed, old = row
-        before, tokens = _decoded(old), np.frombuffer(packed, TOKEN)
+        before, tokens = _decode_evidence(old), np.frombuffer(packed, TOKEN)
         after = before.after(products(tokens, tables), now)
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(after.encode()))
         return EvidenceAgain(
@@ -154,7 +156,7 @@ class EvidenceTable:
         old = self._database.value("SELECT before FROM compared WHERE lease = ?", (lease,))
         if old is None:
             return None
-        before = _decoded(old)
+        before = _decode_evidence(old)
         return before.after(products(tokens, tables), at).conclusion(doubted=_doubted_on(before, at))
 
     def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
@@ -173,7 +175,7 @@ class EvidenceTable:
         row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
         if row is None:
             return None
-        evidence, peak, tokens = before or RunAnew(_decoded(row[1]), 0, 0)
+        evidence, peak, tokens = before or RunAnew(_decode_evidence(row[1]), 0, 0)
         compared = np.frombuffer(row[0], TOKEN)
         evidence = evidence.after(products(compared, tables), at)
         return RunAnew(evidence, max(peak, evidence.daily.power()), tokens + len(compared))
@@ -192,8 +194,8 @@ class EvidenceTable:
         (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT node, state FROM bets WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
-            if _decoded(state).lapsed(today):
+        for node, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
+            if _decode_evidence(state).has_lapsed(today):
                 gone += self._database.do("DELETE FROM bets WHERE node = ?", (node,))
             else:  # in doubt: it is looked at again after as long
                 self._database.do("UPDATE bets SET day = ? WHERE node = ?", (today, node))
@@ -209,7 +211,7 @@ def _peak(before: NodeEvidence, after: NodeEvidence) -> int:
     return max(before.power_on(after.day), after.daily.power())
 
 
-def _decoded(state: bytes) -> NodeEvidence:
+def _decode_evidence(state: bytes) -> NodeEvidence:
     return NodeEvidence.decode(state) if state else NodeEvidence()
 
 

@@ -10,8 +10,8 @@ Rules
 from typing import Final
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
-from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount, judge_ties
+from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence
+from echo2.coordinator.verification.near_ties import FIRST_TIE_EVIDENCE, Blamed, NearTieCount, judge_ties
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
 
@@ -37,12 +37,12 @@ class NearTieTable:
     def of(self, holder: str) -> NodeEvidence:
         """Return the evidence by near-ties against a key or party."""
         state = self._database.value("SELECT state FROM near_ties WHERE holder = ?", (holder,))
-        return BEGINNING if state is None else NodeEvidence.decode(state)
+        return FIRST_TIE_EVIDENCE if state is None else NodeEvidence.decode(state)
 
     def take(self, node: bytes, party: str, count: NearTieCount, now: int) -> Blamed:
         """Count a good group of an exact class, in the transaction of its verdict. Return the code under which it is
-        refused, empty if it is not; a refused group is not counted. `party`: of its lease; empty: one of this process
-        has none. `now`: ms."""
+        refused, empty if it is not; a refused group is not counted. `party`: party of its lease; empty: one of this
+        process has none. `now`: ms."""
         key = key_row(node)
         of_party = self._last(party_row(party)) if party else None
         judged = judge_ties(self._last(key), of_party, count, now)
@@ -66,8 +66,8 @@ class NearTieTable:
         """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT holder, state FROM near_ties WHERE day <= ? ORDER BY day LIMIT ?"
-        for holder, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
-            if NodeEvidence.decode(state).lapsed(today):
+        for holder, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
+            if NodeEvidence.decode(state).has_lapsed(today):
                 gone += self._database.do("DELETE FROM near_ties WHERE holder = ?", (holder,))
                 self._database.written.forget("near_ties", holder)
             else:  # in doubt: it is looked at again after as long

@@ -4,7 +4,7 @@ A near-tie is a sampled token that is not the seeded choice, and misses it by no
 few. A node that chooses its tokens among near-ties stays within the bounds on one group, so groups are added up here.
 
 Rules
-1. Of an honest node's sampled tokens at most `RATE` are near-ties. None was seen among 4,608 tokens.
+1. Of an honest node's sampled tokens at most `NEAR_TIE_RATE` are near-ties. None was seen among 4,608 tokens.
 2. A bet multiplies its stake by 1 + bet (1 - p) per near-tie and by 1 - bet p per other token. A group's product is a
    power of each, by squaring, and every product is rounded down. So it follows from the two numbers of `NearTieCount`.
 3. The rest is as for classes that are not exact (evidence.py): stakes, shares of 1 / (g (g + 1)), days, and lapsing.
@@ -21,12 +21,12 @@ Rules
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from echo2.coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
+from echo2.coordinator.verification.evidence import BET_UNIT, BETS, NO_STAKE, EProcess, NodeEvidence, Stake
 from echo2.coordinator.verification.token_evidence import ONE
 
-RATE: Final = -(-ONE // 50_000)
+NEAR_TIE_RATE: Final = -(-ONE // 50_000)
 """p, in units of 2^-32, rounded up."""
-BEGINNING: Final = NodeEvidence(0, *[EProcess(0, (NOTHING,) * len(BETS))] * 2)
+FIRST_TIE_EVIDENCE: Final = NodeEvidence(0, *[EProcess(0, (NO_STAKE,) * len(BETS))] * 2)
 """The evidence against a key or party without groups."""
 Blamed = Literal["", "near-ties", "party-near-ties"]
 """The refusal code of a group that is refused by the near-ties of its key or of its party. Empty: not refused."""
@@ -46,7 +46,7 @@ def near_tie_products(count: NearTieCount) -> tuple[Stake, ...]:
 
 
 def _product(bet: int, count: NearTieCount) -> Stake:
-    won, lost = ONE + bet * (ONE - RATE) // BET_UNIT, ONE - -(-bet * RATE // BET_UNIT)
+    won, lost = ONE + bet * (ONE - NEAR_TIE_RATE) // BET_UNIT, ONE - -(-bet * NEAR_TIE_RATE // BET_UNIT)
     others = power(Stake.of(lost, -32), count.sampled - count.near_ties)
     return power(Stake.of(won, -32), count.near_ties).times(others)
 

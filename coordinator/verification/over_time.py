@@ -2,19 +2,19 @@
 
 Rules
 1. Each `Figure` compares a mean over the node's groups with that over the others', and states how many standard errors
-   lie between them (Welch). Figures with fewer than `LEAST` values on a side are left out.
+   lie between them (Welch). Figures with fewer than `LEAST_VALUES` values on a side are left out.
 2. *Reward against the swarm*: a group's mean reward less that of other nodes' groups of the same prompt, where there
    are any, else of the same task.
 3. *Missing groups*: leases that ended without a group. *Returned by others*: the rewards of prompts that the node did
    not bring and another node then brought, less the task's mean. A node that drops what turned out badly leaves prompts
    with low rewards behind.
 4. *Near-duplicates*: the share of a node's rollouts of which some rollout by another node, of another prompt, has a
-   Jaccard index of `ALIKE` or more over runs of `SHINGLE` tokens, estimated by MinHash (Broder 1997) with `HASHES`
-   hashes in bands. Twins have one prompt, and are equal by right.
+   Jaccard index of `ALIKE_SHARE` or more over runs of `SHINGLE` tokens, estimated by MinHash (Broder 1997) with
+   `HASHES` hashes in bands. Twins have one prompt, and are equal by right.
 5. *Lengths* and *time to return* are means of sampled tokens, and of milliseconds per sampled token.
-6. *Last tenth of the lease*: the share of groups that came there, of those behind the node's first `MEASURED`. A lease
-   lasts three times its node's measured turnaround or longer (coordinator/leases/lease_lifetime.py), so each of them
-   came far beyond that. A node that hands in as late as it may is paid for work that is too old to learn from.
+6. *Last tenth of the lease*: the share of groups that came there, of those behind the node's first `MEASURED_GROUPS`. A
+   lease lasts three times its node's measured turnaround or longer (coordinator/leases/lease_lifetime.py), so each of
+   them came far beyond that. A node that hands in as late as it may is paid for work that is too old to learn from.
 7. *Choices within the margin and reward*: the mean reward of groups with near-ties less that of the node's others. A
    node that picks among tokens within the margin by their outcome has more reward where it has more of them.
 """
@@ -28,24 +28,24 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-LEAST: Final = 5
+LEAST_VALUES: Final = 5
 SHINGLE: Final = 8
 """Tokens."""
 HASHES: Final = 32
 BAND: Final = 8
 """Hashes per band: rollouts that agree in a band are compared."""
-ALIKE: Final = 0.8
-MEASURED: Final = 3
+ALIKE_SHARE: Final = 0.8
+MEASURED_GROUPS: Final = 3
 """Groups after which the length of a node's leases follows from its own turnaround."""
 MOST_IN_BAND: Final = 64
 """Rollouts of one band that are compared: a text that everybody gives costs no square of their number."""
 
 
 class SeenGroup(NamedTuple):
-    """A decided or missing group. `prompt`: task and index. `rewards`: of its rollouts; empty: none. `rollouts`: their
-    sampled tokens. `took`: ms from lease to receipt; None: it never came. `near_ties`: None: not counted. `position`:
-    of the run's order, which a lease that is given again keeps. `sent`: when the lease was, ms. `life`: ms from then to
-    its end; None: not known."""
+    """A decided or missing group. `prompt`: task and index. `rewards`: rewards of its rollouts; empty: none.
+    `rollouts`: their sampled tokens. `took`: ms from lease to receipt; None: it never came. `near_ties`: None: not
+    counted. `position`: position in the run's order, which a lease that is given again keeps. `sent`: when the lease
+    was, ms. `life`: ms from then to its end; None: not known."""
 
     node: str
     task: str
@@ -81,7 +81,10 @@ def figures(node: str, groups: Sequence[SeenGroup]) -> list[Figure]:
     pairs: dict[str, tuple[Iterable[float], Iterable[float]]] = {
         "reward against the swarm": (_excess(own, against), _excess(others, against)),
         "missing groups": (_missing(own), _missing(others)),
-        "rewards of prompts that others brought after it": (_left(node, groups, against), [0.0] * LEAST),
+        "rewards of prompts that others brought after it": (
+            _reward_residuals(node, groups, against),
+            [0.0] * LEAST_VALUES,
+        ),
         "near-duplicates of other nodes": _duplicates(node, groups),
         "sampled tokens": (_lengths(own), _lengths(others)),
         "milliseconds per sampled token": (_times(own), _times(others)),
@@ -93,7 +96,7 @@ def figures(node: str, groups: Sequence[SeenGroup]) -> list[Figure]:
 
 
 def _figure(what: str, own: list[float], others: list[float]) -> Figure | None:
-    if min(len(own), len(others)) < LEAST:
+    if min(len(own), len(others)) < LEAST_VALUES:
         return None
     spread = sum(float(np.var(values, ddof=1)) / len(values) for values in (own, others))
     apart = statistics.fmean(own) - statistics.fmean(others)
@@ -139,7 +142,7 @@ def _missing(groups: Iterable[SeenGroup]) -> list[float]:
     return [float(group.took is None) for group in groups]
 
 
-def _left(node: str, groups: Sequence[SeenGroup], against: _Against) -> list[float]:
+def _reward_residuals(node: str, groups: Sequence[SeenGroup], against: _Against) -> list[float]:
     dropped = {one.position for one in groups if one.node == node and one.took is None}
     brought = [one for one in groups if one.node != node and one.position in dropped and one.reward is not None]
     means = [(one.reward, against.mean(one.node, one.task)) for one in brought]
@@ -162,7 +165,7 @@ def _at_the_end(groups: Sequence[SeenGroup]) -> list[float]:
         if group.took is None or group.life is None:
             continue
         seen[group.node] += 1
-        if seen[group.node] > MEASURED:
+        if seen[group.node] > MEASURED_GROUPS:
             flags.append(float(10 * group.took >= 9 * group.life))
     return flags
 
@@ -192,7 +195,7 @@ _Rollout = tuple[str, tuple[str, int], tuple[int, ...]]
 
 def _copies(one: _Rollout, other: _Rollout) -> bool:
     same = sum(left == right for left, right in zip(one[2], other[2], strict=True))
-    return one[0] != other[0] and one[1] != other[1] and same >= ALIKE * HASHES
+    return one[0] != other[0] and one[1] != other[1] and same >= ALIKE_SHARE * HASHES
 
 
 def min_hashes(tokens: Sequence[int]) -> tuple[int, ...]:

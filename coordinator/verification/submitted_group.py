@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import Count, Hash, Id, Milliseconds, Tokens, decode
 from echo2.protocol.leases import Segment
-from echo2.tasks.turn_ends import SHORT
+from echo2.tasks.turn_ends import SHORT_TURN_TOKENS
 
 Ids = NDArray[np.int32]
-MOST: Final = 1 << 20
+MOST_ROLLOUT_TOKENS: Final = 1 << 20
 """Most token ids of a rollout, the bound of `p2p.wire_types.Tokens`."""
 _HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
 _ids = msgspec.msgpack.Decoder(Tokens).decode
@@ -85,8 +85,8 @@ class ClaimedRollout:
 
 
 class SubmittedGroup(msgspec.Struct, frozen=True):
-    """A submission with its rollouts as `ClaimedRollout`s. `nbytes`: of the submission; the packed token ids refer to
-    it, so it stays in memory as long as they do, with every field that was ignored."""
+    """A submission with its rollouts as `ClaimedRollout`s. `nbytes`: bytes of the submission; the packed token ids
+    refer to it, so it stays in memory as long as they do, with every field that was ignored."""
 
     lease: bytes
     era: int
@@ -134,14 +134,14 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
 def decode_ids(packed: bytes) -> list[int] | Ids:
     """Decode the token ids of a MessagePack array: to a list up to `SHORT`, else to an array. Raises `Malformed`."""
     count, start = _head(packed)
-    one_byte_each = len(packed) - start == count <= MOST  # an id below 128 is encoded as itself
+    one_byte_each = len(packed) - start == count <= MOST_ROLLOUT_TOKENS  # an id below 128 is encoded as itself
     if one_byte_each and (items := packed[start:]).isascii():
-        return list(items) if count <= SHORT else np.frombuffer(items, np.uint8).astype(np.int32)
+        return list(items) if count <= SHORT_TURN_TOKENS else np.frombuffer(items, np.uint8).astype(np.int32)
     try:
         values = _ids(packed)
     except msgspec.MsgspecError as error:
         raise Malformed(f"not a Submission: {error} - in `$.rollouts[...].tokens`") from error
-    return values if len(values) <= SHORT else np.fromiter(values, np.int32, len(values))
+    return values if len(values) <= SHORT_TURN_TOKENS else np.fromiter(values, np.int32, len(values))
 
 
 def _head(packed: bytes) -> tuple[int, int]:

@@ -47,8 +47,8 @@ class Incomparable(ValueError):
 def compare_group(
     samples: Sequence[Sample], scores: Sequence[SampleScore], rewards: Sequence[float], ends: Ends
 ) -> TokenArray:
-    """Compare the sampled tokens of a group with the scorer's values, in the order of its samples. `rewards`: of each
-    sample. Raises `Incomparable`."""
+    """Compare the sampled tokens of a group with the scorer's values, in the order of its samples. `rewards`: rewards
+    of each sample. Raises `Incomparable`."""
     average = sum(rewards) / max(1, len(rewards))
     parts = [np.zeros(0, TOKEN)]
     for sample, score, reward in zip(samples, scores, rewards, strict=True):

@@ -26,16 +26,16 @@ from typing import NamedTuple
 import msgspec
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE, MOST_PEAK, NodeEvidence, Tables
+from echo2.coordinator.verification.evidence import IDLE_DAYS, MOST_PEAK, NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from echo2.coordinator.verification.near_tie_table import key_row, party_row
-from echo2.coordinator.verification.near_ties import BEGINNING, NearTieCount, judge_ties
-from echo2.coordinator.verification.version_pairs import BEGINNING as PAIRS_BEGINNING
+from echo2.coordinator.verification.near_ties import FIRST_TIE_EVIDENCE, NearTieCount, judge_ties
+from echo2.coordinator.verification.version_pairs import FIRST_PAIR_EVIDENCE as PAIRS_BEGINNING
 from echo2.coordinator.verification.version_pairs import VersionCount, after_pass
 from echo2.p2p.identity import peer_id, public_key
 from echo2.runtime.units import DAY
 
-FRESH = evidence_hash(b"")
+FRESH_EVIDENCE_HASH = evidence_hash(b"")
 """Hash of the evidence against a key that has none."""
 _VERDICTS = """
 SELECT coalesce(e.facts, n.document), v.at, e.seq IS NOT NULL, l.party FROM verdicts v JOIN leases l ON l.id = v.lease
@@ -53,8 +53,8 @@ SELECT kind, facts, at FROM entries WHERE kind IN (
 class ReplayedVerdicts(NamedTuple):
     """`again`: verdicts by evidence that came out the same. `linked`: those whose tokens are gone, and whose place in
     the chain is right. `counted`: verdicts by near-ties that came out the same. `paired`: those of groups that were
-    passed twice. `faults`: one sentence per verdict that is not what its entry says. `evidence`: by peer id, after the
-    key's last group that was run again."""
+    passed twice. `faults`: one sentence per verdict that is not what its entry says. `evidence`: evidence by peer id,
+    after the key's last group that was run again."""
 
     again: int
     linked: int
@@ -87,7 +87,7 @@ class _Stated(msgspec.Struct, frozen=True):
     def stored(self) -> bool:
         """Whether the key's evidence after this group was stored (evidence_table.py, rule 1). Groups that are refused
         count no rollouts."""
-        return self.before != FRESH or self.rollouts > 0
+        return self.before != FRESH_EVIDENCE_HASH or self.rollouts > 0
 
 
 class _QuarantineEnded(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class _Answered(msgspec.Struct, frozen=True):
 
 
 class _Decided(NamedTuple):
-    """A verdict. `at`: ms. `chained`: whether it has an entry of its own. `party`: of its lease."""
+    """A verdict. `at`: ms. `chained`: whether it has an entry of its own. `party`: party of its lease."""
 
     end: _Stated
     at: int
@@ -118,7 +118,7 @@ class _Decided(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A group in quarantine. `at`: ms. `peak`: as its entry states it."""
+    """A group in quarantine. `at`: ms. `peak`: peak as its entry states it."""
 
     lease: bytes
     at: int
@@ -126,17 +126,17 @@ class _Kept(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The newest link of a key's chain. `day`: of its verdict."""
+    """The newest link of a key's chain. `day`: day of its verdict."""
 
     after: bytes
     day: int
 
 
 def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]) -> ReplayedVerdicts:
-    """Run the verdicts of a run again. `tables`: of the Calibration with this hash; None: it is missing."""
+    """Run the verdicts of a run again. `tables`: tables of the Calibration with this hash; None: it is missing."""
     replay, ties, pairs = _Replay(EvidenceTable(database), tables), _NearTies(), _VersionPairs()
     with database.reading():
-        for one in _decided(database):
+        for one in _decided_groups(database):
             if one.end.calibration and one.end.tokens:
                 replay.take(one)
             if one.end.sampled is not None:
@@ -150,7 +150,7 @@ def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]
     return ReplayedVerdicts(replay.again, replay.linked, ties.counted, pairs.counted, faults, replay.evidence)
 
 
-def _decided(database: Database) -> Iterator[_Decided]:
+def _decided_groups(database: Database) -> Iterator[_Decided]:
     with closing(database.each(_VERDICTS)) as rows:
         for facts, at, chained, party in rows:
             if facts is not None:
@@ -186,7 +186,7 @@ class _NearTies:
                 self.faults.append(f"{holder}: its row of near_ties is not what the entries give")
 
     def _of(self, holder: str) -> NodeEvidence:
-        return self._evidence.get(holder, BEGINNING)
+        return self._evidence.get(holder, FIRST_TIE_EVIDENCE)
 
 
 class _VersionPairs:
@@ -314,8 +314,8 @@ class _Replay:
         if last is None and not end.stored:
             return None
         self._chains[end.node] = _Last(end.after, day)
-        known = end.before == (FRESH if last is None else last.after)
-        if known or (last is not None and end.before == FRESH and day - last.day >= IDLE):
+        known = end.before == (FRESH_EVIDENCE_HASH if last is None else last.after)
+        if known or (last is not None and end.before == FRESH_EVIDENCE_HASH and day - last.day >= IDLE_DAYS):
             return None
         return "the evidence before it is not that after the key's group before"
 

@@ -9,8 +9,8 @@ Rules
    A single task has no replay: its rollouts have one turn (`check_single_turn`), and are rewarded after T1 and T2.
 3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with the node's claims, under the exact version. A
    group may be refused before all samples are scored, but never accepted.
-4. A group was *not generated* (`not-generated`) if at least `MOSTLY` of at least `ENOUGH` scored tokens are wrong by
-   more than the margin, and they are not the tokens of another version either
+4. A group was *not generated* (`not-generated`) if at least `NOT_GENERATED_SHARE` of at least `LEAST_JUDGED_TOKENS`
+   scored tokens are wrong by more than the margin, and they are not the tokens of another version either
    (coordinator/verification/cross_version.py).
 5. One bad sample refuses the group. The reason names the sample and, where there is one, the position.
 """
@@ -34,7 +34,7 @@ from echo2.engines.process.messages import float_bytes, floats
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.leases import Lease, Rollout, Submission
 from echo2.protocol.refusals import sentence
-from echo2.protocol.task_kinds import OPENED
+from echo2.protocol.task_kinds import OPENED_KIND
 from echo2.tasks.task import (
     InvalidTranscript,
     Score,
@@ -42,18 +42,18 @@ from echo2.tasks.task import (
     TaskFault,
     Tokenizer,
     Transcript,
-    begun,
+    begin_episode,
     replay,
     sampled_mask,
 )
-from echo2.tasks.turn_ends import SHORT, Ends, end_mask, fault_of_turn
+from echo2.tasks.turn_ends import SHORT_TURN_TOKENS, Ends, end_mask, fault_of_turn
 
-ENOUGH = 32
+LEAST_JUDGED_TOKENS = 32
 """The least number of scored tokens by which a group is judged as not generated."""
-MOSTLY = 0.9
+NOT_GENERATED_SHARE = 0.9
 """The least share of wrong tokens in a group that was not generated."""
 Values = NDArray[np.float64]
-_FLOOR = -3.4028234663852886e38  # the lowest finite float32
+_LOWEST_FLOAT32 = -3.4028234663852886e38  # the lowest finite float32
 
 
 class GroupFault(NamedTuple):
@@ -73,10 +73,10 @@ class ExactThresholds(msgspec.Struct, frozen=True, kw_only=True):
     differs by 4e-6 in the mean and 4e-5 at most; no mismatch in 4,608 tokens. The nearest dishonest policy, one
     step of RL away, drifts by 7e-3 to 4e-2; llama.cpp in fp32 by 8e-4 in the mean.
 
-    `margin`: a token beaten by more is proof: 12.5 x the honest maximum. `drift_most`: of any token, 25 x the honest
-    maximum, a seventh of one RL step. `drift_median`: of a sample, 25 x the honest mean. `close_rate`: honest
-    mismatches within the margin, per token: 0.5 % of tokens have a second choice within 0.01 nats, so
-    noise of 4e-5 flips about 2e-5 of them. `close_chance`: how often an honest group may be refused for it.
+    `margin`: a token beaten by more is proof: 12.5 x the honest maximum. `drift_most`: drift most of any token, 25 x
+    the honest maximum, a seventh of one RL step. `drift_median`: drift median of a sample, 25 x the honest mean.
+    `close_rate`: honest mismatches within the margin, per token: 0.5 % of tokens have a second choice within 0.01 nats,
+    so noise of 4e-5 flips about 2e-5 of them. `close_chance`: how often an honest group may be refused for it.
     """
 
     margin: float = 5e-4
@@ -86,17 +86,17 @@ class ExactThresholds(msgspec.Struct, frozen=True, kw_only=True):
     close_chance: float = 1e-7
 
 
-EXACT = ExactThresholds()
+EXACT_THRESHOLDS = ExactThresholds()
 
 
 class Verdict(NamedTuple):
     """The result of verification. `behaviour`: the scorer's log-probability of each sampled token, float32
     little-endian, per sample; None for a refused group. `compared`: the tokens of each scored sample where the class is
     not exact: the evidence against the node then decides (coordinator/verdicts/verdicts.py, rule 6). `ties`: the
-    near-ties of a good group whose class is exact. `versions`: of a group that was passed a second time, under the
-    version before (coordinator/verification/version_pairs.py). `audited`: "canary" of a canary that agreed with its
+    near-ties of a good group whose class is exact. `versions`: versions of a group that was passed a second time, under
+    the version before (coordinator/verification/version_pairs.py). `audited`: "canary" of a canary that agreed with its
     answer (coordinator/leases/kinds/canaries.py), "rerun" of a group that agreed with another node's (audits.py);
-    empty: by the pass alone. `sample`, `position`: as of `GroupFault`."""
+    empty: by the pass alone. `sample`, `position`: the same as in `GroupFault`."""
 
     code: str
     reason: str
@@ -142,7 +142,7 @@ def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) 
 
 def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     turns, tokens = rollout.turns, len(rollout.tokens)
-    if spec.kind_of(lease.task, lease.task_version) == OPENED:
+    if spec.kind_of(lease.task, lease.task_version) == OPENED_KIND:
         if turns[:1] != [0]:
             return "the environment opens the episode, and its first turn has sampled tokens"
         turns = turns[1:]
@@ -164,14 +164,14 @@ def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> st
 
 def _tokens(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     tokens = rollout.tokens
-    highest = max(tokens, default=0) if len(tokens) <= SHORT else int(np.max(tokens))
+    highest = max(tokens, default=0) if len(tokens) <= SHORT_TURN_TOKENS else int(np.max(tokens))
     return f"there is no token {highest} in a vocabulary of {spec.vocabulary}" if highest >= spec.vocabulary else None
 
 
 def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     start = sampled = 0
     tokens, ends = rollout.tokens, spec.ends
-    if len(tokens) > SHORT:
+    if len(tokens) > SHORT_TURN_TOKENS:
         tokens = np.asarray(tokens)
     for number, length in enumerate(rollout.turns):
         part = tokens[start : start + length]
@@ -190,14 +190,14 @@ def _logprobs(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) ->
     wanted = sampled_tokens(rollout)
     if len(rollout.logprobs) != 4 * wanted:
         return f"{len(rollout.logprobs)} bytes of log-probabilities for {wanted} sampled tokens"
-    if wanted <= SHORT:  # quicker than the arrays below
+    if wanted <= SHORT_TURN_TOKENS:  # quicker than the arrays below
         for value in struct.unpack(f"<{wanted}f", rollout.logprobs):
-            if not _FLOOR <= value <= 0.0:
+            if not _LOWEST_FLOAT32 <= value <= 0.0:
                 break
         else:
             return None
     values = floats(rollout.logprobs)
-    position = _first(~((values >= _FLOOR) & (values <= 0.0)))
+    position = _first(~((values >= _LOWEST_FLOAT32) & (values <= 0.0)))
     return None if position is None else f"log-probability {values[position].item()} of sampled token {position}"
 
 
@@ -277,14 +277,14 @@ def check_turn(
 
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:
-    episode = begun(task, "train", lease.index, text)
+    episode = begin_episode(task, "train", lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), ends=text.ends, limit=lease.limit)
 
 
 def judge(
     rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
-    calibration: ExactThresholds = EXACT,
+    calibration: ExactThresholds = EXACT_THRESHOLDS,
     *,
     other_version_possible: bool = True,
 ) -> Verdict:
@@ -314,7 +314,7 @@ def judge(
 def find_fault(
     rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
-    calibration: ExactThresholds = EXACT,
+    calibration: ExactThresholds = EXACT_THRESHOLDS,
     *,
     other_version_possible: bool = True,
 ) -> GroupFault | None:
@@ -351,7 +351,9 @@ def _against(
     return None
 
 
-def wrong_tokens(scores: Sequence[SampleScore | None], calibration: ExactThresholds = EXACT) -> tuple[int, int]:
+def wrong_tokens(
+    scores: Sequence[SampleScore | None], calibration: ExactThresholds = EXACT_THRESHOLDS
+) -> tuple[int, int]:
     """Return the number of tokens that are wrong by more than the margin, and that of all scored tokens."""
     margins = [_values(score.margins) for score in scores if score is not None]
     return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
@@ -359,19 +361,19 @@ def wrong_tokens(scores: Sequence[SampleScore | None], calibration: ExactThresho
 
 def right_tokens(score: SampleScore) -> int:
     """Count the tokens of a sample that are right within the margin. A margin that is not a number counts as wrong."""
-    return int((_values(score.margins) <= EXACT.margin).sum())
+    return int((_values(score.margins) <= EXACT_THRESHOLDS.margin).sum())
 
 
 def mostly_wrong(wrong: int, tokens: int) -> bool:
     """Tell whether `wrong` of `tokens` scored tokens are too many for a group generated under its version."""
-    return tokens >= ENOUGH and wrong >= MOSTLY * tokens
+    return tokens >= LEAST_JUDGED_TOKENS and wrong >= NOT_GENERATED_SHARE * tokens
 
 
 class Evidence(NamedTuple):
     """The claimed and the scored values of one sample, one value per sampled token, in nats.
 
-    `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: by how much the seeded choice beats
-    the submitted token.
+    `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: margins by how much the seeded choice
+    beats the submitted token.
     """
 
     claimed: NDArray[np.float32]
@@ -428,7 +430,7 @@ def _median(values: Values) -> float:
     return float(np.partition(values, middle)[middle])
 
 
-def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> int:
+def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT_THRESHOLDS) -> int:
     """Return the least k for which an honest group has more than k close choices with a chance below `close_chance`, by
     the Poisson distribution."""
     rate = tokens * calibration.close_rate

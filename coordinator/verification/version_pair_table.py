@@ -10,8 +10,8 @@ Rules
 from typing import Final
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE, NodeEvidence
-from echo2.coordinator.verification.version_pairs import BEGINNING, VersionCount, after_pass
+from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence
+from echo2.coordinator.verification.version_pairs import FIRST_PAIR_EVIDENCE, VersionCount, after_pass
 from echo2.runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
@@ -26,10 +26,10 @@ class VersionPairTable:
     def of(self, node: bytes) -> NodeEvidence:
         """Return the evidence by second passes against a key."""
         state = self._database.value("SELECT state FROM version_pairs WHERE node = ?", (node,))
-        return BEGINNING if state is None else NodeEvidence.decode(state)
+        return FIRST_PAIR_EVIDENCE if state is None else NodeEvidence.decode(state)
 
     def refuses(self, node: bytes, count: VersionCount, now: int) -> bool:
-        """Tell whether a group is refused, with those before it. `now`: of its verdict, ms."""
+        """Tell whether a group is refused, with those before it. `now`: time of its verdict, ms."""
         return after_pass(self.of(node), count, now).conclusion() == "refusal"
 
     def put(self, node: bytes, count: VersionCount, now: int) -> None:
@@ -42,8 +42,8 @@ class VersionPairTable:
         """Delete at most `FORGOTTEN_AT_ONCE` lapsed rows (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT node, state FROM version_pairs WHERE day <= ? ORDER BY day LIMIT ?"
-        for node, state in self._database.all(query, (today - IDLE, FORGOTTEN_AT_ONCE)):
-            if NodeEvidence.decode(state).lapsed(today):
+        for node, state in self._database.all(query, (today - IDLE_DAYS, FORGOTTEN_AT_ONCE)):
+            if NodeEvidence.decode(state).has_lapsed(today):
                 gone += self._database.do("DELETE FROM version_pairs WHERE node = ?", (node,))
             else:  # in doubt: it is looked at again after as long
                 self._database.do("UPDATE version_pairs SET day = ? WHERE node = ?", (today, node))

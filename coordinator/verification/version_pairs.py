@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from echo2.coordinator.verification.evidence import BET_UNIT, DOUBT, NOTHING, EProcess, NodeEvidence, Stake
+from echo2.coordinator.verification.evidence import BET_UNIT, DOUBT_EVIDENCE, NO_STAKE, EProcess, NodeEvidence, Stake
 from echo2.coordinator.verification.near_ties import power
 from echo2.coordinator.verification.token_evidence import DIFFERS, ONE, Incomparable, TokenArray
 from echo2.engines.engine import SampleScore
@@ -29,7 +29,7 @@ from echo2.engines.engine import SampleScore
 ONE_IN: Final = 100
 VERSION_BETS: Final = (2, 4, 8, 16, 24)
 """In units of 1 / `BET_UNIT`: 1/8, 1/4, 1/2, 1 and 3/2."""
-BEGINNING: Final = NodeEvidence(0, *[EProcess(0, (NOTHING,) * len(VERSION_BETS))] * 2)
+FIRST_PAIR_EVIDENCE: Final = NodeEvidence(0, *[EProcess(0, (NO_STAKE,) * len(VERSION_BETS))] * 2)
 """The evidence against a key without groups that were passed twice."""
 
 
@@ -42,8 +42,8 @@ class VersionCount(NamedTuple):
 
 
 def count_versions(samples: Iterable[tuple[TokenArray, SampleScore]]) -> VersionCount:
-    """Count the deciding tokens. `samples`: per sample, its tokens compared under the leased version, and its scores
-    under the version before. Raises `Incomparable`."""
+    """Count the deciding tokens. `samples`: samples per sample, its tokens compared under the leased version, and its
+    scores under the version before. Raises `Incomparable`."""
     newer = older = 0
     for tokens, before in samples:
         margins = np.asarray(before.margins, np.float32)
@@ -73,4 +73,4 @@ def after_pass(before: NodeEvidence, count: VersionCount, now: int) -> NodeEvide
 
 def is_doubted(evidence: NodeEvidence) -> bool:
     """Tell whether each further group of the key is passed twice (rule 1)."""
-    return any(process.value().reaches(DOUBT) for process in (evidence.daily, evidence.lifelong))
+    return any(process.value().reaches(DOUBT_EVIDENCE) for process in (evidence.daily, evidence.lifelong))

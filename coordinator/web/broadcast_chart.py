@@ -16,7 +16,7 @@ from echo2.coordinator.web.charts import Tick
 COLOURS = ("s1", "s2", "s3", "s4", "s5")
 """CSS classes of the nodes that sent most; the coordinator has `SOURCE`, all other nodes `OTHERS`."""
 SOURCE, OTHERS = "first", "other"
-ROOMY = 12
+MOST_ROOMY_ROWS = 12
 """Charts up to this number of rows have high rows."""
 LEAST_SHARE = 0.04
 """Senders below this share of a receiver's bytes are drawn together as others."""
@@ -25,7 +25,7 @@ ARCS = 96
 """Pixels that the widest arc reaches out."""
 _NAME, _SHORT = 22, 11  # characters of a row's name, and on a narrow screen
 _THICK, _THIN = 7.0, 1.0  # pixels: width of an arrow for all bytes of a node, and the least width
-_SPOKEN = 8  # nodes described in words
+_SPOKEN_NODES = 8  # nodes described in words
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def layout(view: BroadcastView, names: Mapping[str, str]) -> Spread | None:
     if view.version is None or not view.takes:
         return None
     marks = _Layout(view, names)
-    passed = marks.passed()
+    passed = marks.passed_on_share()
     return Spread(
         version=view.version,
         height=marks.height,
@@ -109,7 +109,7 @@ class _Layout:
         self.view = view
         self._names = names
         self.last = 1.02 * max([take.complete for take in view.takes] + [0.001])
-        self.pitch = 28.0 if len(view.takes) <= ROOMY else 16.0
+        self.pitch = 28.0 if len(view.takes) <= MOST_ROOMY_ROWS else 16.0
         nodes = [view.source, *(take.node for take in view.takes)]
         self.height = self.pitch * len(nodes)
         self.place = {node: self.pitch * (number + 0.5) for number, node in enumerate(nodes)}
@@ -123,7 +123,7 @@ class _Layout:
         self.colours = {view.source: SOURCE} | dict(zip(most, COLOURS, strict=False))
         self._more = len(most) > len(COLOURS)
 
-    def passed(self) -> float | None:
+    def passed_on_share(self) -> float | None:
         own = [shares.get(self.view.source, 0.0) for shares in self.shares.values() if shares]
         return 1 - sum(own) / len(own) if own else None
 
@@ -135,7 +135,7 @@ class _Layout:
         return left, round(max(0.0, self.x(ended) - left), 2)
 
     def name(self, peer: str) -> str:
-        return "coordinator" if peer == self.view.source else self._names.get(peer) or formatting.clipped(peer)
+        return "coordinator" if peer == self.view.source else self._names.get(peer) or formatting.clip_identity(peer)
 
     def colour(self, peer: str) -> str:
         return self.colours.get(peer, OTHERS)
@@ -217,12 +217,12 @@ def _summary(view: BroadcastView, marks: _Layout, passed: float | None) -> str:
     ]
     if passed is not None:
         parts.append(f"Other nodes sent {charts.percent(passed)} of it.")
-    for take in takes[:_SPOKEN]:
+    for take in takes[:_SPOKEN_NODES]:
         greatest = max(take.feeds, key=lambda feed: feed.nbytes, default=None)
         source = f", mostly from {marks.name(greatest.peer)}" if greatest else ""
         parts.append(f"{marks.name(take.node)} after {formatting.moment(take.complete)}{source}.")
-    if len(takes) > _SPOKEN:
-        parts.append(f"{len(takes) - _SPOKEN} more are drawn.")
+    if len(takes) > _SPOKEN_NODES:
+        parts.append(f"{len(takes) - _SPOKEN_NODES} more are drawn.")
     return " ".join(parts)
 
 

@@ -122,7 +122,7 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return [*means, points[-1]]
 
 
-def picked(records: Sequence[R]) -> list[R]:
+def pick_records(records: Sequence[R]) -> list[R]:
     """Choose at most `MOST_POINTS` records, evenly spaced, including the first and the last."""
     if len(records) <= MOST_POINTS:
         return list(records)
@@ -214,7 +214,8 @@ def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
 
 
 def bars(values: Sequence[int], noun: str, unit: str) -> tuple[Bar, ...]:
-    """Lay out a histogram over 0, 1, 2 ..., relative to the tallest. `noun`: of the counts. `unit`: of the index."""
+    """Lay out a histogram over 0, 1, 2 ..., relative to the tallest. `noun`: noun of the counts. `unit`: unit of the
+    index."""
     total, tallest = sum(values), max([1, *values])
     width = 100 / max(len(values), 1)
     return tuple(

@@ -21,15 +21,16 @@ from typing import Final
 from echo2.p2p.limits.subnets import client_key
 from echo2.p2p.limits.token_bucket import TokenBuckets
 
-RATE: Final = 50.0
-BURST: Final = 200.0
+REQUESTS_PER_SECOND: Final = 50.0
+REQUEST_BURST: Final = 200.0
 """Token bucket of one public address: requests per second, and the burst."""
 MOST_HEADERS: Final = 64
 
 
 @dataclass(frozen=True)
 class WebLimits:
-    """The limits. `connections`: in total. `per_address`: per public address. `idle`: seconds. `head`: bytes."""
+    """The limits. `connections`: connections in total. `per_address`: connections per public address. `idle`: seconds.
+    `head`: bytes."""
 
     connections: int = 256
     per_address: int = 32
@@ -46,7 +47,7 @@ class ClientConnections:
         self._open: Counter[str] = Counter()
         self._idle: OrderedDict[object, float] = OrderedDict()
         """Connection -> since when it is idle, the longest first."""
-        self._buckets = TokenBuckets(RATE, BURST)
+        self._buckets = TokenBuckets(REQUESTS_PER_SECOND, REQUEST_BURST)
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -91,7 +92,7 @@ class ClientConnections:
             return 0.0
         return self._buckets.admit(address, now)
 
-    def answered(self, connection: object, now: float) -> None:
+    def on_answer(self, connection: object, now: float) -> None:
         """Mark a connection idle: its answer is complete."""
         if connection in self._addresses:
             self._idle[connection] = now

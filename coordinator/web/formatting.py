@@ -76,7 +76,7 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.0f} points".replace("-", "−")
 
 
-def clipped(identity: str) -> str:
+def clip_identity(identity: str) -> str:
     """Shorten a peer id to its first four and last six characters."""
     return identity if len(identity) <= 12 else f"{identity[:4]}…{identity[-6:]}"
 

@@ -13,10 +13,10 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-_MOST: Final = 100  # characters of a name quoted in a refusal
+_MOST_QUOTED_CHARACTERS: Final = 100  # characters of a name quoted in a refusal
 
 
-def known(host: str | None, names: Collection[str]) -> bool:
+def is_known_host(host: str | None, names: Collection[str]) -> bool:
     """Tell whether a request with this Host header is answered (rule 1). `names`: lower case."""
     if host is None:
         return True
@@ -25,7 +25,7 @@ def known(host: str | None, names: Collection[str]) -> bool:
 
 
 def readable(host: str | None, names: Collection[str]) -> bool:
-    """Tell whether other web sites may read the answer (rule 2). `names`: of `web.names` alone, lower case."""
+    """Tell whether other web sites may read the answer (rule 2). `names`: names of `web.names` alone, lower case."""
     if host is None:
         return False
     name = name_of(host)
@@ -35,7 +35,8 @@ def readable(host: str | None, names: Collection[str]) -> bool:
 
 def refusal(host: str) -> str:
     """Return the refusal for an unknown Host."""
-    return f"This page has no name {name_of(host)[:_MOST]!r}: its operator can add it to the setting web.names."
+    name = name_of(host)[:_MOST_QUOTED_CHARACTERS]
+    return f"This page has no name {name!r}: its operator can add it to the setting web.names."
 
 
 def name_of(host: str) -> str:

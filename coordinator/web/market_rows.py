@@ -22,10 +22,10 @@ from echo2.coordinator.market.market_state import OpenEpoch
 from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.ledger.ledger_entries import ESCROW, FUND, accrued, unvested
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account, unvested_account
 
 MOST_POINTS: Final = 160
-_NOTHING: Final = ClosedNode("", 0, 0, 0, 0, 0, active=False)
+_UNPAID_NODE: Final = ClosedNode("", 0, 0, 0, 0, 0, active=False)
 
 
 class _Place(NamedTuple):
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    """Figures that epochs have fixed (rule 1). `number`, `open`: of the last one opened, and whether it runs."""
+    """Figures that epochs have fixed (rule 1). `number`, `open`: number of the last one opened, and whether it runs."""
 
     number: int
     open: bool
@@ -45,18 +45,18 @@ class _Epoch(NamedTuple):
     last: ClosedMarket | None
 
 
-_NONE: Final = _Epoch(0, False, {}, [], {}, None)
+_NO_EPOCH: Final = _Epoch(0, False, {}, [], {}, None)
 
 
 class MarketRows:
     """The views of one run's market. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._epoch = _NONE
+        self._epoch = _NO_EPOCH
 
     def view(self, present: PresentMarket, database: Database, step_seconds: float | None) -> MarketView:
-        """Return the market's view. `step_seconds`: of a learner's step; None: not measured."""
-        epoch, running = self._fixed(present, database), present.running
+        """Return the market's view. `step_seconds`: step seconds of a learner's step; None: not measured."""
+        epoch, running = self._fixed_epoch(present, database), present.running
         own = 0 if running is None else running.terms.budget
         return MarketView(
             currency=present.currency,
@@ -72,14 +72,14 @@ class MarketRows:
 
     def with_pay(self, rows: Iterable[NodeRow], present: PresentMarket, database: Database) -> list[NodeRow]:
         """Return rows of nodes with what the market and the ledger say of each."""
-        epoch, ledger = self._fixed(present, database), Ledger(database)
+        epoch, ledger = self._fixed_epoch(present, database), Ledger(database)
         return [msgspec.structs.replace(row, pay=_pay(row.id, epoch, ledger)) for row in rows]
 
-    def _fixed(self, present: PresentMarket, database: Database) -> _Epoch:
+    def _fixed_epoch(self, present: PresentMarket, database: Database) -> _Epoch:
         """Return what the epochs have fixed, computed anew where one was opened or closed since."""
         runs = present.running is not None
         if (self._epoch.number, self._epoch.open) != (present.epoch, runs):
-            rows, last = _closed(Ledger(database), present.epoch - runs)
+            rows, last = _closed_epoch(Ledger(database), present.epoch - runs)
             places = {} if present.running is None else _places(present.running)
             paid = {row.node: row for row in rows}
             self._epoch = _Epoch(present.epoch, runs, places, supply(present.offers), paid, last)
@@ -92,10 +92,10 @@ def supply(offers: Iterable[Offer]) -> list[SupplyPoint]:
     for cost, more in sorted((offer.ask * MILLI // offer.rate, offer.rate) for offer in offers):
         rate += more
         points.append(SupplyPoint(rate=rate, cost=cost))
-    return _thinned(points)
+    return _thin_points(points)
 
 
-def _thinned(points: Sequence[SupplyPoint]) -> list[SupplyPoint]:
+def _thin_points(points: Sequence[SupplyPoint]) -> list[SupplyPoint]:
     """Choose points, evenly spaced, with the last one: of neighbours the last, which has the rate of all of them."""
     if len(points) <= MOST_POINTS:
         return list(points)
@@ -133,7 +133,7 @@ def _open(running: OpenEpoch, epoch: _Epoch, earned: int | None) -> OpenMarket:
     )
 
 
-def _closed(ledger: Ledger, number: int) -> tuple[list[ClosedNode], ClosedMarket | None]:
+def _closed_epoch(ledger: Ledger, number: int) -> tuple[list[ClosedNode], ClosedMarket | None]:
     """Return what an epoch paid to each node, and in all; None: it was not closed."""
     begun, entry = ledger.find(f"epoch:{number}:opened"), ledger.find(f"epoch:{number}:closed")
     if begun is None or entry is None:
@@ -162,14 +162,14 @@ def _step_cost(last: ClosedMarket | None, step_seconds: float | None) -> int | N
 
 
 def _pay(node: str, epoch: _Epoch, ledger: Ledger) -> NodePay:
-    place, row = epoch.places.get(node, _Place("", 0, None)), epoch.paid.get(node, _NOTHING)
+    place, row = epoch.places.get(node, _Place("", 0, None)), epoch.paid.get(node, _UNPAID_NODE)
     return NodePay(
         place=place.place,
         rank=place.rank,
         price=place.price,
         work=row.work,
         pay=row.pay,
-        unvested=ledger.balance(unvested(node)),
-        accrued=ledger.balance(accrued(node)),
+        unvested=ledger.balance(unvested_account(node)),
+        accrued=ledger.balance(accrued_account(node)),
         payable=ledger.balance(payable(node)),
     )

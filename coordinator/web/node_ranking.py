@@ -1,7 +1,7 @@
 """The complete ranking of nodes, in pages: as HTML, as JSON, and as one CSV stream.
 
 Rules
-1. A page has at most `ROWS` nodes, so no answer grows with the run. It links the next page by the last node shown
+1. A page has at most `PAGE_NODES` nodes, so no answer grows with the run. It links the next page by the last node shown
    (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
 2. The CSV is sent page by page while it is read, and is never in memory as a whole.
 3. Pages are read one at a time, for a share of the time over all visitors (rationed_reads.py).
@@ -21,9 +21,9 @@ from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.p2p.errors import Malformed
 
-ROWS: Final = 400
+PAGE_NODES: Final = 400
 """Nodes per page; below 1 MB even with the longest names and refusals for every reason."""
-PATIENCE: Final = 30.0
+CSV_PAGE_SECONDS: Final = 30.0
 """Seconds for a client to receive a page of the CSV."""
 T = TypeVar("T")
 _NO_STORE = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -57,10 +57,10 @@ class Ranking:
 
     async def json(self, request: web.Request) -> web.StreamResponse:
         """Answer with rows as JSON, at most the query's `limit`."""
-        limit = request.query.get("limit", str(ROWS))
-        most = min(int(limit), ROWS) if limit.isdecimal() and len(limit) < 10 else 0
+        limit = request.query.get("limit", str(PAGE_NODES))
+        most = min(int(limit), PAGE_NODES) if limit.isdecimal() and len(limit) < 10 else 0
         if not most:
-            raise web.HTTPBadRequest(text=f"limit should be a number from 1 to {ROWS}")
+            raise web.HTTPBadRequest(text=f"limit should be a number from 1 to {PAGE_NODES}")
         return await self._answer(
             request, "application/json", _after(request), most, lambda shown: msgspec.json.encode(shown.rows)
         )
@@ -69,13 +69,15 @@ class Ranking:
         """Answer with all rows as CSV (rule 2)."""
         market = (await self._state()).market is not None
         after, text = await self._read(
-            None, ROWS, lambda shown: (shown.after, csv_export.of_nodes(shown.rows, market=market))
+            None, PAGE_NODES, lambda shown: (shown.after, csv_export.of_nodes(shown.rows, market=market))
         )
         answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
         await answer.prepare(request)
         await _send(answer, text)
         while after is not None:
-            after, text = await self._read(after, ROWS, lambda shown: (shown.after, csv_export.rows_of(shown.rows)))
+            after, text = await self._read(
+                after, PAGE_NODES, lambda shown: (shown.after, csv_export.rows_of(shown.rows))
+            )
             await _send(answer, text)
         await answer.write_eof()
         return answer
@@ -113,7 +115,7 @@ def _after(request: web.Request) -> Cursor | None:
 async def _send(answer: web.StreamResponse, text: str) -> None:
     """Send a part. Raises `ConnectionError` if the client is too slow, which closes the connection."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(CSV_PAGE_SECONDS):
             await answer.write(text.encode())
     except TimeoutError as error:
         raise ConnectionResetError("the client receives the list too slowly") from error

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.ledger.audited_work import ONE, decayed
-from echo2.ledger.ledger_entries import accrued
+from echo2.ledger.audited_work import ONE, decay_count
+from echo2.ledger.ledger_entries import accrued_account
 from echo2.ledger.standing import at
 from echo2.p2p.discovery.peer_records import decode_own
 from echo2.p2p.errors import Malformed, P2PError
@@ -85,7 +85,7 @@ def rows_of(
     return [_row(database, row, connected, ways, now) for row in rows if row is not None]
 
 
-def known(database: Database, peers: Iterable[str]) -> int:
+def count_known(database: Database, peers: Iterable[str]) -> int:
     """Count the nodes of the run among these peers."""
     keys, count = list(_keys(peers)), 0
     for start in range(0, len(keys), _AT_ONCE):
@@ -132,19 +132,19 @@ def _row(
         rollouts=rollouts,
         tokens=tokens,
         weight=weight,
-        points=database.value("SELECT amount FROM balances WHERE account = ?", (accrued(node),)) or 0,
+        points=database.value("SELECT amount FROM balances WHERE account = ?", (accrued_account(node),)) or 0,
         last_seen=last_seen,
         route=ways.get(key),
-        reached=_reached(sealed),
+        reached=_route_to_node(sealed),
         rank=standing.rank,
         suspended_until=standing.suspended_until,
         suspended_for=standing.code,
-        score=1000 * decayed(account.audited, account.aged, now)[0] // ONE,
+        score=1000 * decay_count(account.audited, account.aged, now)[0] // ONE,
     )
 
 
 @lru_cache(maxsize=4096)
-def _reached(sealed: bytes) -> Route | None:
+def _route_to_node(sealed: bytes) -> Route | None:
     """Return the route by which other nodes reach a node, from the first address of its peer record."""
     try:
         return next(map(route_of, decode_own(sealed).addresses), None)

@@ -32,13 +32,13 @@ _PHASES: Mapping[str, tuple[str, str]] = {
 NODES_SHOWN = 100
 VERSIONS_SHOWN = 6
 BATCHES_SHOWN = 5
-_SMOOTH = 5  # steps
+_SMOOTHED_STEPS = 5  # steps
 
 
 @dataclass(frozen=True)
 class Volunteer:
-    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind the newest; None: no version.
-    `seen`: seconds since its last request. `standing`: its trust level, in words."""
+    """A row of the ranking. `share`: share of all accepted work, 0..1. `lag`: versions behind the newest; None: no
+    version. `seen`: seconds since its last request. `standing`: its trust level, in words."""
 
     rank: int
     node: NodeRow
@@ -106,18 +106,18 @@ def facts(state: RunState) -> dict[str, Any]:
         "aside": list(reversed(state.trouble.set_aside))[:BATCHES_SHOWN],
         "aside_groups": sum(state.trouble.reasons.values()),
         "staleness": staleness_bars(state),
-        "step_rows": step_rows.shown(state),
+        "step_rows": step_rows.last_step_rows(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
-        "supplied": _supplied(state),
+        "supplied": _supply_share(state),
         "spread": broadcast_chart.layout(state.broadcast, {node.id: node.name for node in state.nodes}),
-        "missing": _unacknowledged(state),
+        "missing": _count_unacknowledged(state),
         **market_chart.facts(state),
     }
 
 
 def accuracy_chart(state: RunState) -> Chart:
     """Lay out held-out exact match over versions, 0 to 100 %."""
-    shown = charts.picked(state.evaluations)
+    shown = charts.pick_records(state.evaluations)
     sampled = [(float(one.version), one.sampled) for one in shown]
     greedy = [(float(one.version), one.greedy) for one in shown]
     hints = [
@@ -146,7 +146,7 @@ def reward_chart(state: RunState) -> Chart:
         "reward",
         "Reward",
         [Series("reward of each step", "first", raw, faint=True),
-         Series("mean", "first", charts.trailing_mean(raw, _SMOOTH))],
+         Series("mean", "first", charts.trailing_mean(raw, _SMOOTHED_STEPS))],
         x_name="step",
         x_last=_last_x(state),
         y_ticks=charts.nice_ticks(low, high if high > low else low + 1),
@@ -189,7 +189,7 @@ def _standing(node: NodeRow, now: int) -> str:
     return describe(Standing(cast(Rank, node.rank), node.suspended_until, node.suspended_for))
 
 
-def _unacknowledged(state: RunState) -> int:
+def _count_unacknowledged(state: RunState) -> int:
     """Count the connected nodes without an acknowledgement of the newest broadcast."""
     takes = {take.node for take in state.broadcast.takes}
     seen = sum(node.connected and node.id in takes for node in state.nodes)
@@ -206,7 +206,7 @@ def _work(state: RunState) -> int:
     return max(state.weight, sum(node.weight for node in state.nodes))
 
 
-def _supplied(state: RunState) -> float | None:
+def _supply_share(state: RunState) -> float | None:
     """Return the supply of rollouts as a share of the need; None: not measured."""
     need = state.capacity.need
     return state.capacity.supply / need if need else None
@@ -238,7 +238,7 @@ def _environment() -> Environment:
         formatting.points,
         formatting.amount,
     )
-    named = (*lengths, *numbers, formatting.amount, formatting.clipped, formatting.refused_limit)
+    named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
     return environment
 

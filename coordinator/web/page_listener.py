@@ -3,7 +3,7 @@
 Rules
 1. The limits are checked before a connection costs more than its descriptor. A refused connection is closed at once and
    counted; the log names it at a limited rate.
-2. A shortage of descriptors stops nothing: accepting is tried again after `_AGAIN` seconds.
+2. A shortage of descriptors stops nothing: accepting is tried again after `_ACCEPT_RETRY_SECONDS` seconds.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from echo2.runtime.descriptors import SHORTAGES, is_shortage
 from echo2.runtime.errors import LocalFault
 
 _BACKLOG = 1024  # a queued connection costs no descriptor; a dropped one costs its client a 1 s retry
-_SWEEP = 1.0  # seconds between two closings of idle connections
-_AGAIN = 0.1  # seconds
-_SHUTDOWN = 1.0  # seconds for open requests at shutdown
+_SWEEP_SECONDS = 1.0  # seconds between two closings of idle connections
+_ACCEPT_RETRY_SECONDS = 0.1  # seconds
+_SHUTDOWN_SECONDS = 1.0  # seconds for open requests at shutdown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -85,11 +85,11 @@ class Listener:
         self._clock = clock
         self.connections = ClientConnections(limits)
         self.refusals = RefusalCounter(clock)
-        app.middlewares.append(self._counted)
+        app.middlewares.append(self._limit_request)
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            shutdown_timeout=_SHUTDOWN,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
             lingering_time=0.0,
             max_headers=MOST_HEADERS,
             max_line_size=limits.head // 4,
@@ -147,8 +147,8 @@ class Listener:
                 connection, address = await loop.sock_accept(opened)
             except OSError as error:  # out of descriptors, or the client closed before accept
                 if is_shortage(error):
-                    SHORTAGES.met("accepting a connection with the page")
-                await asyncio.sleep(_AGAIN)
+                    SHORTAGES.count_failure("accepting a connection with the page")
+                await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
             if (why := self.connections.refusal(address[0])) is not None:
                 self.refusals.count(*why)
@@ -172,13 +172,13 @@ class Listener:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(_SWEEP_SECONDS)
             for client in self.connections.overdue(self._clock()):
                 if isinstance(client, PageConnection):
                     client.cut()
 
     @web.middleware
-    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _limit_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse requests above the rate limit, and GET and HEAD requests with a body. Close the connection after any
         request with a body."""
         client = None if request.transport is None else request.transport.get_protocol()
@@ -197,7 +197,7 @@ class Listener:
                 error.force_close()
             raise
         finally:
-            self.connections.answered(client, self._clock())
+            self.connections.on_answer(client, self._clock())
         if request.body_exists:
             answer.force_close()
         return answer

@@ -13,24 +13,25 @@ from typing import NamedTuple
 
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.ledger_search import shown
+from echo2.coordinator.accounts.ledger_search import format_entry
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.web import page
-from echo2.ledger.ledger_entries import chained
+from echo2.ledger.ledger_entries import chain_hash
 from echo2.p2p.swarm import merkle
 from echo2.protocol.authority import Root
 
 
 class PathStep(NamedTuple):
-    """A digest of the path, lowest first. `side`: of the sibling, "left" or "right". `digest`: hexadecimal."""
+    """A digest of the path, lowest first. `side`: side of the sibling, "left" or "right". `digest`: hexadecimal."""
 
     side: str
     digest: str
 
 
 class LeaseProof(NamedTuple):
-    """The proof of an entry, bytes in hexadecimal digits. `told`: the entry as JSON. `hash`: of the entry in the chain,
-    which the Receipt names. `head`, `size`: of the newest signed head. `keys`: of the ledger in the newest Root."""
+    """The proof of an entry, bytes in hexadecimal digits. `told`: the entry as JSON. `hash`: hash of the entry in the
+    chain, which the Receipt names. `head`, `size`: head and size of the newest signed head. `keys`: keys of the ledger
+    in the newest Root."""
 
     lease: str
     entry: int
@@ -61,10 +62,10 @@ def lease_proof(database: Database, lease: str, chain: Sequence[Root]) -> LeaseP
     return LeaseProof(
         lease=lease,
         entry=entry.seq,
-        told=shown(entry),
+        told=format_entry(entry),
         canonical=proof.canonical.hex(),
         previous=proof.previous.hex(),
-        hash=chained(proof.previous, proof.canonical).hex(),
+        hash=chain_hash(proof.previous, proof.canonical).hex(),
         path=[PathStep(side, digest.hex()) for side, digest in zip(sides, proof.path, strict=True)],
         head=number,
         size=size,
@@ -74,6 +75,6 @@ def lease_proof(database: Database, lease: str, chain: Sequence[Root]) -> LeaseP
     )
 
 
-def rendered(proof: LeaseProof) -> bytes:
+def render_page(proof: LeaseProof) -> bytes:
     """Return the page."""
     return page.proof(proof._asdict()).encode()

@@ -1,8 +1,8 @@
 """Reads of run.sqlite for the page that no cache answers: one at a time, for a share of the time over all visitors.
 
 Rules
-1. A read runs in a thread. After one that took t seconds the next begins t / `SHARE` later, so reads take at most a
-   sixth of the time.
+1. A read runs in a thread. After one that took t seconds the next begins t / `READ_TIME_SHARE` later, so reads take at
+   most a sixth of the time.
 2. At most `MOST_WAITING` requests wait; further ones are answered 503 with Retry-After.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import anyio.to_thread
 from aiohttp import web
 
-SHARE: Final = 0.2
+READ_TIME_SHARE: Final = 0.2
 MOST_WAITING: Final = 16
 T = TypeVar("T")
 
@@ -43,6 +43,6 @@ class RationedReads:
                     return await anyio.to_thread.run_sync(action)
                 finally:
                     ended = self._clock()
-                    self._due = ended + (ended - began) / SHARE
+                    self._due = ended + (ended - began) / READ_TIME_SHARE
         finally:
             self._waiting -= 1

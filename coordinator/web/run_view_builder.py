@@ -20,7 +20,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
-from echo2.coordinator.epochs.epoch_need import provisioned
+from echo2.coordinator.epochs.epoch_need import provisioned_rate
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
@@ -60,7 +60,7 @@ _NOT_YET = CapacityView(
 
 
 class LiveState(NamedTuple):
-    """The part copied from live objects. `state`: without the figures that `_complete` computes from run.sqlite
+    """The part copied from live objects. `state`: state without the figures that `_complete` computes from run.sqlite
     and the other fields. `connected`: peer ids. `ways`: node's key -> route of its last request. `market`: None in a
     run that pays in points."""
 
@@ -109,7 +109,7 @@ class RunViewBuilder:
         """Return the rollouts per second to provision; None: not measured yet. Built in the calling thread."""
         live = self._copy_live()
         with Database.read(self.group_service.database.path) as database, database.reading():
-            return provisioned(self._capacity(live, database))
+            return provisioned_rate(self._capacity(live, database))
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
@@ -177,9 +177,9 @@ class RunViewBuilder:
             staleness_limit=config.staleness,
             group_size=config.group_size,
             batch_groups=config.batch_groups,
-            objective=objective_choices.told(self.run.config.learner),
+            objective=objective_choices.describe_loss(self.run.config.learner),
             idle=self.training.utilisation.idle,
-            buffered=self.group_service.buffered(),
+            buffered=self.group_service.count_buffered(),
             undecided=0,
             running=0,
             received=0,
@@ -230,13 +230,13 @@ class RunViewBuilder:
         with Database.read(self.group_service.database.path) as database, database.reading():
             counted = run_metrics.counts(database, now)
             broadcast = live.broadcasts.view(self.run.peer_id)
-            nodes = _shown(database, broadcast, live.connected, live.ways, now)
+            nodes = _shown_nodes(database, broadcast, live.connected, live.ways, now)
             known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
-            online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
+            online, weight = node_rows.count_known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
             canaries = canary_view(database, live.state.era, live.state.version)
             audits = audit_view(database)
-            tasks = task_rows.completed(live.state.tasks, database)
+            tasks = task_rows.complete_rows(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
@@ -277,7 +277,7 @@ class RunViewBuilder:
         reach = live.broadcasts.reach() or 0.0
         now = live.state.now
         refill = self.group_service.buffer.refill
-        measured = run_metrics.completed(database, live.measured, reach, now, self._rates, refill=refill)
+        measured = run_metrics.complete_measurements(database, live.measured, reach, now, self._rates, refill=refill)
         capacity = view(config.run.staleness, self.training.period.current, config.leases.gamma, measured)
         return msgspec.structs.replace(
             capacity,
@@ -307,10 +307,10 @@ class RunViewBuilder:
             return "starting"
         if not at.finished:
             return "learning" if self.training.watch.pause is None else "paused"
-        return "finished" if self.scoring.settled() else "finishing"
+        return "finished" if self.scoring.is_settled() else "finishing"
 
 
-def _shown(
+def _shown_nodes(
     database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Route], now: int
 ) -> list[NodeRow]:
     """Return the nodes to show, most work first: the first `MOST_NODES`, and all nodes named by the broadcast."""

@@ -1,7 +1,8 @@
 """The web site of one run: routes, headers, and response bodies cached for all visitors.
 
-1. The state is built at most once per second, for at most `SHARE` of the time. Each body is rendered and compressed
-   once per state, so 1,000 visitors cost as much as one. A thread does this beside the event loop, one task at a time.
+1. The state is built at most once per second, for at most `REFRESH_TIME_SHARE` of the time. Each body is rendered and
+   compressed once per state, so 1,000 visitors cost as much as one. A thread does this beside the event loop, one task
+   at a time.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
@@ -57,9 +58,9 @@ STATIC: Final = {
     "icon.svg": "image/svg+xml",
 }
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
-LEAST: Final = 1.0
+LEAST_REFRESH_SECONDS: Final = 1.0
 """Seconds from one refresh of the state to the next (rule 1)."""
-SHARE: Final = 0.2
+REFRESH_TIME_SHARE: Final = 0.2
 _WORTH_PACKING = 1000  # bytes
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -123,7 +124,7 @@ class ResponseCache:
         if self._state is None or began >= self._due:
             self._state = await self._build()
             ended = self._clock()
-            self._due = ended + max(LEAST, (ended - began) / SHARE)
+            self._due = ended + max(LEAST_REFRESH_SECONDS, (ended - began) / REFRESH_TIME_SHARE)
             self._bodies.clear()
         return self._state
 
@@ -142,10 +143,10 @@ def application(
     response_cache = ResponseCache(run.current_state, clock)
     ranking = Ranking(run, response_cache.current_state, clock)
     public = {name.lower() for name in names}
-    app = web.Application(middlewares=[_named(public | {host.lower()})])
-    app.on_response_prepare.append(_headed(public))
+    app = web.Application(middlewares=[_check_host(public | {host.lower()})])
+    app.on_response_prepare.append(_add_headers(public))
     for path in BODIES:
-        app.router.add_get(path, _shown(response_cache, path))
+        app.router.add_get(path, _page_handler(response_cache, path))
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)
@@ -171,7 +172,7 @@ class Site:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
-    def refused(self) -> dict[str, int]:
+    def count_refusals(self) -> dict[str, int]:
         """Return the number of connections refused since the start, by limit."""
         return self._listener.refusals.counts()
 
@@ -186,7 +187,7 @@ async def serve_web(app: web.Application, host: str, port: int, limits: WebLimit
     return Site(listener, host, await listener.start(host, port))
 
 
-def _shown(response_cache: ResponseCache, path: str) -> Handler:
+def _page_handler(response_cache: ResponseCache, path: str) -> Handler:
     async def show(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         body = await response_cache.body(path, packed)
@@ -238,7 +239,7 @@ def _lease_proof(run: Shown, clock: Callable[[], float]) -> Handler:
                 "`echo2-node receipts fetch` brings the proof of such a receipt"
             )
         return web.Response(
-            body=proof_page.rendered(proof), headers={"Content-Type": _HTML, "Cache-Control": "no-store"}
+            body=proof_page.render_page(proof), headers={"Content-Type": _HTML, "Cache-Control": "no-store"}
         )
 
     return show
@@ -248,7 +249,7 @@ async def _healthy(request: web.Request) -> web.StreamResponse:
     return web.json_response({"ok": True}, headers={"Cache-Control": "no-store"})
 
 
-def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+def _add_headers(public: Collection[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     """Return a hook that adds the headers of rules 2 and 3 to every answer, errors included."""
 
     async def head(request: web.Request, answer: web.StreamResponse) -> None:
@@ -259,13 +260,13 @@ def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamRespons
     return head
 
 
-def _named(names: Collection[str]) -> Middleware:
+def _check_host(names: Collection[str]) -> Middleware:
     """Return a middleware that refuses requests with an unknown Host (rule 3)."""
 
     @web.middleware
     async def named(request: web.Request, handler: Handler) -> web.StreamResponse:
         asked = request.headers.get("Host")
-        if not host_names.known(asked, names):
+        if not host_names.is_known_host(asked, names):
             raise web.HTTPMisdirectedRequest(text=host_names.refusal(asked or ""))
         return await handler(request)
 

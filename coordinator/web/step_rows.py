@@ -10,11 +10,12 @@ from echo2.coordinator.metrics.views import RunState, StepPoint
 
 COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
 """Metrics that a step has in all and by age; coordinator/learner/objective/step_metrics.py explains them."""
-_AGED = re.compile(r"(.+)_age_(\d+)")
+_AGED_METRIC = re.compile(r"(.+)_age_(\d+)")
 
 
 class StepRow(NamedTuple):
-    """Metrics of a step. `age`: of the groups that they are of; None: all. `values`: by COLUMNS; None: not known."""
+    """Metrics of a step. `age`: age of the groups that they are of; None: all. `values`: values by COLUMNS; None: not
+    known."""
 
     age: int | None
     values: list[float | None]
@@ -22,12 +23,12 @@ class StepRow(NamedTuple):
 
 def rows(step: StepPoint) -> list[StepRow]:
     """Return a row for all groups, then one per age. A step without groups of an age has no values of it."""
-    ages = {int(match[2]) for name in step.metrics if (match := _AGED.fullmatch(name)) and match[1] in COLUMNS}
+    ages = {int(match[2]) for name in step.metrics if (match := _AGED_METRIC.fullmatch(name)) and match[1] in COLUMNS}
     whole = StepRow(None, [step.metrics.get(name) for name in COLUMNS])
     return [whole, *(StepRow(age, [step.metrics.get(f"{name}_age_{age}") for name in COLUMNS]) for age in sorted(ages))]
 
 
-def shown(state: RunState) -> list[StepRow]:
+def last_step_rows(state: RunState) -> list[StepRow]:
     """Return the rows of the last step; none before the first, nor for a step of a program without these metrics."""
     last = rows(state.steps[-1]) if state.steps else []
     return last if any(value is not None for row in last for value in row.values) else []

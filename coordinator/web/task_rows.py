@@ -22,7 +22,7 @@ COLUMNS = (
 def live_rows(
     tasks: Sequence[TaskReference], episodes: EpisodeRecords, evaluations: Mapping[int, Evaluation]
 ) -> list[TaskRow]:
-    """Return the rows without the results of groups. `evaluations`: by version."""
+    """Return the rows without the results of groups. `evaluations`: evaluations by version."""
     total = sum(task.weight for task in tasks)
     newest = max(evaluations.values(), key=lambda one: one.version, default=None)
     heldout = {} if newest is None else {one.task: one for one in newest.tasks}
@@ -40,7 +40,7 @@ def live_rows(
     return rows
 
 
-def completed(rows: Iterable[TaskRow], database: Database) -> list[TaskRow]:
+def complete_rows(rows: Iterable[TaskRow], database: Database) -> list[TaskRow]:
     """Return the rows with the results of groups."""
     total, recent, done = task_results.total(database), task_results.recent(database), list[TaskRow]()
     for row in rows:

@@ -3,7 +3,7 @@
 Rules
 1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and documents are not cached.
 2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB. A bundle is sent `AT_ONCE` entries at a time, so
-   that memory is that of these; a client that takes longer than `PATIENCE` for them is disconnected.
+   that memory is that of these; a client that takes longer than `TILE_SECONDS` for them is disconnected.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
 AT_ONCE: Final = 16
-PATIENCE: Final = 30.0
+TILE_SECONDS: Final = 30.0
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 _BINARY: Final = "application/octet-stream"
@@ -55,7 +55,7 @@ class TileRoutes:
         """Add the routes."""
         router.add_get("/ledger/roots", self.roots)
         router.add_get("/ledger/runspec", self.runspec)
-        router.add_get("/ledger/restored", self.restored)
+        router.add_get("/ledger/restored", self.restored_logs)
         router.add_get("/ledger/tile/{level:[0-9]}/{place:[x0-9./p]{1,64}}", self.tile)
         router.add_get("/ledger/entries/{place:[x0-9./p]{1,64}}", self.entries)
 
@@ -68,7 +68,7 @@ class TileRoutes:
         """Answer with the sealed RunSpec."""
         return web.Response(body=self._source.sealed_runspec(), content_type=_BINARY, headers=_NOT_KEPT)
 
-    async def restored(self, request: web.Request) -> web.StreamResponse:
+    async def restored_logs(self, request: web.Request) -> web.StreamResponse:
         """Answer with the sealed documents of restored logs, a MessagePack list."""
         body = msgspec.msgpack.encode(self._source.sealed_logs())
         return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
@@ -92,7 +92,7 @@ class TileRoutes:
             if not first:
                 await answer.prepare(request)
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TILE_SECONDS):
                     await answer.write(part)
             except TimeoutError as error:
                 raise ConnectionResetError("the client receives the bundle too slowly") from error

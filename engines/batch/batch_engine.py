@@ -61,7 +61,7 @@ class LiveModel(Protocol):
     @property
     def batch(self) -> GroupBatch: ...
 
-    def loaded(self) -> Loaded:
+    def describe_loaded(self) -> Loaded:
         """Return what is loaded now."""
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -96,21 +96,21 @@ class BatchEngine(ABC, Generic[M]):
             self._live = self.build(model, stepped)
         except BadSnapshot as error:
             raise UnfitSnapshot(str(error)) from error
-        return self._live.loaded()
+        return self._live.describe_loaded()
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """See `Engine.step_by`."""
-        return self._apply(self._loaded().weights.step_by(payload, root, keep))
+        return self._apply(self._live_model().weights.step_by(payload, root, keep))
 
     def step_to(self, root: bytes) -> Loaded:
         """See `Engine.step_to`."""
-        for changes in self._loaded().weights.step_to(root):
+        for changes in self._live_model().weights.step_to(root):
             self._apply(changes)
-        return self._loaded().loaded()
+        return self._live_model().describe_loaded()
 
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""
-        live = self._loaded()
+        live = self._live_model()
         live.rollouts.check(job)
         live.batch.begin(ticket, job)
 
@@ -125,7 +125,7 @@ class BatchEngine(ABC, Generic[M]):
 
     def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """See `Engine.answer`. Raises EngineError for tokens that cannot be fed."""
-        live = self._loaded()
+        live = self._live_model()
         live.rollouts.check_given(given)
         live.batch.answer(served, sample, turn_number, given)
 
@@ -136,24 +136,24 @@ class BatchEngine(ABC, Generic[M]):
 
     def step(self) -> list[Finished]:
         """See `Engine.step`."""
-        return self._loaded().batch.step()
+        return self._live_model().batch.step()
 
     @property
     def rows(self) -> EngineRows:
         """See `Engine.rows`."""
         return self._live.batch.rows if self._live is not None else EngineRows()
 
-    def _loaded(self) -> M:
+    def _live_model(self) -> M:
         if self._live is None:
             raise EngineError("no weights are loaded: call load first")
         return self._live
 
     def _apply(self, changes: Iterable[Change]) -> Loaded:
-        live, self._live = self._loaded(), None
+        live, self._live = self._live_model(), None
         try:
             live.apply(changes)
         except BaseException:
             live.close()
             raise
         self._live = live
-        return live.loaded()
+        return live.describe_loaded()

@@ -44,7 +44,7 @@ def whole(snapshot: Snapshot) -> Iterator[CheckpointPatch]:
             yield CheckpointPatch(entry, name, snapshot.bits(entry.name), None)
 
 
-def changed(changes: Iterable[Change], snapshot: Snapshot) -> Iterator[CheckpointPatch]:
+def patches_of_changes(changes: Iterable[Change], snapshot: Snapshot) -> Iterator[CheckpointPatch]:
     """Yield what changed, one patch per tensor and name. `snapshot`: the version after the change."""
     names = _names(snapshot.aliases)
     for entry, index, bits in _by_tensor(changes):

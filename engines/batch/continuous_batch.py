@@ -30,7 +30,7 @@ from echo2.engines.engine import EngineError, EngineRows, Finished, Job, LogitsN
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""
 
-STEPWISE: Final = 16
+MOST_STEPWISE_TOKENS: Final = 16
 """Most tokens of an answer that goes through the steps (rule 7). On a CPU a pass of its own costs as much as some 20
 tokens of a full batch (docs/log.md, 2026-11-23)."""
 
@@ -43,8 +43,8 @@ class OutOfMemory(Exception):
 
 class NextToken(NamedTuple):
     """A row that is taken further. `token`: fed to the model; None: the one that the step before chose in this place.
-    `position`: of that token in the whole sequence, prompt counted. `seed`, `number`, `greedy`: the choice of the next
-    token: its seed and its number within the rollout."""
+    `position`: position of that token in the whole sequence, prompt counted. `seed`, `number`, `greedy`: the choice of
+    the next token: its seed and its number within the rollout."""
 
     token: int | None
     position: int
@@ -54,8 +54,8 @@ class NextToken(NamedTuple):
 
 
 class FirstToken(NamedTuple, Generic[P]):
-    """A row that gets the next place: its next token is chosen by the prompt's logits. `number`: of that token within
-    the rollout."""
+    """A row that gets the next place: its next token is chosen by the prompt's logits. `number`: number of that token
+    within the rollout."""
 
     prompt: P
     seed: bytes
@@ -176,7 +176,7 @@ class ContinuousBatch(Generic[P]):
             return
         state = group.states[sample]
         prompt = self._parked.get((group.ticket, sample))
-        stepwise = prompt is not None and len(given or ()) <= STEPWISE
+        stepwise = prompt is not None and len(given or ()) <= MOST_STEPWISE_TOKENS
         if not state.answer(turn_number, given, stepwise=stepwise):
             return
         del self._parked[group.ticket, sample]
@@ -219,7 +219,7 @@ class ContinuousBatch(Generic[P]):
             self._take(*unread)
         self._vacate()
         if before and not prompts:
-            self._limit.measured(before, self._clock() - began)
+            self._limit.on_step_duration(before, self._clock() - began)
 
     # --- beginning rows
 
@@ -241,11 +241,11 @@ class ContinuousBatch(Generic[P]):
                 fresh.append(start)
             else:
                 self._backend.extend(start.prompt, part)
-                start.computed(start.prompt, len(part))
+                start.note_progress(start.prompt, len(part))
         for together in _alike(fresh):
             prompts = self._backend.prefill([start.part for start in together])
             for start, prompt in zip(together, prompts, strict=True):
-                start.computed(prompt, len(start.part))
+                start.note_progress(prompt, len(start.part))
         return tokens
 
     def _launch(self) -> tuple[list[Row], Callable[[], Chosen]] | None:
@@ -266,7 +266,7 @@ class ContinuousBatch(Generic[P]):
         self._places += new
         for row in self._places:
             row.begun += 1
-        for start in self._queue.used():
+        for start in self._queue.pop_placed():
             self._free(start.prompt)
         return list(self._places), read
 

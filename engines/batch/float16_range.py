@@ -15,8 +15,8 @@ from echo2.engines.engine import EngineError
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change
 
-MOST: Final = 65_504
-PIECE: Final = 1 << 20
+MOST_FLOAT16: Final = 65_504
+PIECE_ELEMENTS: Final = 1 << 20
 """Elements that are looked at together, so that what is computed of them stays in a cache."""
 _LEAST_REFUSED: Final = {"BF16": 0x4780, "F16": 0x7BFF, "F32": 0x477FE000}
 """The bits of the least absolute value that is refused. Bits of absolute values are in the order of the values, with
@@ -24,23 +24,23 @@ infinity and NaN last."""
 
 
 def check(bits: Bits, source: str, name: str) -> None:
-    """Check the elements of a tensor. `source`: its safetensors dtype; types other than floating-point pass. `name`: of
-    the tensor. Raises EngineError."""
+    """Check the elements of a tensor. `source`: its safetensors dtype; types other than floating-point pass. `name`:
+    name of the tensor. Raises EngineError."""
     least = _LEAST_REFUSED.get(source)
     if least is None:
         return
     positive = np.array((1 << (8 * bits.itemsize - 1)) - 1, bits.dtype)
-    for start in range(0, len(bits), PIECE):
-        piece = bits[start : start + PIECE]
+    for start in range(0, len(bits), PIECE_ELEMENTS):
+        piece = bits[start : start + PIECE_ELEMENTS]
         above = (piece & positive) >= least
         if above.any():
             raise EngineError(
                 f"{name} has the weight {_value(piece[above][0], source)!r}, which float16 cannot hold (less than "
-                f"{MOST:,}): this run needs nodes that compute in bfloat16 or float32"
+                f"{MOST_FLOAT16:,}): this run needs nodes that compute in bfloat16 or float32"
             )
 
 
-def checked(changes: Iterable[Change]) -> Iterator[Change]:
+def check_changes(changes: Iterable[Change]) -> Iterator[Change]:
     """Yield changes; raises EngineError before the first that float16 cannot hold."""
     for change in changes:
         check(change.bits, change.tensor.dtype, change.tensor.name)

@@ -15,7 +15,7 @@ from echo2.tasks.turn_ends import Ends
 
 
 class JobRollouts:
-    """`folder`: of the model, whose tokenizer.json writes the task's tokens."""
+    """`folder`: folder of the model, whose tokenizer.json writes the task's tokens."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self._folder, self._vocabulary = folder, vocabulary
@@ -30,7 +30,7 @@ class JobRollouts:
         if given is not None:
             check_given(given, self._vocabulary)
 
-    def begun(self, job: Job) -> list[RolloutState]:
+    def begin_rollouts(self, job: Job) -> list[RolloutState]:
         """Return the states of a job's rollouts at their beginning. Raises EngineError, tasks.registry.UnknownTask."""
         if job.served:
             return [RolloutState(job, seed, None, number=number) for number, seed in enumerate(job.seeds)]

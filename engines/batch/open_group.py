@@ -5,7 +5,7 @@ from echo2.engines.engine import Job, Sample
 
 
 class Group:
-    """`ticket`: its name. `states`: of its rollouts. `outcome`: None until it has ended."""
+    """`ticket`: its name. `states`: states of its rollouts. `outcome`: None until it has ended."""
 
     def __init__(self, ticket: int, job: Job, states: list[RolloutState]) -> None:
         self.ticket, self.job, self.states = ticket, job, states

@@ -22,7 +22,7 @@ from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
 from echo2.tasks.turn_ends import Ends, fault_of_turn
 
-ABOVE = 1e-4
+LOGPROB_ROUNDING = 1e-4
 """Rounding by which a log-probability may lie above 0; it is then 0."""
 
 
@@ -77,7 +77,7 @@ class _Asked(NamedTuple):
 
 class RequestBatch:
     """`begin`, `cancel`, `step` and `rows` of engines.engine.Engine over a service. `rollouts`: returns the states of a
-    job's rollouts at their beginning. `vocabulary`: number of tokens. `root`: of the weights
+    job's rollouts at their beginning. `vocabulary`: number of tokens. `root`: root of the weights
     that are loaded; it may be changed while no group is under way."""
 
     def __init__(
@@ -222,7 +222,7 @@ def check(completion: Completion, request: TokenRequest, vocabulary: int, root: 
         raise EngineError(f"the answer has a token outside the model's vocabulary of {vocabulary}")
     if not all(math.isfinite(value) for value in logprobs):
         raise EngineError("the weights give log-probabilities that are not finite")
-    if any(value > ABOVE for value in logprobs):
+    if any(value > LOGPROB_ROUNDING for value in logprobs):
         raise EngineError("the answer has a log-probability above 0")
     if not 0 < len(tokens) <= request.most:
         raise EngineError(f"the answer has {len(tokens)} tokens, where 1 to {request.most} were requested")

@@ -25,7 +25,7 @@ class RolloutState:
     """`parked`: it waits for an answer (rule 4)."""
 
     def __init__(self, job: Job, seed: bytes, episode: Episode | None, *, number: int = 0) -> None:
-        """`episode`: None for a served rollout. `number`: of the sample in its group."""
+        """`episode`: None for a served rollout. `number`: number of the sample in its group."""
         self._job, self._episode, self._number, self._ends = job, episode, number, job.ends
         self.seed, self.ended, self.parked = seed, False, False
         self._tokens: list[int] = []

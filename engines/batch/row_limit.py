@@ -4,13 +4,13 @@ A decode step reads all weights, whatever the number of rows: so more rows make 
 or memory is the bound. Where that is differs between devices, and is found by trying.
 
 Rules
-1. It begins with `BEGIN` rows. Once `STEPS` steps with that many rows are measured, the number is doubled. A doubling
-   that gained less than `GAIN` in tokens per second is undone, and tried again after `RETRY` full steps: another
-   program may have disturbed it.
+1. It begins with `FIRST_ROWS` rows. Once `MEASURED_STEPS` steps with that many rows are measured, the number is
+   doubled. A doubling that gained less than `LEAST_GAIN` in tokens per second is undone, and tried again after
+   `RETRY_STEPS` full steps: another program may have disturbed it.
 2. Never more than fit into memory (`fitting`), nor more than the owner allows (`most`).
 3. After an out-of-memory it halves, and finds its number anew. It then stays below the number that did not fit, until
-   `RETRY` full steps have passed. Where they end in another one, they double: all rows lose their tokens each time, so
-   rollouts longer than the steps between two of them would never end.
+   `RETRY_STEPS` full steps have passed. Where they end in another one, they double: all rows lose their tokens each
+   time, so rollouts longer than the steps between two of them would never end.
 4. Each further halving halves these steps too: where another program had all the memory for a moment, one row would
    else be all that the device computes for thousands of steps.
 """
@@ -19,10 +19,10 @@ import statistics
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-BEGIN: Final = 16
-STEPS: Final = 12
-GAIN: Final = 1.05
-RETRY: Final = 4096
+FIRST_ROWS: Final = 16
+MEASURED_STEPS: Final = 12
+LEAST_GAIN: Final = 1.05
+RETRY_STEPS: Final = 4096
 OWNERS_MOST: Final = "ECHO2_ENGINE_ROWS"
 """The variable of an engine's environment that holds the owner's bound; absent: none."""
 MEMORY_SHARE: Final = 0.6
@@ -55,17 +55,17 @@ class RowLimit:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self.rows = BEGIN if most is None else max(1, min(BEGIN, most))
+        self.rows = FIRST_ROWS if most is None else max(1, min(FIRST_ROWS, most))
         self._below: int | None = None
         """The least number that did not fit into memory."""
         self._fewer: tuple[int, float] | None = None
         """The number before, and its rows per second, while a higher one is being measured."""
         self._seconds: list[float] = []
         self._settled = False
-        self._full, self._retry, self._halvings = 0, RETRY, 0
+        self._full, self._retry, self._halvings = 0, RETRY_STEPS, 0
         self._overflowed = False
 
-    def measured(self, rows: int, seconds: float) -> None:
+    def on_step_duration(self, rows: int, seconds: float) -> None:
         """Take the duration of a step that only decoded. Steps of fewer rows than the present number say nothing."""
         if rows < self.rows:
             return
@@ -75,7 +75,7 @@ class RowLimit:
             self._measure(self.rows, None)
         if not self._settled:
             self._seconds.append(seconds)
-            if len(self._seconds) == STEPS:
+            if len(self._seconds) == MEASURED_STEPS:
                 self._decide()
 
     def out_of_memory(self, rows: int) -> None:
@@ -89,7 +89,7 @@ class RowLimit:
 
     def _decide(self) -> None:
         rate = self.rows / max(1e-9, statistics.median(self._seconds))
-        if self._fewer is not None and rate < GAIN * self._fewer[1]:
+        if self._fewer is not None and rate < LEAST_GAIN * self._fewer[1]:
             self.rows, self._settled = self._fewer[0], True
             return
         more = 2 * self.rows if self._most is None else min(2 * self.rows, self._most)

@@ -41,9 +41,9 @@ class Row:
 
 
 class Start(Generic[P]):
-    """Tokens that rows go on from (rule 1). `numbers`: of the rows that wait. `tokens`: those to compute yet. `prompt`:
-    what is computed of the start; None: nothing. `resumes`: its row goes on like one that never left its place: its
-    last token is not computed yet, and goes into the next step."""
+    """Tokens that rows go on from (rule 1). `numbers`: numbers of the rows that wait. `tokens`: those to compute yet.
+    `prompt`: what is computed of the start; None: nothing. `resumes`: its row goes on like one that never left its
+    place: its last token is not computed yet, and goes into the next step."""
 
     def __init__(self, group: Group, numbers: Sequence[int], tokens: Sequence[int], prompt: P | None = None) -> None:
         self.group, self.numbers, self.prompt = group, deque(numbers), prompt
@@ -55,7 +55,7 @@ class Start(Generic[P]):
         """The tokens that are computed next."""
         return self.tokens[:PROMPT_PART]
 
-    def computed(self, prompt: P, tokens: int) -> None:
+    def note_progress(self, prompt: P, tokens: int) -> None:
         """Note that `tokens` more are computed."""
         self.prompt = prompt
         del self.tokens[:tokens]
@@ -112,7 +112,7 @@ class StartQueue(Generic[P]):
                 rows.append((start, Row(start.group, start.numbers.popleft())))
         return rows
 
-    def used(self) -> Iterator[Start[P]]:
+    def pop_placed(self) -> Iterator[Start[P]]:
         """Remove and yield the first starts whose rows all have their places."""
         while self._starts and not self._starts[0].numbers:
             yield self._starts.popleft()

@@ -28,8 +28,8 @@ class SteppedWeights:
                 "it again"
             )
 
-    def loaded(self, parameters: int, nbytes: int) -> Loaded:
-        """Return what an engine says that has loaded them. `nbytes`: of memory that they take."""
+    def describe_loaded(self, parameters: int, nbytes: int) -> Loaded:
+        """Return what an engine says that has loaded them. `nbytes`: bytes of memory that they take."""
         rolling = self._rolling
         return Loaded(
             root=self.snapshot.root,

@@ -22,7 +22,7 @@ from echo2.runtime.figures import apart
 
 KINDS: Final = ("cuda", "rocm", "xpu", "metal", "mps", "vulkan", "cpu")
 """Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, Intel's xpu, and a Mac's mps."""
-SINGLE: Final = ("metal", "mps", "cpu")
+SINGLE_DEVICE_KINDS: Final = ("metal", "mps", "cpu")
 """Kinds of which a machine has one device, named without a number."""
 
 
@@ -51,7 +51,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: one of `KINDS`, with its number where there may be several ('cpu', 'cuda:0', 'mps'). `name`: of the
+    """`kind`: one of `KINDS`, with its number where there may be several ('cpu', 'cuda:0', 'mps'). `name`: name of the
     hardware. `why`: one line for a person."""
 
     kind: str
@@ -73,13 +73,13 @@ def inventory() -> Inventory:
 
 
 def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
-    """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: by
-    default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
+    """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: devices;
+    by default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
     available = available or inventory()
     if spec == "auto":
         return _auto(available, kinds)
     kind, _, number = spec.partition(":")
-    if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE):
+    if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE_DEVICE_KINDS):
         raise NoDevice(f"{spec!r} is no device: use auto, {', '.join(KINDS)}, or a number too, as in cuda:1")
     if kind not in kinds:
         raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
@@ -89,8 +89,8 @@ def choose(spec: str, available: Inventory | None = None, kinds: Collection[str]
     if index >= len(gpus):
         raise NoDevice(f"{spec} does not exist: {available.unused or f'the engine sees {len(gpus)} {kind} devices'}")
     if gpus[index].fault:
-        raise NoDevice(f"{_named(kind, index)} ({gpus[index].name}) cannot be used: {gpus[index].fault}")
-    return ComputeDevice(kind=_named(kind, index), name=gpus[index].name, why="asked for")
+        raise NoDevice(f"{_device_name(kind, index)} ({gpus[index].name}) cannot be used: {gpus[index].fault}")
+    return ComputeDevice(kind=_device_name(kind, index), name=gpus[index].name, why="asked for")
 
 
 def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:
@@ -100,9 +100,9 @@ def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:
         if usable:
             best = max(usable, key=lambda index: (gpus[index].free, -index))
             why = _reason(gpus[best], len(usable))
-            return ComputeDevice(kind=_named(kind, best), name=gpus[best].name, why=why)
+            return ComputeDevice(kind=_device_name(kind, best), name=gpus[best].name, why=why)
     faults = [
-        f"{_named(kind, index)} ({gpu.name}) cannot be used: {gpu.fault}"
+        f"{_device_name(kind, index)} ({gpu.name}) cannot be used: {gpu.fault}"
         for kind, gpus in available.gpus.items()
         for index, gpu in enumerate(gpus)
         if gpu.fault
@@ -122,8 +122,8 @@ def _reason(gpu: Gpu, among: int) -> str:
     return f"most free memory{f' of {among} GPUs' if among > 1 else ''}: {free} of {total} GiB"
 
 
-def _named(kind: str, index: int) -> str:
-    return kind if kind in SINGLE else f"{kind}:{index}"
+def _device_name(kind: str, index: int) -> str:
+    return kind if kind in SINGLE_DEVICE_KINDS else f"{kind}:{index}"
 
 
 def _gpu(kind: str, index: int) -> Gpu:

@@ -35,8 +35,8 @@ _NOT_COMPUTING: Final = ("vfio-pci", "nouveau")
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The PyTorch installed. `version`: without its local part. `cuda`, `rocm`, `xpu`: their versions, empty where it
-    is not built for them. `metal`: built for Apple's GPUs."""
+    """The PyTorch installed. `version`: version without its local part. `cuda`, `rocm`, `xpu`: their versions, empty
+    where it is not built for them. `metal`: built for Apple's GPUs."""
 
     version: str
     cuda: str = ""

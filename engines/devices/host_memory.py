@@ -17,7 +17,7 @@ _VERSION_1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_in
 
 
 def available_memory(files: Path = Path("/")) -> int:
-    """Return the bytes that this process may still take. `files`: under which /proc and /sys lie."""
+    """Return the bytes that this process may still take. `files`: files under which /proc and /sys lie."""
     return max(0, min([int(psutil.virtual_memory().available), *_rooms(files)]))
 
 

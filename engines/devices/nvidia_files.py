@@ -13,7 +13,7 @@ from typing import Final
 
 _DEVICES: Final = Path("/dev")
 _PROGRAM: Final = "nvidia-modprobe"
-_PATIENCE: Final = 30.0
+_PROGRAM_SECONDS: Final = 30.0
 
 
 def make(devices: Path = _DEVICES, driver: Path = Path("/proc/driver/nvidia")) -> None:
@@ -24,6 +24,6 @@ def make(devices: Path = _DEVICES, driver: Path = Path("/proc/driver/nvidia")) -
     if program is None:
         return
     try:
-        subprocess.run([program, "-u", "-c", "0"], capture_output=True, timeout=_PATIENCE, check=False)
+        subprocess.run([program, "-u", "-c", "0"], capture_output=True, timeout=_PROGRAM_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return

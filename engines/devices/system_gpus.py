@@ -23,13 +23,13 @@ NAMES: Final[dict[Vendor, str]] = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "I
 SMI_PATIENCE: Final = 5.0
 """Seconds for nvidia-smi, which hangs where a card has fallen off the bus."""
 _PCI: Final[dict[str, Vendor]] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
-_DISPLAY: Final = "0x03"
+_DISPLAY_CLASS: Final = "0x03"
 """Class of PCI devices that display or compute in 3D."""
 
 
 class SystemGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: of the card, where the system knows it. `driver`: the kernel's driver for it, empty: none. `denied`: the
-    device file that this user may not open, or empty."""
+    """`name`: name of the card, where the system knows it. `driver`: the kernel's driver for it, empty: none. `denied`:
+    the device file that this user may not open, or empty."""
 
     vendor: Vendor
     name: str = ""
@@ -43,12 +43,12 @@ class SystemGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def system_gpus(root: Path = Path("/")) -> list[SystemGpu]:
-    """Return the GPUs of this machine. `root`: of its files, for tests."""
+    """Return the GPUs of this machine. `root`: root of its files, for tests."""
     if sys.platform == "darwin":
         return [SystemGpu(vendor="apple", driver="metal")] if platform.machine() == "arm64" else []
     gpus = _on_pci(root)
     if not any(gpu.vendor == "nvidia" for gpu in gpus) and any((root / "dev" / name).exists() for name in _NODES):
-        gpus.append(SystemGpu(vendor="nvidia", driver="nvidia", denied=_denied(root, _NODES)))
+        gpus.append(SystemGpu(vendor="nvidia", driver="nvidia", denied=_denied_file(root, _NODES)))
     return _with_names(gpus, nvidia_names() if any(gpu.vendor == "nvidia" for gpu in gpus) else [])
 
 
@@ -73,9 +73,9 @@ def _on_pci(root: Path) -> list[SystemGpu]:
     gpus = []
     for device in sorted(devices.iterdir()) if devices.is_dir() else []:
         vendor = _PCI.get(_read(device / "vendor"))
-        if vendor is not None and _read(device / "class").startswith(_DISPLAY):
+        if vendor is not None and _read(device / "class").startswith(_DISPLAY_CLASS):
             driver = (device / "driver").resolve().name if (device / "driver").exists() else ""
-            gpus.append(SystemGpu(vendor=vendor, driver=driver, denied=_denied(root, _files(device, vendor))))
+            gpus.append(SystemGpu(vendor=vendor, driver=driver, denied=_denied_file(root, _files(device, vendor))))
     return gpus
 
 
@@ -88,7 +88,7 @@ def _files(device: Path, vendor: Vendor) -> list[str]:
     return [f"dri/{name}" for name in own]
 
 
-def _denied(root: Path, names: Sequence[str]) -> str:
+def _denied_file(root: Path, names: Sequence[str]) -> str:
     present = [root / "dev" / name for name in names if (root / "dev" / name).exists()]
     return next((str(path) for path in present if not os.access(path, os.R_OK | os.W_OK)), "")
 

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from echo2.engines.engine import EngineError
 
-KNOWN: Final = ("llama", "qwen2", "qwen3")
+KNOWN_MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
 """Values of `model_type`, by which transformers too chooses the model; llama.cpp uses the same names."""
-_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
+_NEUTRAL_SETTINGS: Final[dict[str, tuple[object, ...]]] = {
     "hidden_act": ("silu",), "partial_rotary_factor": (None, 1.0), "use_sliding_window": (None, False),
     "quantization_config": (None,), "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
 }  # fmt: skip
 """Setting -> the values that change nothing."""
 _WIDTHS: Final = ("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings")
-_MOST: Final = (1 << 31) - 1
+_MOST_SIZE: Final = (1 << 31) - 1
 """llama.cpp keeps sizes in 32 bits: a greater one would be cut to another size without a word."""
 _MOST_PARTS: Final = 1 << 14
 """Most layers, heads, and elements of a head."""
-_FILLED: Final = ((r".*\.(scale|input_scale)", 1.0), (r".*\.bias", 0.0), (r"cls\..*", 0.0))
+_FILLED_TENSORS: Final = ((r".*\.(scale|input_scale)", 1.0), (r".*\.bias", 0.0), (r"cls\..*", 0.0))
 _LAYER: Final = {
     "attn_q": ("self_attn.q_proj", ("queries", "width")), "attn_k": ("self_attn.k_proj", ("kept", "width")),
     "attn_v": ("self_attn.v_proj", ("kept", "width")), "attn_output": ("self_attn.o_proj", ("width", "queries")),
@@ -43,7 +43,7 @@ _LAYER: Final = {
     "ffn_down": ("mlp.down_proj", ("width", "inner")),
 }  # fmt: skip
 """llama.cpp's name within a layer -> the model's, and the shape by `Architecture.sizes`."""
-_WHOLE: Final = {
+_WHOLE_TENSORS: Final = {
     "token_embd.weight": ("model.embed_tokens.weight", ("vocabulary", "width")),
     "output_norm.weight": ("model.norm.weight", ("width",)),
     "output.weight": ("lm_head.weight", ("vocabulary", "width")),
@@ -76,7 +76,7 @@ class Architecture(NamedTuple):
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor that the model may have, by its own name."""
-        shapes = {name: shape for name, shape in _WHOLE.values()}
+        shapes = {name: shape for name, shape in _WHOLE_TENSORS.values()}
         for layer in range(self.sizes["layers"]):
             for name, shape in _LAYER.values():
                 shapes[f"model.layers.{layer}.{name}.weight"] = shape
@@ -86,7 +86,7 @@ class Architecture(NamedTuple):
     def matrices(self) -> list[str]:
         """Return llama.cpp's names of the tensors that are matrices."""
         layers = [f"blk.{layer}.{name}.weight" for layer in range(self.sizes["layers"]) for name in _matrices(_LAYER)]
-        return [*_matrices(_WHOLE), *layers]
+        return [*_matrices(_WHOLE_TENSORS), *layers]
 
     def source(self, tensor: str, has: Container[str]) -> TensorSource:
         """Return what fills `tensor`, by llama.cpp's name. `has`: the names of the model's tensors. Raises EngineError
@@ -94,14 +94,14 @@ class Architecture(NamedTuple):
         if tensor == "rope_freqs.weight":
             return TensorSource(values=self.rope_factors)
         layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor)
-        own, _ = _WHOLE.get(tensor, ("", ()))
+        own, _ = _WHOLE_TENSORS.get(tensor, ("", ()))
         if tensor == "output.weight" and own not in has and self.tied:
-            own, _ = _WHOLE["token_embd.weight"]
+            own, _ = _WHOLE_TENSORS["token_embd.weight"]
         if layer is not None and layer[2] in _LAYER:
             own = f"model.layers.{layer[1]}.{_LAYER[layer[2]][0]}.{layer[3]}"
         if own in has:
             return TensorSource(own, self._rows(layer[2]) if layer is not None else None)
-        for pattern, value in _FILLED:
+        for pattern, value in _FILLED_TENSORS:
             if re.fullmatch(pattern, tensor):
                 return TensorSource(values=value)
         raise EngineError(f"llama.cpp's {self.name} asks for the tensor {tensor}, which this model does not have")
@@ -133,24 +133,26 @@ def read(folder: Path) -> Architecture:
 def describe(config: Mapping[str, Any]) -> Architecture:
     """Describe a model by its config.json. Raises EngineError (rule 1)."""
     name = config.get("model_type")
-    if name not in KNOWN:
-        raise EngineError(f"the engine llamacpp knows models of type {', '.join(KNOWN)}; this one is of type {name}")
-    for setting, neutral in _NEUTRAL.items():
+    if name not in KNOWN_MODEL_TYPES:
+        raise EngineError(
+            f"the engine llamacpp knows models of type {', '.join(KNOWN_MODEL_TYPES)}; this one is of type {name}"
+        )
+    for setting, neutral in _NEUTRAL_SETTINGS.items():
         if config.get(setting) not in neutral and (setting in config or None not in neutral):
             raise EngineError(f"the engine llamacpp cannot compute {setting} = {config.get(setting)!r}")
     try:
-        return _described(name, config)
+        return _describe_model(name, config)
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise EngineError(f"config.json lacks a size, or states it in another form: {error!r}") from error
 
 
-def _described(name: str, config: Mapping[str, Any]) -> Architecture:
+def _describe_model(name: str, config: Mapping[str, Any]) -> Architecture:
     heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
     kv_heads, head = int(config.get("num_key_value_heads") or heads), int(config.get("head_dim") or width // heads)
     layers, epsilon = int(config["num_hidden_layers"]), float(config["rms_norm_eps"])
     _check_sizes({"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head,
                   "num_hidden_layers": layers}, _MOST_PARTS)  # fmt: skip
-    _check_sizes({key: int(config[key]) for key in _WIDTHS}, _MOST)
+    _check_sizes({key: int(config[key]) for key in _WIDTHS}, _MOST_SIZE)
     if head % 2:
         raise EngineError(f"heads of {head} elements cannot be rotated: llama.cpp needs an even number")
     rope = _rope(config)

@@ -14,7 +14,7 @@ from echo2.engines.llamacpp.library import Library, open_library
 
 _KINDS: Final = {"CUDA": "cuda", "ROCm": "rocm", "HIP": "rocm", "Metal": "metal", "MTL": "metal", "Vulkan": "vulkan"}
 """A backend's name -> kind of device."""
-_EMULATED: Final = ("llvmpipe", "SwiftShader", "Microsoft Basic Render")
+_EMULATED_GPUS: Final = ("llvmpipe", "SwiftShader", "Microsoft Basic Render")
 """Parts of the names of GPUs that are programs on the CPU."""
 
 
@@ -80,7 +80,7 @@ def _kind(library: Library, handle: int) -> str | None:
 def _gpu(library: Library, handle: int) -> Gpu:
     name = library.ggml_backend_dev_description(handle).decode(errors="replace")
     free, total = _memory(library, handle)
-    return Gpu(name=name, free=free, total=total, emulated=any(part in name for part in _EMULATED))
+    return Gpu(name=name, free=free, total=total, emulated=any(part in name for part in _EMULATED_GPUS))
 
 
 def _memory(library: Library, handle: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from echo2.engines.engine import EngineError
 
-WORDS: Final = 64
+STRUCT_WORDS: Final = 64
 """Room for a struct, in 8-byte words: the largest has 21."""
 
 _MODEL: Final[dict[str, tuple[str, object]]] = {
@@ -63,10 +63,10 @@ class Params(ctypes.Structure):
     """The bytes of a parameter struct, with room to spare: it is returned through memory, and passed as the last
     argument, where a longer one does no harm."""
 
-    _fields_ = [("words", ctypes.c_uint64 * WORDS)]
+    _fields_ = [("words", ctypes.c_uint64 * STRUCT_WORDS)]
 
 
-def declared(module: Any) -> StructLayout:
+def declared_layout(module: Any) -> StructLayout:
     """Return the layout that llama-cpp-python's module `llama_cpp.llama_cpp` declares. Raises EngineError."""
     try:
         model, context = module.llama_model_params, module.llama_context_params
@@ -78,22 +78,22 @@ def declared(module: Any) -> StructLayout:
         raise EngineError(f"llama-cpp-python declares other parameters ({error}): install another version") from error
 
 
-def known(commit: str) -> StructLayout | None:
+def known_layout(commit: str) -> StructLayout | None:
     """Return the layout of the build that names `commit`, such as "86a2835-dirty"."""
     return BUILDS.get(commit[:7])
 
 
 def model_params(defaults: Params, layout: StructLayout, **values: object) -> Params:
     """Return llama_model_params with `values` in place of some defaults. Raises EngineError (rule 3)."""
-    return _changed(defaults, _MODEL, layout.model, values)
+    return _change_fields(defaults, _MODEL, layout.model, values)
 
 
 def context_params(defaults: Params, layout: StructLayout, **values: object) -> Params:
     """Return llama_context_params with `values` in place of some defaults. Raises EngineError (rule 3)."""
-    return _changed(defaults, _CONTEXT, layout.context, values)
+    return _change_fields(defaults, _CONTEXT, layout.context, values)
 
 
-def _changed(
+def _change_fields(
     defaults: Params, fields: Mapping[str, tuple[str, object]], offsets: Mapping[str, int], values: Mapping[str, object]
 ) -> Params:
     data = bytearray(bytes(defaults))

@@ -25,7 +25,7 @@ Values = NDArray[Any]
 
 def cast(bits: Bits, source: str, to: str, name: str) -> Values:
     """Return the elements as stored in type `to`: float32, float16, or uint16 bits of bfloat16. `source`: a safetensors
-    dtype. `name`: of the tensor, for the message. Raises EngineError."""
+    dtype. `name`: name of the tensor, for the message. Raises EngineError."""
     if source not in _SOURCES:
         raise EngineError(f"{name} is of type {source}: the engine llamacpp takes {', '.join(_SOURCES)}")
     if to == "bfloat16":

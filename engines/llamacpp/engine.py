@@ -29,7 +29,7 @@ from echo2.engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
 from echo2.engines.llamacpp.sequences import Sequences
 from echo2.weights.diff import Change
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from echo2.weights.lora.adapter_config import BASE_FILE, AdapterConfig, read_config
 from echo2.weights.lora.frozen_base import FrozenBase
 
 
@@ -41,9 +41,9 @@ class _Live(NamedTuple):
     batch: ContinuousBatch[KeptPrompt]
     adapter: LoraAdapter | None
 
-    def loaded(self) -> Loaded:
+    def describe_loaded(self) -> Loaded:
         adapter = 0 if self.adapter is None else self.adapter.nbytes
-        return self.weights.loaded(self.model.parameters + adapter // 4, self.model.nbytes + adapter)
+        return self.weights.describe_loaded(self.model.parameters + adapter // 4, self.model.nbytes + adapter)
 
     def apply(self, changes: Iterable[Change]) -> None:
         if self.adapter is None:
@@ -92,7 +92,7 @@ class LlamaEngine(BatchEngine[_Live]):
             sequences, resident.vocabulary, lambda: backends.free_memory(self._library, self._handle)
         )
         rollouts = JobRollouts(model, resident.vocabulary)
-        batch = ContinuousBatch(backend, rollouts.begun, self._limit, self._clock)
+        batch = ContinuousBatch(backend, rollouts.begin_rollouts, self._limit, self._clock)
         return _Live(resident, sequences, weights, rollouts, batch, adapter)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
@@ -110,7 +110,7 @@ def _adapter_config(folder: Path) -> AdapterConfig | None:
 
 def _base(folder: Path) -> FrozenBase:
     try:
-        return FrozenBase(folder / BASE)
+        return FrozenBase(folder / BASE_FILE)
     except (BadSnapshot, FileNotFoundError) as error:
         raise EngineError(f"{error}: start again, which fetches damaged files of the model anew") from error
 

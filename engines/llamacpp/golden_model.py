@@ -27,12 +27,12 @@ CONFIG: Final[dict[str, Any]] = {
     "tie_word_embeddings": True,
 }  # fmt: skip
 PROMPT: Final = (3, 41, 7, 0, 19, 19, 30)
-NEXT: Final = 11
+NEXT_TOKEN: Final = 11
 LOGITS: Final = (
     -0.066269, 0.121850, -0.597971, 0.768461, 0.334462, -1.123521, -0.362289, 0.014171, -0.511251, -0.612572, 1.308288,
     2.115159, 0.301492, -1.245596, 0.234477, -0.061885,
 )  # fmt: skip
-"""The first 16 logits after `PROMPT` and `NEXT`."""
+"""The first 16 logits after `PROMPT` and `NEXT_TOKEN`."""
 TOLERANCE: Final[dict[Dtype, float]] = {"float32": 2e-3, "float16": 0.02, "bfloat16": 0.1, "blocks": 0.2}
 """Honest figures on a CPU: 7e-7, 1e-3, 6e-3; 0.04 with blocks."""
 
@@ -89,5 +89,5 @@ def _logits(sequences: Sequences) -> NDArray[np.float32]:
     first = sequences.take()
     sequences.feed([Fed(token, position, first, wanted=False) for position, token in enumerate(PROMPT)])
     second = sequences.copy(first, len(PROMPT))
-    logits = sequences.step([Fed(0, len(PROMPT), first), Fed(NEXT, len(PROMPT), second)])
+    logits = sequences.step([Fed(0, len(PROMPT), first), Fed(NEXT_TOKEN, len(PROMPT), second)])
     return logits[1, : len(LOGITS)].copy()

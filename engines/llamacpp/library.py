@@ -117,8 +117,9 @@ _log_callbacks: list[object] = []
 
 
 class Library:
-    """The functions of one llama.cpp, as attributes. `origin`, `build`: for people. `built_with`: the backends that lie
-    beside it as modules (vulkan, cuda, hip, metal, ...); empty where they are parts of the library."""
+    """The functions of one llama.cpp, as attributes. `origin`, `build`: origin and build for people. `built_with`: the
+    backends that lie beside it as modules (vulkan, cuda, hip, metal, ...); empty where they are parts of the
+    library."""
 
     def __init__(self, place: Place) -> None:
         """Load and bind a library. Raises EngineError."""
@@ -136,7 +137,7 @@ class Library:
             setattr(self, name, self.other(name, result, arguments))
         self.build = str(self.ggml_commit().decode(errors="replace"))
         self.layout = _layout(place, self.build)
-        _log_callbacks.append(LOG_CALLBACK(self._logged))
+        _log_callbacks.append(LOG_CALLBACK(self._on_log))
         self.llama_log_set(_log_callbacks[-1], None)
         self.llama_backend_init()
         self.ggml_backend_load_all_from_path(str(place.backends).encode())
@@ -154,7 +155,7 @@ class Library:
         self._errors.clear()
         return logged
 
-    def _logged(self, level: int, text: bytes, _: Any) -> None:
+    def _on_log(self, level: int, text: bytes, _: Any) -> None:
         said = text.decode(errors="replace").strip()
         if level == _ERROR and said:
             self._errors.append(said)
@@ -226,8 +227,8 @@ def _function(libraries: list[Any], name: str, result: Any, arguments: list[Any]
 
 def _layout(place: Place, build: str) -> StructLayout:
     if place.declares:
-        return builds.declared(importlib.import_module(place.declares))
-    layout = builds.known(build)
+        return builds.declared_layout(importlib.import_module(place.declares))
+    layout = builds.known_layout(build)
     if layout is None:
         raise EngineError(f"{place.origin} is llama.cpp's build {build}, which this echo2 does not know")
     return layout

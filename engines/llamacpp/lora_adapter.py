@@ -22,7 +22,7 @@ from echo2.engines.llamacpp.library import InitParams, Library
 from echo2.engines.llamacpp.resident_model import ResidentModel
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import floats_of
-from echo2.weights.lora.adapter_config import INNER, OUTER, PREFIX, AdapterConfig, adapter_shapes
+from echo2.weights.lora.adapter_config import INNER_SUFFIX, OUTER_SUFFIX, PREFIX, AdapterConfig, adapter_shapes
 from echo2.weights.snapshot import Snapshot
 
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
@@ -45,7 +45,8 @@ class _Part(NamedTuple):
 
 
 class LoraAdapter:
-    """The adapter of a loaded base. `config`: its settings. `nbytes`: of its matrices. Call `load` before `attach`."""
+    """The adapter of a loaded base. `config`: its settings. `nbytes`: bytes of its matrices. Call `load` before
+    `attach`."""
 
     def __init__(self, library: Library, model: ResidentModel, config: AdapterConfig) -> None:
         """Raises EngineError for a library that knows no adapters."""
@@ -90,12 +91,12 @@ class LoraAdapter:
     def _parts(self, version: Snapshot) -> Iterator[_Part]:
         dtypes = {entry.name: (entry.dtype, entry.shape) for entry in version.tensors}
         for module, (name, _) in self._modules.items():
-            for ending, llama_ending in ((INNER, "lora_a"), (OUTER, "lora_b")):
+            for ending, llama_ending in ((INNER_SUFFIX, "lora_a"), (OUTER_SUFFIX, "lora_b")):
                 own = f"{PREFIX}{module}{ending}"
                 dtype, shape = dtypes[own]
                 values = floats_of(version.bits(own), dtype).reshape(shape)
                 rows = self._model.architecture.source(name, (f"{module}.weight",)).rows
-                if ending == OUTER and rows is not None:
+                if ending == OUTER_SUFFIX and rows is not None:
                     values = values[rows]
                 yield _Part(f"{name}.{llama_ending}", np.ascontiguousarray(values))
 

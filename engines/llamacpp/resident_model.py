@@ -5,8 +5,8 @@ Rules
    Matrices have the engine's type, all else is float32, as llama.cpp's operations want it. With the type "blocks" a
    matrix of a quantised base has the blocks that it is stored in, and other matrices are bfloat16.
 2. A tensor that is foreign, missing or of another shape than config.json says refuses the model.
-3. A change writes the elements that differ. Where more than 1 in `DENSE` of a tensor differ, the tensor is written
-   whole. Memory of a GPU is written in ranges of whole rows.
+3. A change writes the elements that differ. Where more than 1 in `DENSE_ELEMENTS_PER_CHANGE` of a tensor differ, the
+   tensor is written whole. Memory of a GPU is written in ranges of whole rows.
 4. The memory that the weights take is compared with what the device has free before they are loaded.
 """
 
@@ -31,10 +31,10 @@ from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.lora.block_formats import BLOCK, BLOCK_BYTES, BlockFormat
 
-DENSE: Final = 64
-PIECE: Final = 1 << 18
+DENSE_ELEMENTS_PER_CHANGE: Final = 64
+PIECE_ELEMENTS: Final = 1 << 18
 """Elements that are cast and written at a time: 1 MiB of float32 stays in a cache."""
-GAP: Final = 1 << 16
+MOST_GAP_BYTES: Final = 1 << 16
 """Ranges that lie at most so many bytes apart are written as one: a transfer costs as much as so many bytes."""
 
 
@@ -82,8 +82,8 @@ class _Target(NamedTuple):
 
 
 class ResidentModel:
-    """`pointer`: llama_model. `nbytes`: of all its tensors. `parameters`: their number, tied ones once. `handle`: of
-    the device, None: the CPU. Raises EngineError, BadSnapshot. Call `close` to free it."""
+    """`pointer`: llama_model. `nbytes`: bytes of all its tensors. `parameters`: their number, tied ones once. `handle`:
+    handle of the device, None: the CPU. Raises EngineError, BadSnapshot. Call `close` to free it."""
 
     def __init__(
         self,
@@ -115,10 +115,10 @@ class ResidentModel:
         cannot hold; some changes are then written."""
         for change in changes:
             for target in self._targets[snapshot.aliases.get(change.tensor.name, change.tensor.name)]:
-                if len(change.index) * DENSE > change.tensor.elements:
+                if len(change.index) * DENSE_ELEMENTS_PER_CHANGE > change.tensor.elements:
                     self._write(target, snapshot, 0, target.entry.shape[0])
                 elif target.memory is not None:
-                    target.memory[_moved(target, change.index)] = cast(
+                    target.memory[_moved_index(target, change.index)] = cast(
                         change.bits, change.tensor.dtype, target.stored, change.tensor.name
                     )
                 else:
@@ -251,7 +251,7 @@ class ResidentModel:
     def _write(self, target: _Target, snapshot: WeightSource, first: int, last: int) -> None:
         """Write llama.cpp's rows from `first` up to `last`."""
         bits, width = self._rows_of(target, snapshot), target.width
-        rows = max(1, PIECE // width)
+        rows = max(1, PIECE_ELEMENTS // width)
         for start in range(first, last, rows):
             end = min(last, start + rows)
             piece = bits[start:end] if target.rows is None else bits[target.rows[start:end]]
@@ -300,7 +300,7 @@ def _check(architecture: Architecture, snapshot: WeightSource) -> None:
             )
 
 
-def _moved(target: _Target, index: NDArray[np.int64]) -> NDArray[np.int64]:
+def _moved_index(target: _Target, index: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return where llama.cpp has the elements at `index`."""
     if target.place is None:
         return index
@@ -310,8 +310,8 @@ def _moved(target: _Target, index: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _ranges(target: _Target, index: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of llama.cpp's rows that contain the elements at `index` (rule 3)."""
-    rows = np.unique(_moved(target, index) // target.width)
-    near = max(1, GAP // target.row_bytes)
+    rows = np.unique(_moved_index(target, index) // target.width)
+    near = max(1, MOST_GAP_BYTES // target.row_bytes)
     cuts = np.flatnonzero(np.diff(rows) > near) + 1
     for part in np.split(rows, cuts):
         yield int(part[0]), int(part[-1]) + 1

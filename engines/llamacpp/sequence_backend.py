@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken
 from echo2.engines.batch.row_limit import Memory
-from echo2.engines.llamacpp.sequences import PART, Fed, Sequences
+from echo2.engines.llamacpp.sequences import MOST_BATCH_TOKENS, Fed, Sequences
 from echo2.engines.sampling import sampling_numpy
 
 Floats = NDArray[np.float32]
@@ -25,8 +25,8 @@ ROW_ARRAYS: Final = 4
 
 
 class KeptPrompt:
-    """A prompt whose first `length` tokens are computed into `sequence`. `logits`: after the last of them. `shared`:
-    whether a row goes on in this sequence."""
+    """A prompt whose first `length` tokens are computed into `sequence`. `logits`: logits after the last of them.
+    `shared`: whether a row goes on in this sequence."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -61,8 +61,8 @@ class SequenceBackend:
 
     def extend(self, prompt: KeptPrompt, tokens: Sequence[int]) -> None:
         """See `Backend.extend`."""
-        for start in range(0, len(tokens), PART):
-            part = tokens[start : start + PART]
+        for start in range(0, len(tokens), MOST_BATCH_TOKENS):
+            part = tokens[start : start + MOST_BATCH_TOKENS]
             logits = self._sequences.feed(
                 [
                     Fed(token, prompt.length + number, prompt.sequence, wanted=number == len(part) - 1)

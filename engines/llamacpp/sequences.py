@@ -24,10 +24,10 @@ from echo2.engines.llamacpp.library import INSTALL, TokenBatch
 from echo2.engines.llamacpp.resident_model import ResidentModel
 
 HOLE: Final = 12
-UNIT: Final = 256
+BUFFER_UNIT_TOKENS: Final = 256
 """Tokens by which a sequence's buffer grows: llama.cpp's own unit."""
-FEWEST: Final = 16
-PART: Final = 512
+FEWEST_SEQUENCES: Final = 16
+MOST_BATCH_TOKENS: Final = 512
 """Most tokens that are computed at once."""
 _STATE_HEAD: Final = 12
 """Bytes at the beginning of a state, of which 4 are the number of sequences."""
@@ -78,7 +78,7 @@ class Sequences:
         if number >= self._most:
             raise OutOfMemory(f"llama.cpp computes at most {self._most} sequences at once")
         if number >= self.sequences:
-            self._grow(min(self._most, max(FEWEST, 2 * self.sequences)), max(UNIT, self.length))
+            self._grow(min(self._most, max(FEWEST_SEQUENCES, 2 * self.sequences)), max(BUFFER_UNIT_TOKENS, self.length))
         self._cut(number, 0)
         self._lengths[number] = 0
         return number
@@ -119,7 +119,7 @@ class Sequences:
         call. Raises `OutOfMemory`, EngineError."""
         longest = max(token.position for token in tokens) + 1
         if longest > self.length:
-            self._grow(self.sequences, max(2 * self.length, -(-longest // UNIT) * UNIT))
+            self._grow(self.sequences, max(2 * self.length, -(-longest // BUFFER_UNIT_TOKENS) * BUFFER_UNIT_TOKENS))
         for token in tokens:
             if token.sequence in self._lengths:
                 self._lengths[token.sequence] = token.position + 1
@@ -169,13 +169,13 @@ class Sequences:
     def _grow(self, sequences: int, length: int) -> None:
         """Move all sequences into a context with more room (rule 4)."""
         self._make_copies()
-        lengths, states = self._lengths, {number: self._saved(number, sequences) for number in self._lengths}
+        lengths, states = self._lengths, {number: self._saved_state(number, sequences) for number in self._lengths}
         self.reset()
         library = self._library
         kind = GGML_TYPES["float32" if self._dtype == "float32" else "float16"]
         params = builds.context_params(
-            library.llama_context_default_params(), library.layout, n_ctx=sequences * length, n_batch=PART,
-            n_ubatch=PART, n_seq_max=sequences, n_threads=self._threads, n_threads_batch=self._threads,
+            library.llama_context_default_params(), library.layout, n_ctx=sequences * length, n_batch=MOST_BATCH_TOKENS,
+            n_ubatch=MOST_BATCH_TOKENS, n_seq_max=sequences, n_threads=self._threads, n_threads_batch=self._threads,
             flash_attn_type=0 if self._dtype == "float32" else -1, type_k=kind, type_v=kind,
             offload_kqv=self._model.handle is not None, op_offload=self._model.handle is not None, kv_unified=False,
         )  # fmt: skip
@@ -196,7 +196,7 @@ class Sequences:
             self._decode([Fed(0, length, number, wanted=False)])
             self._cut(number, length)
 
-    def _saved(self, sequence: int, sequences: int) -> NDArray[np.uint8]:
+    def _saved_state(self, sequence: int, sequences: int) -> NDArray[np.uint8]:
         """Return a sequence's state for a context of `sequences`. Raises EngineError.
 
         llama.cpp writes the number of sequences into it and then, for each, how many tokens it has of this one: a

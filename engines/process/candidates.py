@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from echo2.engines.devices.devices import KINDS, SINGLE, Gpu, Inventory
+from echo2.engines.devices.devices import KINDS, SINGLE_DEVICE_KINDS, Gpu, Inventory
 from echo2.engines.engine import DTYPES, Dtype
 from echo2.engines.rate import Rate
 from echo2.runtime.figures import figure
@@ -33,7 +33,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """`device`: as engines.devices.devices names it. `hardware`: its name."""
+    """`device`: device as engines.devices.devices names it. `hardware`: its name."""
 
     engine: str
     dtype: Dtype
@@ -130,7 +130,7 @@ def _devices(sight: Sight) -> list[tuple[str, Gpu]]:
         usable = [(index, gpu) for index, gpu in enumerate(gpus) if not gpu.fault and not gpu.emulated]
         for name in dict.fromkeys(gpu.name for _, gpu in usable) if kind in sight.devices else []:
             index, gpu = max((one for one in usable if one[1].name == name), key=lambda one: (one[1].free, -one[0]))
-            chosen.append((kind if kind in SINGLE else f"{kind}:{index}", gpu))
+            chosen.append((kind if kind in SINGLE_DEVICE_KINDS else f"{kind}:{index}", gpu))
     if "cpu" in sight.devices and not sight.fault:
         chosen.append(("cpu", Gpu(name=sight.inventory.cpu)))
     return chosen

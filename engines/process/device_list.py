@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from echo2.engines.devices.devices import KINDS, SINGLE, Gpu, Inventory, NoDevice
+from echo2.engines.devices.devices import KINDS, SINGLE_DEVICE_KINDS, Gpu, Inventory, NoDevice
 
 if TYPE_CHECKING:
     from echo2.engines.process.candidates import Sight
@@ -22,18 +22,18 @@ PATTERN: Final = (
     r"^(auto|all|\d{1,2}(,\d{1,2})*"
     r"|(cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?)(,(cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?))*)$"
 )
-ALL: Final = "all"
+ALL_DEVICES: Final = "all"
 
 
-def numbered(spec: str) -> bool:
+def has_bare_numbers(spec: str) -> bool:
     """Tell whether a setting names GPUs without their kind, so that the engines must be asked what they see."""
-    return spec == ALL or re.fullmatch(r"\d+(,\d+)*", spec) is not None
+    return spec == ALL_DEVICES or re.fullmatch(r"\d+(,\d+)*", spec) is not None
 
 
 def device_list(spec: str) -> list[str]:
     """Return the devices of a setting that is not `numbered`. Raises NoDevice for a GPU that is named twice."""
     devices = spec.split(",")
-    whole = [one if one in ("auto", *SINGLE) or ":" in one else f"{one}:0" for one in devices]
+    whole = [one if one in ("auto", *SINGLE_DEVICE_KINDS) or ":" in one else f"{one}:0" for one in devices]
     twice = next((one for one in whole if one != "cpu" and whole.count(one) > 1), None)
     if twice is not None:
         raise NoDevice(f"--gpu {spec} names {twice} twice: an engine takes a whole GPU, name it once")
@@ -46,7 +46,7 @@ def numbered_devices(spec: str, sights: "Sequence[Sight]") -> list[str]:
         for sight in sights:
             gpus = sight.inventory.gpus.get(kind, []) if kind in sight.devices and kind != "cpu" else []
             if usable := [number for number, gpu in enumerate(gpus) if not gpu.fault and not gpu.emulated]:
-                numbers = usable if spec == ALL else [int(one) for one in spec.split(",")]
+                numbers = usable if spec == ALL_DEVICES else [int(one) for one in spec.split(",")]
                 return device_list(",".join(_device(spec, kind, number, gpus) for number in numbers))
     reasons = "; ".join(filter(None, (sight.fault or sight.inventory.unused for sight in sights)))
     raise NoDevice(f"--gpu {spec}: no GPU can be used here{f' ({reasons})' if reasons else ''}")
@@ -66,4 +66,4 @@ def _device(spec: str, kind: str, number: int, gpus: Sequence[Gpu]) -> str:
         raise NoDevice(f"--gpu {spec}: there is no GPU {number}, the engine sees {len(gpus)} {kind} devices")
     if gpus[number].fault:
         raise NoDevice(f"--gpu {spec}: GPU {number} ({gpus[number].name}) cannot be used: {gpus[number].fault}")
-    return kind if kind in SINGLE else f"{kind}:{number}"
+    return kind if kind in SINGLE_DEVICE_KINDS else f"{kind}:{number}"

@@ -10,8 +10,8 @@ Rules
       payload is decoded, checked and written meanwhile, and the engine only changes its memory then. There is one copy
       of the weights in memory all the time (docs/adr/0018-one-copy-of-the-weights.md).
    b. An engine that dies meanwhile comes back under the folder's version, and its groups are given back.
-3. An engine that cannot work is out: it is started again after growing pauses (`OUT`), while the others work. The node
-   ends with `EngineUnusable` only when every engine is out at the same time.
+3. An engine that cannot work is out: it is started again after growing pauses (`ENGINE_BACKOFF`), while the others
+   work. The node ends with `EngineUnusable` only when every engine is out at the same time.
 4. With one engine all this is that engine alone.
 """
 
@@ -36,7 +36,7 @@ from echo2.weights.journaled import Rolling
 
 STEPS_KEPT: Final = 16
 """Steps of the folder that a slower engine can catch up with; one further behind loads the weights anew."""
-OUT: Final = Backoff(5.0, 300.0)
+ENGINE_BACKOFF: Final = Backoff(5.0, 300.0)
 """Seconds until an engine that is out is started again."""
 
 _log = structlog.get_logger("node")
@@ -54,7 +54,7 @@ class EngineFleet:
     greeting. It offers what node/versions and node/connectivity need of a `VersionedEngine`."""
 
     def __init__(self, engines: Sequence[VersionedEngine]) -> None:
-        """`engines`: at least one."""
+        """`engines`: engines at least one."""
         self.engines = list(engines)
         self.on_corrupt: Callable[[LoadedVersion], None] = lambda version: None
         self.out: dict[VersionedEngine, str] = {}
@@ -175,15 +175,15 @@ class EngineFleet:
                 failures = 0
             except (EngineUnusable, ChildError) as error:
                 failures += 1
-                await self.fallen(engine, error, failures)
+                await self.await_restart(engine, error, failures)
 
-    async def fallen(self, engine: VersionedEngine, error: Exception, failures: int) -> None:
+    async def await_restart(self, engine: VersionedEngine, error: Exception, failures: int) -> None:
         """Note that an engine is out, and wait until it may be started again. Raises `error` if all are out."""
         self._drop_out(engine, error)
-        pause = OUT.delay(failures)
+        pause = ENGINE_BACKOFF.delay(failures)
         _log.error("an engine is out, the others go on", reason=self.out[engine], seconds=round(pause, 1))
         await asyncio.sleep(pause)
-        engine.restarts.worked()
+        engine.restarts.on_work()
         self.out.pop(engine, None)
 
     def _drop_out(self, engine: VersionedEngine, error: Exception) -> None:

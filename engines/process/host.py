@@ -16,10 +16,10 @@ from echo2.engines.devices.devices import Inventory, choose
 from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
 from echo2.engines.process.messages import (
     CALLS,
-    DEFERRED,
-    MOVES,
-    ROWS,
-    SAMPLED,
+    DEFERRED_CALLS,
+    ROWS_NOTICE,
+    SAMPLED_NOTICE,
+    VERSION_CALLS,
     EngineCall,
     GenerateCall,
     InventoryCall,
@@ -40,11 +40,11 @@ from echo2.runtime.hidden_folder import hide_named
 class EngineHost:
     """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
     `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
-    `notify`: called with the rows, as engines.process.messages says; `sampled`: with each turn that waits for its
-    answer. `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
+    `notify`: called with the rows, as engines.process.messages says; `sampled`: called with each turn that waits for
+    its answer. `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
 
-    calls: Mapping[str, Any] = {call.method: call for call in DEFERRED}
-    barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
+    calls: Mapping[str, Any] = {call.method: call for call in DEFERRED_CALLS}
+    barriers: Collection[str] = frozenset({"probe", *(call.method for call in VERSION_CALLS)})
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class EngineHost:
 
     def run(self, call: EngineCall[Any]) -> Any:
         """Run a call on the engine."""
-        answer = call.run(self._chosen())
+        answer = call.run(self._chosen_engine())
         self._tell()
         return answer
 
     @property
     def rows(self) -> EngineRows:
         """The rows of the engine."""
-        return self._chosen().rows
+        return self._chosen_engine().rows
 
     @property
     def under_way(self) -> Collection[int]:
@@ -100,11 +100,11 @@ class EngineHost:
     @property
     def idle(self) -> bool:
         """Whether all groups wait for answers to their turns."""
-        return not self._to_score and bool(self._groups) and self._chosen().idle
+        return not self._to_score and bool(self._groups) and self._chosen_engine().idle
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
         """Begin a group."""
-        engine = self._chosen()
+        engine = self._chosen_engine()
         if isinstance(body, ScoreCall):
             return self._to_score.put(id, body.group())
         engine.begin(id, body.job)
@@ -114,21 +114,21 @@ class EngineHost:
     def cancel(self, id: int) -> None:
         """End a group without an answer."""
         self._to_score.cancel(id)
-        self._chosen().cancel(id)
+        self._chosen_engine().cancel(id)
         self._groups.discard(id)
         self._tell()
 
     def step(self) -> Iterable[tuple[int, object]]:
         """Score a pass of groups, and take all others one token further."""
         if self._to_score:
-            for id, outcome in self._to_score.run_pass(self._chosen()):
+            for id, outcome in self._to_score.run_pass(self._chosen_engine()):
                 yield id, outcome if isinstance(outcome, Exception) else [PackedScore.of(score) for score in outcome]
         if self._groups:
             yield from self._generate()
 
     def _generate(self) -> Iterable[tuple[int, object]]:
         """Take all groups one token further. An error of the engine ends them all."""
-        engine = self._chosen()
+        engine = self._chosen_engine()
         try:
             ended = [(done.ticket, done.outcome) for done in engine.step()]
         except Exception as error:
@@ -139,7 +139,7 @@ class EngineHost:
         self._tell()
         return ended
 
-    def _chosen(self) -> Engine:
+    def _chosen_engine(self) -> Engine:
         if self._engine is None:
             raise EngineError("no engine is chosen yet: the first call must be probe")
         return self._engine
@@ -147,7 +147,7 @@ class EngineHost:
     def _tell(self) -> None:
         """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single
         rows end too often."""
-        for sampled_turn in self._chosen().turns():
+        for sampled_turn in self._chosen_engine().turns():
             self._sampled(sampled_turn)
         rows = self.rows
         state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self.under_way)))
@@ -173,7 +173,11 @@ def main(make: type[EngineHost] = EngineHost) -> None:
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
-    host = make(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine)
+    host = make(
+        lambda rows: pipe.notify(ROWS_NOTICE, rows),
+        lambda sampled_turn: pipe.notify(SAMPLED_NOTICE, sampled_turn),
+        confine,
+    )
     pipe.serve(host.handlers(), work=host)
 
 

@@ -1,8 +1,8 @@
 """The calls of an engine's process, parent -> child. Each call is one class: its name on the pipe, fields, type of
 answer, and `run`, which calls the engine. A new class here needs no other code: `engines.process.process` and
-`engines.process.host` handle all calls alike. `DEFERRED` are answered later: groups are generated together, in steps,
-and scored together, in passes; a caller that is cancelled takes its group back. `MOVES` wait until the groups begun
-before are done.
+`engines.process.host` handle all calls alike. `DEFERRED_CALLS` are answered later: groups are generated together, in
+steps, and scored together, in passes; a caller that is cancelled takes its group back. `VERSION_CALLS` wait until the
+groups begun before are done.
 
     inventory      InventoryCall     -> Inventory           needs no probe
     probe          ProbeCall         -> Probed              first: picks engine and device
@@ -45,8 +45,8 @@ class InventoryCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`engine`: a name of engines.registry, or auto. `device`: as engines.devices.devices.choose takes it. `dtype`: the
-    type that weights are computed with."""
+    """`engine`: a name of engines.registry, or auto. `device`: device as engines.devices.devices.choose takes it.
+    `dtype`: the type that weights are computed with."""
 
     engine: str = "auto"
     device: str = "auto"
@@ -54,10 +54,10 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`, `name`, `why`: as in engines.devices.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device
-    kind>", for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own. `dtypes`:
-    the types that the engine computes in, in the order of `engines.engine.DTYPES`. `builds`: of the engine and of the
-    libraries that it computes with."""
+    """`kind`, `name`, `why`: the same as in engines.devices.devices.ComputeDevice. `engine_class`:
+    "<engine>/<dtype>/<device kind>", for example transformers/float32/cpu: RunSpecs admit these, and each has a
+    Calibration of its own. `dtypes`: the types that the engine computes in, in the order of `engines.engine.DTYPES`.
+    `builds`: builds of the engine and of the libraries that it computes with."""
 
     kind: str
     name: str
@@ -127,8 +127,8 @@ class StepToCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
 
 class RateCall(EngineCall[Rate], frozen=True, kw_only=True):
-    """Measure the rate of generation while no group is under way. `model`: folder of tokenizer.json. `seconds`: of the
-    measurement."""
+    """Measure the rate of generation while no group is under way. `model`: folder of tokenizer.json. `seconds`: seconds
+    of the measurement."""
 
     method: ClassVar[str] = "rate"
     answer: ClassVar[Any] = Rate
@@ -208,16 +208,16 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
 
 CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall)
 """Calls that are answered at once."""
-DEFERRED: Final = (GenerateCall, ScoreCall)
+DEFERRED_CALLS: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.process.host)."""
-MOVES: Final = (LoadCall, StepByCall, StepToCall)
+VERSION_CALLS: Final = (LoadCall, StepByCall, StepToCall)
 """Calls that change the weights loaded."""
-ROWS: Final = "rows"
-SAMPLED: Final = "sampled"
+ROWS_NOTICE: Final = "rows"
+SAMPLED_NOTICE: Final = "sampled"
 """The notifications' names."""
 
 
-def packed(samples: Sequence[Sample]) -> list[PackedSample]:
+def pack_samples(samples: Sequence[Sample]) -> list[PackedSample]:
     """Pack samples for the pipe."""
     return [
         PackedSample(

@@ -16,9 +16,9 @@ from echo2.engines.batch.row_limit import OWNERS_MOST
 from echo2.engines.devices.devices import Inventory
 from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampledTurn, SampleScore
 from echo2.engines.process.messages import (
-    MOVES,
-    ROWS,
-    SAMPLED,
+    ROWS_NOTICE,
+    SAMPLED_NOTICE,
+    VERSION_CALLS,
     AnswerCall,
     EngineCall,
     GenerateCall,
@@ -127,7 +127,7 @@ class EngineProcess(Child, EngineClient):
         self.on_rows: Callable[[EngineRows], None] | None = None
         self._turns: dict[bytes, Callable[[SampledTurn], object]] = {}
         """By name, the takers of the turns of served groups."""
-        self.events(self._told)
+        self.events(self._on_message)
 
     async def __aenter__(self) -> "EngineProcess":
         await self.start()
@@ -149,7 +149,7 @@ class EngineProcess(Child, EngineClient):
         """See `EngineClient`."""
         if isinstance(call, GenerateCall):
             self.rows = msgspec.structs.replace(self.rows, waiting=self.rows.waiting + len(call.job.seeds))
-        if not isinstance(call, MOVES):
+        if not isinstance(call, VERSION_CALLS):
             return await self._answer(call)
         self.loaded = None
         answer: Any = await self._answer(call)
@@ -191,12 +191,12 @@ class EngineProcess(Child, EngineClient):
         answer: A = await self.call(call.method, call, call.answer, withdraw=call.withdraw)
         return answer
 
-    def _told(self, method: str, body: bytes) -> None:
-        if method == ROWS:
+    def _on_message(self, method: str, body: bytes) -> None:
+        if method == ROWS_NOTICE:
             self.rows = msgspec.msgpack.decode(body, type=EngineRows)
             if self.on_rows is not None:
                 self.on_rows(self.rows)
-        elif method == SAMPLED:
+        elif method == SAMPLED_NOTICE:
             sampled_turn = msgspec.msgpack.decode(body, type=SampledTurn)
             if (taker := self._turns.get(sampled_turn.served)) is not None:
                 taker(sampled_turn)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample
 from echo2.engines.process.messages import EngineCall, Probed
 from echo2.engines.process.process import EngineClient, EngineProcess, Play
-from echo2.engines.registry import AUTO
+from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import Child, ChildDied
 
@@ -38,7 +38,7 @@ class Restarts:
         self.failures = 0 if lived > self._healthy else self.failures + 1
         return self._backoff.delay(self.failures, self._random.random())
 
-    def worked(self) -> None:
+    def on_work(self) -> None:
         """Reset the count of failures: the process did useful work."""
         self.failures = 0
 
@@ -76,7 +76,7 @@ class Supervisor(Generic[P]):
         try:
             return await call(process)
         except ChildDied as death:
-            self._lost(process, death)
+            self._on_loss(process, death)
             raise
 
     async def running(self) -> P:
@@ -93,7 +93,7 @@ class Supervisor(Generic[P]):
             try:
                 await self._prepare(process)
             except ChildDied as death:
-                self._lost(process, death)
+                self._on_loss(process, death)
                 raise
             return process
 
@@ -117,7 +117,7 @@ class Supervisor(Generic[P]):
     async def _prepare(self, process: P) -> None:
         """Make `process` ready for calls, if it is not; for subclasses."""
 
-    def _lost(self, process: P, death: ChildDied) -> None:
+    def _on_loss(self, process: P, death: ChildDied) -> None:
         if self._process is process:
             self._process = None
             self.deaths += 1
@@ -138,7 +138,7 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
         device: str = "auto",
         dtype: Dtype = "float32",
-        engine: str = AUTO,
+        engine: str = AUTO_ENGINE,
     ) -> None:
         super().__init__(make, restarts, clock=clock, on_death=on_death)
         self._device, self._engine = device, engine

@@ -3,8 +3,8 @@
 Rules
 1. A candidate that crashes, hangs or is refused loses itself alone: its process is killed, and its fault is a sentence.
 2. One candidate runs at a time: two would share a device or the CPU.
-3. A candidate gets `EACH` seconds, all together `WHOLE`: load, warm-up and measurement. Those that are left then were
-   not timed, and say so.
+3. A candidate gets `TRIAL_SECONDS` seconds, all together `ALL_TRIALS_SECONDS`: load, warm-up and measurement. Those
+   that are left then were not timed, and say so.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from echo2.engines.rate import Workload
 from echo2.engines.registry import EngineRow
 from echo2.runtime.child import ChildDied, ChildError
 
-SECONDS: Final = 5.0
+MEASURED_SECONDS: Final = 5.0
 """Seconds that are measured."""
-EACH: Final = 120.0
-WHOLE: Final = 300.0
-LOOK: Final = 60.0
+TRIAL_SECONDS: Final = 120.0
+ALL_TRIALS_SECONDS: Final = 300.0
+DEVICE_LIST_SECONDS: Final = 60.0
 """Seconds for an engine to list its devices."""
 
 Make = Callable[[], EngineProcess]
@@ -37,7 +37,7 @@ _FAULTS: Final = (ChildDied, ChildError, OSError, TimeoutError)
 async def sights(make: Make, engines: Sequence[str], *, alone: bool = False) -> list[Sight]:
     """Return what each engine of these names that is installed here sees. `alone`: the machine has no GPU, so that none
     need be asked."""
-    rows = [registry.choose(name) for name in engines if name in registry.installed()]
+    rows = [registry.choose(name) for name in engines if name in registry.installed_engines()]
     if alone:
         return [_of(row, Inventory(cpu=cpu_name())) for row in rows]
     return [await _sight(make, row) for row in rows]
@@ -50,10 +50,10 @@ def _of(row: EngineRow, inventory: Inventory, fault: str = "") -> Sight:
 async def _sight(make: Make, row: EngineRow) -> Sight:
     inventory, fault = Inventory(cpu=""), ""
     try:
-        async with _process(make, LOOK) as process:
+        async with _process(make, DEVICE_LIST_SECONDS) as process:
             inventory = await process.inventory(row.name)
     except _FAULTS as error:
-        fault = _told(error, LOOK)
+        fault = _fault_text(error, DEVICE_LIST_SECONDS)
     return _of(row, inventory, fault)
 
 
@@ -62,15 +62,15 @@ async def run_trials(
 ) -> list[Trial]:
     """Return the trial of each candidate, in order. `weights`: a snapshot, or a folder of weights.journaled, which
     nobody steps meanwhile. `every`: time the CPU even if a GPU works."""
-    until, trials = time.monotonic() + WHOLE, list[Trial]()
+    until, trials = time.monotonic() + ALL_TRIALS_SECONDS, list[Trial]()
     for one in candidates:
         left = until - time.monotonic()
         if one.kind == "cpu" and not every and _gpu_works(trials):
             trials.append(Trial(candidate=one, fault="not timed: a GPU works"))
-        elif left < 2 * SECONDS:
-            trials.append(Trial(candidate=one, fault=f"not timed: the others took {WHOLE:g} s"))
+        elif left < 2 * MEASURED_SECONDS:
+            trials.append(Trial(candidate=one, fault=f"not timed: the others took {ALL_TRIALS_SECONDS:g} s"))
         else:
-            trials.append(await _trial(make, one, model, weights, workload, min(EACH, left)))
+            trials.append(await _trial(make, one, model, weights, workload, min(TRIAL_SECONDS, left)))
     return trials
 
 
@@ -83,11 +83,11 @@ async def _trial(make: Make, one: Candidate, model: Path, weights: Path, workloa
         async with _process(make, patience) as process:
             await process.probe(one.device, one.dtype, engine=one.engine)
             await process.load(model, weights)
-            rate = await process.rate(model, workload, SECONDS)
+            rate = await process.rate(model, workload, MEASURED_SECONDS)
     except _FAULTS as error:
-        return Trial(candidate=one, fault=_told(error, patience))
+        return Trial(candidate=one, fault=_fault_text(error, patience))
     if not rate.tokens:
-        return Trial(candidate=one, fault=f"no token within {SECONDS:g} s")
+        return Trial(candidate=one, fault=f"no token within {MEASURED_SECONDS:g} s")
     return Trial(candidate=one, rate=rate)
 
 
@@ -103,7 +103,7 @@ async def _process(make: Make, patience: float) -> AsyncIterator[EngineProcess]:
             await process.stop(0.0)
 
 
-def _told(error: BaseException, patience: float) -> str:
+def _fault_text(error: BaseException, patience: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {patience:.0f} s"
     if isinstance(error, ChildError):

@@ -64,11 +64,11 @@ class VersionLock:
         self._closed = False
         self._wake()
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         """Wait until it is open."""
         await self._until(lambda: not self._closed)
 
-    async def unused(self) -> None:
+    async def wait_until_unused(self) -> None:
         """Wait until nothing is under way."""
         await self._until(lambda: not self._uses and not self._changing)
 

@@ -32,14 +32,14 @@ from echo2.engines.process.messages import Probed
 from echo2.engines.process.process import EngineProcess, Play
 from echo2.engines.process.supervisor import Restarts, SupervisedEngine
 from echo2.engines.process.version_lock import VersionLock
-from echo2.engines.registry import AUTO
+from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildDied, ChildError
 
 MOST_CRASHES: Final = 6
 MOST_OVERFLOWS: Final = 3
-RESTART: Final = Backoff(0.5, 60.0, jitter=0.5)
-_CORRUPT: Final = ("BadSnapshot", "StoreCorrupt", "FileNotFoundError")
+RESTART_BACKOFF: Final = Backoff(0.5, 60.0, jitter=0.5)
+_CORRUPT_WEIGHTS_ERRORS: Final = ("BadSnapshot", "StoreCorrupt", "FileNotFoundError")
 """Errors of a load that are faults of the weights."""
 
 _log = structlog.get_logger("node")
@@ -68,12 +68,12 @@ class VersionedEngine(SupervisedEngine):
     may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(
-        self, make: Callable[[], EngineProcess], *, device: str = "auto", engine: str = AUTO, seed: int
+        self, make: Callable[[], EngineProcess], *, device: str = "auto", engine: str = AUTO_ENGINE, seed: int
     ) -> None:
-        """`device`: as engines.devices.devices chooses it. `engine`: a name of engines.registry, or auto. `seed`: of
-        the pauses."""
-        restarts = Restarts(RESTART, seed=seed)
-        super().__init__(make, restarts, on_death=self._died, device=device, engine=engine)
+        """`device`: device as engines.devices.devices chooses it. `engine`: a name of engines.registry, or auto.
+        `seed`: seed of the pauses."""
+        restarts = Restarts(RESTART_BACKOFF, seed=seed)
+        super().__init__(make, restarts, on_death=self._on_death, device=device, engine=engine)
         self.model: Path | None = None
         self.context: int | None = None
         self.current: LoadedVersion | None = None
@@ -138,7 +138,7 @@ class VersionedEngine(SupervisedEngine):
         while self.current is not None and self.current.root != to.root:
             try:
                 await self.step_by(payload, to.root, keep=self.keep)
-                self.restarts.worked()
+                self.restarts.on_work()
                 self.current = to
             except ChildDied:
                 await self.recover()
@@ -163,13 +163,13 @@ class VersionedEngine(SupervisedEngine):
 
     async def generate(self, job: Job) -> list[Sample]:
         """Generate a group, within a block. Raises `ChildDied` after a crash (see `recover`); rule 5 holds."""
-        return await self._generated(super().generate(job))
+        return await self._generate_group(super().generate(job))
 
     async def generate_served(self, job: Job, play: Play) -> list[Sample]:
         """Generate a served group, within a block, as `generate` does."""
-        return await self._generated(super().generate_served(job, play))
+        return await self._generate_group(super().generate_served(job, play))
 
-    async def _generated(self, group: Awaitable[list[Sample]]) -> list[Sample]:
+    async def _generate_group(self, group: Awaitable[list[Sample]]) -> list[Sample]:
         try:
             samples = await group
         except ChildError as error:
@@ -180,7 +180,7 @@ class VersionedEngine(SupervisedEngine):
                     raise EngineUnusable(why) from error
             raise
         self._overflows = 0
-        self.restarts.worked()
+        self.restarts.on_work()
         return samples
 
     async def recover(self) -> None:
@@ -191,8 +191,8 @@ class VersionedEngine(SupervisedEngine):
     async def _recover(self) -> None:
         while True:
             await self.rest_of_pause()
-            await self._lock.opened()
-            if not await self._chosen():
+            await self._lock.wait_until_open()
+            if not await self._choose_engine():
                 continue
             await self.start()
             if self.loaded is not None or self.current is None or self.model is None:
@@ -203,7 +203,7 @@ class VersionedEngine(SupervisedEngine):
             except ChildDied:
                 continue
             except ChildError as error:
-                if error.kind not in _CORRUPT:
+                if error.kind not in _CORRUPT_WEIGHTS_ERRORS:
                     version = (self._target or self.current).version
                     why = f"the engine cannot load version {version}: {error.message}"
                     raise EngineUnusable(why) from error
@@ -230,14 +230,14 @@ class VersionedEngine(SupervisedEngine):
         """Undo `settle`: compute with what a start without a choice takes, until `chooser` is called."""
         self.place(engine, device, "float32")
         self.chosen = False
-        self.restarts.worked()
+        self.restarts.on_work()
 
     @property
     def choosing(self) -> bool:
         """Whether candidates are being timed: no process of this engine may run."""
         return self._choosing is not None
 
-    async def _chosen(self) -> bool:
+    async def _choose_engine(self) -> bool:
         """Call `chooser` where it is time for it (rule 6); return False if a rest cancelled it."""
         if self.chooser is None or self.current is None or self.model is None:
             return True
@@ -263,7 +263,7 @@ class VersionedEngine(SupervisedEngine):
         self._lock.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self._lock.unused()
+                await self._lock.wait_until_unused()
         await self.stop()
 
     def wake(self) -> None:
@@ -287,7 +287,7 @@ class VersionedEngine(SupervisedEngine):
         if self._process is not None:
             self._process.loaded = None
 
-    def _died(self, death: ChildDied, pause: float) -> None:
+    def _on_death(self, death: ChildDied, pause: float) -> None:
         self._death = str(death)
         if self.restarts.failures <= MOST_CRASHES:
             _log.error("engine died, restarting", error=str(death), seconds=round(pause, 1))

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from echo2.engines.sampling import sampling_numpy
 
-HASHED: Final = 2**15
+HASHED_WORDS: Final = 2**15
 """Words that are hashed at a time on a CPU: 256 KB, and as much room."""
-GOLDEN: Final = 0x9E3779B97F4A7C15
-MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-"""Shift and factor of the first two rounds; the third one shifts by `LAST`."""
-LAST: Final = 31
+GOLDEN_RATIO: Final = 0x9E3779B97F4A7C15
+MIX_ROUNDS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Shift and factor of the first two rounds; the third one shifts by `LAST_SHIFT`."""
+LAST_SHIFT: Final = 31
 _LOW_31: Final = 0x7FFFFFFF
 _LOW_16: Final = 0xFFFF
-_LEAST: Final = -(1 << 31)
+_LEAST_INT32: Final = -(1 << 31)
 
 _memory = threading.local()
 
@@ -56,7 +56,7 @@ def bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
 def _by_numpy(steps: Tensor, key: Tensor, x: Tensor, shifted: Tensor) -> None:
     """Write the words to `x` (rule 1). `shifted`: room of its size."""
     increments, keys, words, room = (part.numpy().view(np.uint64) for part in (steps, key, x, shifted))
-    rows = max(1, HASHED // x.shape[1])
+    rows = max(1, HASHED_WORDS // x.shape[1])
     for start in range(0, len(keys), rows):
         part = slice(start, start + rows)
         sampling_numpy.hash_words(increments, keys[part, None], words[part], room[part])
@@ -65,52 +65,52 @@ def _by_numpy(steps: Tensor, key: Tensor, x: Tensor, shifted: Tensor) -> None:
 def _in_words(steps: Tensor, key: Tensor, x: Tensor, shifted: Tensor) -> None:
     """Write the words to `x` (rule 2). PyTorch shifts with the sign, hence the masks."""
     torch.add(steps, key[:, None], out=x)
-    for shift, factor in MIX:
+    for shift, factor in MIX_ROUNDS:
         torch.bitwise_right_shift(x, shift, out=shifted).bitwise_and_((1 << (64 - shift)) - 1)
-        x.bitwise_xor_(shifted).mul_(_signed(factor, 64))
-    torch.bitwise_right_shift(x, LAST, out=shifted).bitwise_and_((1 << (64 - LAST)) - 1)
+        x.bitwise_xor_(shifted).mul_(_signed_word(factor, 64))
+    torch.bitwise_right_shift(x, LAST_SHIFT, out=shifted).bitwise_and_((1 << (64 - LAST_SHIFT)) - 1)
     x.bitwise_xor_(shifted).bitwise_and_(_LOW_31 << 32 | _LOW_31)
 
 
 def _in_halves(steps: Tensor, key: Tensor, out: Tensor) -> None:
     """Write the words to `out`, [R, W, low and high] (rule 3). `steps`: [2, W]."""
     low = steps[0] + key[:, :1]
-    carry = low.bitwise_xor(_LEAST) < key[:, :1].bitwise_xor(_LEAST)  # unsigned: the sum wrapped around
+    carry = low.bitwise_xor(_LEAST_INT32) < key[:, :1].bitwise_xor(_LEAST_INT32)  # unsigned: the sum wrapped around
     high = steps[1] + key[:, 1:] + carry.to(torch.int32)
-    for shift, factor in MIX:
-        low, high = _times(*_mixed(low, high, shift), factor)
-    low, high = _mixed(low, high, LAST)
+    for shift, factor in MIX_ROUNDS:
+        low, high = _times(*_xor_shifted(low, high, shift), factor)
+    low, high = _xor_shifted(low, high, LAST_SHIFT)
     out[:, 0::2], out[:, 1::2] = low & _LOW_31, high & _LOW_31
 
 
-def _mixed(low: Tensor, high: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+def _xor_shifted(low: Tensor, high: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     """Return x ^ (x >> shift) of a 64-bit number in halves."""
-    return low ^ (_shifted(low, shift) | (high << (32 - shift))), high ^ _shifted(high, shift)
+    return low ^ (_shift_right(low, shift) | (high << (32 - shift))), high ^ _shift_right(high, shift)
 
 
 def _times(low: Tensor, high: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     """Return the product modulo 2^64. Each partial product of 16 bits fits into 32 without a sign."""
-    factor_low, factor_high = _signed(factor & 0xFFFFFFFF, 32), _signed(factor >> 32, 32)
-    a, b = low & _LOW_16, _shifted(low, 16)
+    factor_low, factor_high = _signed_word(factor & 0xFFFFFFFF, 32), _signed_word(factor >> 32, 32)
+    a, b = low & _LOW_16, _shift_right(low, 16)
     c, d = factor & _LOW_16, factor >> 16 & _LOW_16
     ac, ad, bc = a * c, a * d, b * c
-    middle = _shifted(ac, 16) + (ad & _LOW_16) + (bc & _LOW_16)
-    above = b * d + _shifted(ad, 16) + _shifted(bc, 16) + _shifted(middle, 16)
+    middle = _shift_right(ac, 16) + (ad & _LOW_16) + (bc & _LOW_16)
+    above = b * d + _shift_right(ad, 16) + _shift_right(bc, 16) + _shift_right(middle, 16)
     return low * factor_low, above + low * factor_high + high * factor_low
 
 
-def _shifted(x: Tensor, shift: int) -> Tensor:
+def _shift_right(x: Tensor, shift: int) -> Tensor:
     """Shift 32 bits to the right, without the sign."""
     return (x >> shift) & ((1 << (32 - shift)) - 1)
 
 
-def _signed(word: int, size: int) -> int:
+def _signed_word(word: int, size: int) -> int:
     return word - (1 << size) if word >> (size - 1) else word
 
 
 @lru_cache(maxsize=8)
 def _increments(words: int, device: torch.device) -> Tensor:
-    return (torch.arange(1, words + 1, dtype=torch.int64) * _signed(GOLDEN, 64)).to(device)
+    return (torch.arange(1, words + 1, dtype=torch.int64) * _signed_word(GOLDEN_RATIO, 64)).to(device)
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to min
 computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
 
 Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w is an upper bound of exp(logit) / E, by which tokens rank.
-Logarithms are computed only where the bound reaches the best score found less `GAP_MOST`: about three tokens per row,
+Logarithms are computed only where the bound reaches the best score found less `GAP_MOST` of about three tokens per row,
 with the same result. engines.sampling.noise_bits computes the integers.
 """
 
@@ -34,8 +34,8 @@ if sys.byteorder != "little":
 
 W_MAX = 1 - 2.0**-24
 # Relative margin above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < 1000.
-_SLACK = 1e-3
-_REACH = (1 - _SLACK) * math.exp(-GAP_MOST)
+_ROUNDING_SLACK = 1e-3
+_GUMBEL_REACH = (1 - _ROUNDING_SLACK) * math.exp(-GAP_MOST)
 BLOCK = 2**19
 """Values that `margin` processes at a time on a CPU: four arrays of 2 MB each stay in its caches."""
 
@@ -109,7 +109,7 @@ def _rivals(
     bound = spare.div_(halves)  # exp(logit) / w, less its factor of 2^31
     first = _argmax(bound)
     best = _at(bound, first) * _at(halves, first) / -torch.log1p(-_w(_at(halves, first)))
-    row, column = _reaching(bound, best * (_REACH * 2.0**-31))
+    row, column = _reaching(bound, best * (_GUMBEL_REACH * 2.0**-31))
     score = logits[row, column] + _gumbel(_w(halves[row, column]))
     own = _at(logits, tokens) + _gumbel(_w(_at(halves, tokens)))
     return row + start, column, score, own, logprobs

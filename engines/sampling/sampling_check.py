@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from echo2.engines.engine import EngineError
 from echo2.engines.sampling import sampling_reference
 
-MARGIN: Final = 2e-3
+MARGIN_NATS: Final = 2e-3
 """Nats: the rounding of log-probabilities on their path here. An honest choice never loses by more."""
 ALTERNATIVES: Final = 8
 """Alternatives that are requested per token."""
@@ -28,7 +28,7 @@ class ToldToken(NamedTuple):
     alternatives: Mapping[int, float]
 
 
-def missed(told: ToldToken, seed: bytes, number: int) -> float:
+def missed_nats(told: ToldToken, seed: bytes, number: int) -> float:
     """Return by how many nats an alternative beats the token; 0 where none does. `number`: the token's within its
     rollout."""
     key = sampling_reference.key(seed, number)
@@ -42,8 +42,8 @@ def check(told: Sequence[ToldToken], seed: bytes, first: int, greedy: bool = Fal
         if not math.isfinite(one.logprob) or any(map(math.isnan, one.alternatives.values())):  # NaN beats nothing
             raise EngineError("the weights give log-probabilities that are not finite")
         by = max([0.0, *(value - one.logprob for value in one.alternatives.values())])
-        by = by if greedy else missed(one, seed, number)
-        if by > MARGIN:
+        by = by if greedy else missed_nats(one, seed, number)
+        if by > MARGIN_NATS:
             raise EngineError(
                 f"the choice of token {number} does not follow the run's sampling rule: another token is ahead by "
                 f"{by:.3g}"

@@ -24,14 +24,14 @@ if sys.byteorder != "little":
 Floats = NDArray[np.float32]
 Words = NDArray[np.uint64]
 
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_RATIO: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 _LOW_31: Final = np.uint64(0x7FFFFFFF_7FFFFFFF)
 _W_MAX: Final = np.float32(1 - 2.0**-24)
-_SLACK: Final = np.float32(1 - 1e-3)
-"""Above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < `_LARGE`."""
-_LARGE: Final = 1000.0
+_ROUNDING_SLACK: Final = np.float32(1 - 1e-3)
+"""Above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < `_LARGE_LOGIT`."""
+_LARGE_LOGIT: Final = 1000.0
 
 _memory = threading.local()
 
@@ -81,13 +81,13 @@ def _choose(row: Floats, key: np.uint64) -> tuple[int, np.float32]:
     room = _buffers(len(row))
     top, total = _softmax(row, room.weights)
     w = _noise(key, room)
-    if not abs(top) < _LARGE:
+    if not abs(top) < _LARGE_LOGIT:
         token = int((row + _gumbel(w)).argmax())
         return token, _logprob(row[token], top, total)
     bound = np.divide(room.weights, w, out=room.weights)
     first = bound.argmax()
     best = bound[first] * w[first] / -np.log1p(-w[first])
-    able = np.flatnonzero(bound >= best * _SLACK)
+    able = np.flatnonzero(bound >= best * _ROUNDING_SLACK)
     token = int(able[(row[able] + _gumbel(w[able])).argmax()])
     return token, _logprob(row[token], top, total)
 
@@ -135,7 +135,7 @@ def _buffers(vocabulary: int) -> _Buffers:
     room: Any = getattr(_memory, "room", None)
     if room is None or len(room.w) != vocabulary:
         words = (vocabulary + 1) // 2
-        steps = np.arange(1, words + 1, dtype=np.uint64) * _GOLDEN
+        steps = np.arange(1, words + 1, dtype=np.uint64) * _GOLDEN_RATIO
         spare, shifted = np.empty(words, np.uint64), np.empty(words, np.uint64)
         w, weights = np.empty(vocabulary, np.float32), np.empty(vocabulary, np.float32)
         room = _memory.room = _Buffers(steps, spare, shifted, w, weights)

@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Sequence
 
-_MASK = (1 << 64) - 1
+_MASK_64 = (1 << 64) - 1
 
 
 def key(seed: bytes, position: int) -> int:
@@ -20,9 +20,9 @@ def key(seed: bytes, position: int) -> int:
 
 def word(key: int, index: int) -> int:
     """Return output `index` (u64) of splitmix64 started at `key`."""
-    x = (key + (index + 1) * 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    x = (key + (index + 1) * 0x9E3779B97F4A7C15) & _MASK_64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
     return x ^ (x >> 31)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from echo2.engines.engine import EngineError
-from echo2.engines.server.http_client import PATIENCE, HttpClient
+from echo2.engines.server.http_client import ANSWER_SECONDS, HttpClient
 from echo2.engines.server.variables import KEY, VARIABLE
 
 
@@ -13,7 +13,7 @@ def missing() -> list[str]:
     return [] if os.environ.get(VARIABLE) else ["the setting server"]
 
 
-def client_of(environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE) -> HttpClient:
+def client_of(environ: Mapping[str, str] = os.environ, *, patience: float = ANSWER_SECONDS) -> HttpClient:
     """Make the client of the server that the environment names. `patience`: seconds for an answer. Raises
     EngineError."""
     address = environ.get(VARIABLE, "")

@@ -19,7 +19,7 @@ class LoggedToken(msgspec.Struct):
     logprob: float
     top_logprobs: list[Likely] = []
 
-    def told(self) -> ToldToken:
+    def as_told_token(self) -> ToldToken:
         """Return it as engines.sampling.sampling_check takes it."""
         return ToldToken(self.token_id, self.logprob, {one.token_id: one.logprob for one in self.top_logprobs})
 

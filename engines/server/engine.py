@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
-from echo2.engines.batch.checkpoint_patches import changed, whole
+from echo2.engines.batch.checkpoint_patches import patches_of_changes, whole
 from echo2.engines.batch.job_rollouts import JobRollouts
 from echo2.engines.batch.request_batch import RequestBatch
 from echo2.engines.batch.stepped_weights import SteppedWeights
@@ -37,14 +37,14 @@ class _Live(NamedTuple):
     rollouts: JobRollouts
     batch: RequestBatch
 
-    def loaded(self) -> Loaded:
+    def describe_loaded(self) -> Loaded:
         snapshot = self.weights.snapshot
-        return self.weights.loaded(sum(entry.elements for entry in snapshot.tensors), snapshot.nbytes)
+        return self.weights.describe_loaded(sum(entry.elements for entry in snapshot.tensors), snapshot.nbytes)
 
     def apply(self, changes: Iterable[Change]) -> None:
         snapshot = self.weights.snapshot
-        fitting = float16_range.checked(changes) if self.dtype == "float16" else changes
-        self.served.write(changed(fitting, snapshot), snapshot.root)
+        fitting = float16_range.check_changes(changes) if self.dtype == "float16" else changes
+        self.served.write(patches_of_changes(fitting, snapshot), snapshot.root)
         self.batch.root = snapshot.root
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class ServerEngine(BatchEngine[_Live]):
         served = ServedModel(self._client, settings, _vocabulary(model))
         served.write(whole(snapshot), snapshot.root, whole=True)
         rollouts = JobRollouts(model, served.vocabulary)
-        batch = RequestBatch(served, rollouts.begun, served.vocabulary, snapshot.root)
+        batch = RequestBatch(served, rollouts.begin_rollouts, served.vocabulary, snapshot.root)
         return _Live(served, self._dtype, weights, rollouts, batch)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:

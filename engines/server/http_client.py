@@ -22,11 +22,11 @@ import aiohttp
 from echo2.engines.engine import EngineError
 from echo2.runtime.printable import printable
 
-PATIENCE: Final = 300.0
+ANSWER_SECONDS: Final = 300.0
 """Seconds for an answer. A lease lives 900 s at most."""
 MOST_BYTES: Final = 1 << 20
 """Most bytes of an answer, unless the caller says another number."""
-_SHOWN: Final = 300
+_SHOWN_CHARACTERS: Final = 300
 """Characters of an answer that a sentence quotes."""
 
 
@@ -39,9 +39,9 @@ class ServerFault(EngineError):
 
 
 class HttpClient:
-    """`address`: as http://127.0.0.1:8000. `key`: sent as a bearer token; empty: none. `patience`: seconds."""
+    """`address`: address as http://127.0.0.1:8000. `key`: sent as a bearer token; empty: none. `patience`: seconds."""
 
-    def __init__(self, address: str, *, key: str = "", patience: float = PATIENCE) -> None:
+    def __init__(self, address: str, *, key: str = "", patience: float = ANSWER_SECONDS) -> None:
         self.address = address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.patience = patience
@@ -108,10 +108,10 @@ class HttpClient:
         except TimeoutError as error:
             raise ServerGone(f"the server {self.address} did not answer within {patience:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            why = shown(" ".join(str(error).split()) or type(error).__name__)
+            why = quotable_text(" ".join(str(error).split()) or type(error).__name__)
             raise ServerGone(f"the server {self.address} cannot be reached: {why}") from error
         if status != 200:
-            raise ServerFault(f"the server {self.address} answered {path} with {status}: {_quoted(content)}")
+            raise ServerFault(f"the server {self.address} answered {path} with {status}: {_quote_content(content)}")
         return _object(content, path)
 
 
@@ -128,17 +128,17 @@ def _object(content: bytes, path: str) -> dict[str, Any]:
     try:
         answer = json.loads(content) if content else {}
     except (ValueError, RecursionError) as error:
-        raise ServerFault(f"the server's answer to {path} is no JSON: {_quoted(content)}") from error
+        raise ServerFault(f"the server's answer to {path} is no JSON: {_quote_content(content)}") from error
     if not isinstance(answer, dict):
-        raise ServerFault(f"the server's answer to {path} is no JSON object: {_quoted(content)}")
+        raise ServerFault(f"the server's answer to {path} is no JSON object: {_quote_content(content)}")
     return answer
 
 
-def _quoted(content: bytes) -> str:
-    return shown(" ".join(content[: 4 * _SHOWN].decode(errors="replace").split())) or "nothing"
+def _quote_content(content: bytes) -> str:
+    return quotable_text(" ".join(content[: 4 * _SHOWN_CHARACTERS].decode(errors="replace").split())) or "nothing"
 
 
-def shown(text: str) -> str:
+def quotable_text(text: str) -> str:
     """Return the beginning of a server's text, as a sentence may quote it: control characters could rewrite the owner's
     terminal, and a lone surrogate cannot be printed."""
-    return printable(text[:_SHOWN])
+    return printable(text[:_SHOWN_CHARACTERS])

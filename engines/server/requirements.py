@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from echo2.engines.engine import Dtype, EngineError
 from echo2.engines.server.answers import ServerInfo, read
-from echo2.engines.server.http_client import HttpClient, ServerFault, ServerGone, shown
+from echo2.engines.server.http_client import HttpClient, ServerFault, ServerGone, quotable_text
 
 INFO: Final = "/server_info?config_format=json"
 GENERATE: Final = "/inference/v1/generate"
 PROCESSORS: Final = ("echo2.engines.vllm.noise_v1:SeededNoise", "echo2.engines.vllm.noise_v2:SeededNoiseV2")
-KNOWN: Final = (0, 32)
+KNOWN_VLLM_VERSION: Final = (0, 32)
 COMMAND: Final = (
     "VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --skip-tokenizer-init --enable-scale-out "
     "--load-format dummy --generation-config vllm --no-async-scheduling --logprobs-mode raw_logprobs "
@@ -42,8 +42,8 @@ class Requirement(NamedTuple):
 
 
 def examine(client: HttpClient, dtype: Dtype | None) -> list[Requirement]:
-    """Return all rows; those behind a server that cannot be used at all are left out. `dtype`: of the run; None: any.
-    Sends no weights."""
+    """Return all rows; those behind a server that cannot be used at all are left out. `dtype`: dtype of the run; None:
+    any. Sends no weights."""
     kind, version = _kind(client)
     rows = [kind]
     if not kind.remedy:
@@ -74,7 +74,7 @@ def _kind(client: HttpClient) -> tuple[Requirement, Requirement]:
     wanted = "a server of vLLM"
     try:
         named = client.get("/version").get("version", "")
-        version = shown(named) if isinstance(named, str) else ""
+        version = quotable_text(named) if isinstance(named, str) else ""
     except ServerGone as error:
         row = Requirement("server", str(error), wanted, "start it, or set its address: --server http://HOST:PORT")
         return row, row
@@ -82,7 +82,7 @@ def _kind(client: HttpClient) -> tuple[Requirement, Requirement]:
         row = Requirement("server", *_other(client, wanted))
         return row, row
     numbers = tuple(int("".join(filter(str.isdecimal, part))[:9] or 0) for part in version.split(".")[:2])
-    remedy = "" if numbers >= KNOWN else "pip install vllm==0.32.0 in the server's environment"
+    remedy = "" if numbers >= KNOWN_VLLM_VERSION else "pip install vllm==0.32.0 in the server's environment"
     row = Requirement("version", version[:40] or "none", "0.32 or newer", remedy)
     return Requirement("server", "vLLM", wanted), row
 
@@ -125,7 +125,7 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
     config = info.vllm_config
     model, transfer = config.model_config, config.weight_transfer_config
     loaded = next((name for name in model.logits_processors or () if name in PROCESSORS), "none of echo2's")
-    computed = shown(model.dtype.removeprefix("torch."))
+    computed = quotable_text(model.dtype.removeprefix("torch."))
     backend = transfer.backend if transfer is not None else "none"
     row = _row
     return [
@@ -145,4 +145,4 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
 
 
 def _row(name: str, actual: Any, wanted: str, met: Callable[[str], bool], remedy: str) -> Requirement:
-    return Requirement(name, shown(str(actual)), wanted, "" if met(str(actual)) else f"start it with {remedy}")
+    return Requirement(name, quotable_text(str(actual)), wanted, "" if met(str(actual)) else f"start it with {remedy}")

@@ -6,8 +6,8 @@ Rules
 2. The server tells the likeliest alternatives of each token, so the rule from seed to token is checked here, before a
    group is submitted (engines.sampling.sampling_check).
 3. After a change of weights cached prompts are dropped, and the server must name the new version. After a step that
-   changed at least `PERCEPTIBLE` weights the log-probabilities of a known prompt must be others too: else the server
-   computes with the old weights, whatever it says.
+   changed at least `PERCEPTIBLE_CHANGES` weights the log-probabilities of a known prompt must be others too: else the
+   server computes with the old weights, whatever it says.
 4. A change of weights is given up, as if the server were gone, after the client's patience and one second per
    `LEAST_RATE` bytes sent: a server that answers each part just in time would keep the engine for hours.
 """
@@ -27,24 +27,24 @@ from echo2.engines.engine import EngineError
 from echo2.engines.sampling import sampling_check
 from echo2.engines.sampling.sampling_check import ALTERNATIVES
 from echo2.engines.server.answers import Choice, ServerSettings, choice_of
-from echo2.engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, shown
+from echo2.engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, quotable_text
 from echo2.engines.server.requirements import GENERATE
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.weights.errors import BadSnapshot
 
 MOST_FAILURES: Final = 8
-PERCEPTIBLE: Final = 1000
-PART: Final = 16 << 20
+PERCEPTIBLE_CHANGES: Final = 1000
+PART_BYTES: Final = 16 << 20
 """Bytes of weights per request."""
 LEAST_RATE: Final = 4 << 20
 """Bytes of weights per second that a server takes at least."""
-WAIT: Final = 0.1
+ANSWER_WAIT_SECONDS: Final = 0.1
 """Seconds for which `advance` waits for an answer."""
-PROBE: Final = 8
+PROBE_TOKENS: Final = 8
 """Tokens of a probe."""
 MOST_ROWS: Final = 4096
 """Most rows at once, whatever a server says: each has a connection and an answer here."""
-TOLD: Final = 1024 * ALTERNATIVES
+MOST_ANSWER_BYTES_PER_TOKEN: Final = 1024 * ALTERNATIVES
 """Most bytes of an answer per token: each alternative takes some 150."""
 
 
@@ -71,10 +71,10 @@ class ServedModel:
         before, changed = self.probe(greedy=True), 0
         until = self._clock() + self.client.patience
         self.client.post("/start_weight_update")
-        for part in in_parts(patches, PART):
+        for part in in_parts(patches, PART_BYTES):
             changed += sum(len(patch.bits) for patch in part)
             until += sum(patch.nbytes for patch in part) / LEAST_RATE
-            self._send("/update_weights", {"update_info": {"patches": [_carried(patch) for patch in part]}}, until)
+            self._send("/update_weights", {"update_info": {"patches": [_wire_patch(patch) for patch in part]}}, until)
         self._send("/update_weights", {"update_info": {"whole": whole}}, until)
         self._send("/finish_weight_update", {"weight_version": root.hex()}, until)
         if self.client.post("/reset_prefix_cache").get("success") is not True:
@@ -82,17 +82,17 @@ class ServedModel:
         named = str(self.client.get("/weight_info").get("weight_version", ""))
         if named != root.hex():
             raise EngineError(
-                f"the server names the weights {shown(named[:16])}, not {root.hex()[:16]}, after they were sent"
+                f"the server names the weights {quotable_text(named[:16])}, not {root.hex()[:16]}, after they were sent"
             )
         after = self.probe(greedy=True)
-        if not whole and changed >= PERCEPTIBLE and _logprobs(before) == _logprobs(after):
+        if not whole and changed >= PERCEPTIBLE_CHANGES and _logprobs(before) == _logprobs(after):
             raise EngineError("the server still computes with the weights from before the change")
         self.probe(greedy=False)
 
     def probe(self, *, greedy: bool) -> Choice:
         """Ask for some tokens behind a known prompt, and check how they were chosen (rule 2). Raises EngineError."""
         tokens = [number % self.vocabulary for number in range(3, 16)]
-        request = TokenRequest(tokens, bytes(range(16)), 5, PROBE, (self.vocabulary - 1,), greedy)
+        request = TokenRequest(tokens, bytes(range(16)), 5, PROBE_TOKENS, (self.vocabulary - 1,), greedy)
         choice = choice_of(self.client.post(GENERATE, _body(request), most=_longest(request)), GENERATE)
         _check_choices(choice, request)
         return choice
@@ -116,7 +116,7 @@ class ServedModel:
     def advance(self) -> list[tuple[int, Completion | EngineError]]:
         """See `CompletionService.advance`. Raises ProgramLost (rule 1)."""
         ended: list[tuple[int, Completion | EngineError]] = []
-        for id in self._arrived():
+        for id in self._answered_requests():
             if id in self._pending:
                 request, future = self._pending.pop(id)
                 ended.append((id, self._outcome(request, future)))
@@ -126,10 +126,10 @@ class ServedModel:
         """See `CompletionService.limit`: the server's own, which queues what its memory cannot hold."""
         return max(1, min(MOST_ROWS, self._settings.scheduler_config.max_num_seqs))
 
-    def _arrived(self) -> list[int]:
+    def _answered_requests(self) -> list[int]:
         """Wait a moment for answers; return the requests that have one."""
         try:
-            arrived = [self._ended.get(timeout=WAIT)]
+            arrived = [self._ended.get(timeout=ANSWER_WAIT_SECONDS)]
         except queue.Empty:
             return []
         while not self._ended.empty():
@@ -175,7 +175,7 @@ def _body(request: TokenRequest) -> dict[str, Any]:
 
 def _longest(request: TokenRequest) -> int:
     """Return the most bytes of an answer."""
-    return MOST_BYTES + TOLD * request.most
+    return MOST_BYTES + MOST_ANSWER_BYTES_PER_TOKEN * request.most
 
 
 def _logprobs(choice: Choice) -> list[float]:
@@ -189,12 +189,12 @@ def _check_choices(choice: Choice, request: TokenRequest) -> None:
         raise EngineError(f"the answer has {len(logged)} log-probabilities for {len(choice.token_ids)} tokens")
     if [one.token_id for one in logged] != choice.token_ids:
         raise EngineError("the answer's log-probabilities are of other tokens than it has")
-    if any(len(one.told().alternatives) < 2 for one in logged):
+    if any(len(one.as_told_token().alternatives) < 2 for one in logged):
         raise EngineError("the answer tells no alternatives of its tokens: their choice cannot be checked")
-    sampling_check.check([one.told() for one in logged], request.seed, request.first, request.greedy)
+    sampling_check.check([one.as_told_token() for one in logged], request.seed, request.first, request.greedy)
 
 
-def _carried(patch: CheckpointPatch) -> dict[str, Any]:
+def _wire_patch(patch: CheckpointPatch) -> dict[str, Any]:
     positions = None if patch.positions is None else _text(patch.positions.astype("<i8").tobytes())
     values = _text(np.ascontiguousarray(patch.bits).tobytes())
     return {

@@ -27,22 +27,23 @@ from echo2.engines.sampling import sampling
 from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
-from echo2.engines.transformers.host_transfers import PINNED, download, upload
-from echo2.engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
+from echo2.engines.transformers.host_transfers import PINNED_DEVICE_KINDS, download, upload
+from echo2.engines.transformers.row_cache import FULL_ATTENTION, SLIDING_ATTENTION, RowCache, kinds
 
 LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
-_CLOSE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+_CLOSE_LOGITS_SHARE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
 _PAIRS: Final = 4
 NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
 """Texts of PyTorch's errors of a full processor or GPU."""
-_LOST: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
+_LOST_GPU_ERRORS: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
 """Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 
 
 class ComputedPrompt:
-    """A prompt, or the beginning of one. `cache`, `row`: its keys and values. `logits`: after its last token, [V]."""
+    """A prompt, or the beginning of one. `cache`, `row`: its keys and values. `logits`: logits after its last token,
+    [V]."""
 
     def __init__(self, cache: DynamicCache, row: int, length: int, logits: Tensor) -> None:
         self.cache, self.row, self.length, self.logits = cache, row, length, logits
@@ -61,9 +62,9 @@ class Decoder:
         self._kinds = kinds(self._config)
         self._dtype: torch.dtype = next(model.parameters()).dtype
         self._attention = AttentionSwitch(model) if half_attention.serves(model, device, self._dtype) else None
-        self.overlap = device.type in PINNED if overlap is None else overlap
+        self.overlap = device.type in PINNED_DEVICE_KINDS if overlap is None else overlap
         self.clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
-        unknown = set(self._kinds) - {FULL, SLIDING}
+        unknown = set(self._kinds) - {FULL_ATTENTION, SLIDING_ATTENTION}
         if unknown:
             raise EngineError(f"{type(model).__name__} has layers of {', '.join(sorted(unknown))}: use another model")
         self.reset()
@@ -90,7 +91,7 @@ class Decoder:
     def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[ComputedPrompt]]) -> Callable[[], Chosen]:
         """See `Backend.decode`."""
         with _computing():
-            logits = [self._decoded(rows)] if rows else []
+            logits = [self._next_logits(rows)] if rows else []
             if first:
                 self._place(first)
                 logits.append(torch.stack([one.prompt.logits for one in first]))
@@ -111,7 +112,7 @@ class Decoder:
         """See `Backend.park`."""
         with _computing():
             cache = DynamicCache()
-            for number, (keys, values) in enumerate(self._cache.copied(place, length)):
+            for number, (keys, values) in enumerate(self._cache.copy_place(place, length)):
                 cache.update(keys, values, number)
         return ComputedPrompt(cache, 0, length, torch.empty(0))
 
@@ -155,14 +156,14 @@ class Decoder:
             raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model")
 
     def _is_alike(self, number: int) -> bool:
-        """Tell whether a decode step of two rows agrees with plain passes. `number`: of the pair of rows."""
+        """Tell whether a decode step of two rows agrees with plain passes. `number`: number of the pair of rows."""
         # Special tokens, which often come first in a vocabulary, magnify rounding.
         first_token = 4099 + 6151 * number
         sequences = [[(7919 * n + first_token) % self._config.vocab_size for n in range(length)] for length in (4, 7)]
         first = [FirstToken(prompt, bytes(16), False) for prompt in self.prefill([each[:-1] for each in sequences])]
         self.decode([], first)
         with _computing():
-            decoded = self._decoded([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
+            decoded = self._next_logits([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
             whole = [self._model(torch.tensor([each], device=self._device)).logits[:, -1] for each in sequences]
         self.reset()
         if self._dtype == torch.float16 and not all(bool(one.isfinite().all()) for one in whole):
@@ -180,17 +181,17 @@ class Decoder:
         logits: Tensor = self._model.get_output_embeddings()(hidden)
         return logits.float()
 
-    def _decoded(self, rows: Sequence[NextToken]) -> Tensor:
+    def _next_logits(self, rows: Sequence[NextToken]) -> Tensor:
         """The logits after one more token of each row, [rows, V]."""
         self._cache.step([row.position for row in rows])
         self._lengths = [row.position + 1 for row in rows]
         masks = {
-            kind: self._cache.mask(self._dtype, self._config.sliding_window if kind == SLIDING else None)
+            kind: self._cache.mask(self._dtype, self._config.sliding_window if kind == SLIDING_ATTENTION else None)
             for kind in set(self._kinds)
         }
         with self._attention.to(half_attention.NAME) if self._attention else nullcontext():
             hidden = self._model.base_model(
-                self._fed(rows)[:, None],
+                self._fed_tokens(rows)[:, None],
                 attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
                 position_ids=self._cache.positions[:, None],
                 past_key_values=self._cache,
@@ -198,7 +199,7 @@ class Decoder:
             ).last_hidden_state
         return self._head(hidden[:, -1])
 
-    def _fed(self, rows: Sequence[NextToken]) -> Tensor:
+    def _fed_tokens(self, rows: Sequence[NextToken]) -> Tensor:
         known = [(place, row.token) for place, row in enumerate(rows) if row.token is not None]
         if len(known) == len(rows):
             return upload([token for _, token in known], self._device)
@@ -233,7 +234,7 @@ class Decoder:
 def _alike(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
     """Tell whether logits differ by rounding alone."""
     apart, spread = (one - other.float()).abs().mean(), other.float().std()
-    return bool(apart <= _CLOSE[dtype] * spread) or not bool(other.isfinite().all())
+    return bool(apart <= _CLOSE_LOGITS_SHARE[dtype] * spread) or not bool(other.isfinite().all())
 
 
 def _reading(tokens: Tensor, logprobs: Tensor) -> Callable[[], Chosen]:
@@ -255,6 +256,6 @@ def _computing() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in NO_MEMORY):
             raise OutOfMemory(str(error)) from error
-        if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST):
+        if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST_GPU_ERRORS):
             raise ProgramLost(f"the device failed: {str(error).partition(chr(10))[0]}") from error
         raise

@@ -54,13 +54,15 @@ class _Live(NamedTuple):
     batch: ContinuousBatch[ComputedPrompt]
     scorer: GroupScorer
 
-    def loaded(self) -> Loaded:
+    def describe_loaded(self) -> Loaded:
         parameters = list(self.model.parameters())
-        return self.weights.loaded(sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters))
+        return self.weights.describe_loaded(
+            sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters)
+        )
 
     def apply(self, changes: Iterable[Change]) -> None:
-        with _translated():
-            fitting = float16_range.checked(changes) if self.model.dtype == torch.float16 else changes
+        with _translate_errors():
+            fitting = float16_range.check_changes(changes) if self.model.dtype == torch.float16 else changes
             patch(self.model, fitting, self.weights.snapshot.aliases)
             packed_linear.forget(self.model)
 
@@ -80,7 +82,7 @@ class TransformersEngine(BatchEngine[_Live]):
 
     def build(self, model: Path, weights: SteppedWeights) -> _Live:
         """See `BatchEngine.build`."""
-        with _translated():
+        with _translate_errors():
             built = _build(model, self._dtype)
             _adapt(built, model)
             built.to(self._device)
@@ -92,7 +94,7 @@ class TransformersEngine(BatchEngine[_Live]):
             decoder.check()
             packed_linear.forget(built)
         rollouts = JobRollouts(model, built.config.vocab_size)
-        batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
+        batch = ContinuousBatch(decoder, rollouts.begin_rollouts, self._limit, decoder.clock)
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
     def decoder(self, model: Any) -> Decoder:
@@ -109,11 +111,11 @@ class TransformersEngine(BatchEngine[_Live]):
     @property
     def pass_tokens(self) -> int:
         """See `ScoresTogether.pass_tokens`."""
-        return self._loaded().scorer.pass_tokens
+        return self._live_model().scorer.pass_tokens
 
     def score_groups(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore] | Exception]:
         """See `ScoresTogether.score_groups`."""
-        return self._loaded().scorer.score(groups)
+        return self._live_model().scorer.score(groups)
 
 
 def create(device: str, dtype: Dtype) -> TransformersEngine:
@@ -146,7 +148,7 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
         if "/" in attention:  # a repository of compiled code
             raise ValueError(f"its attention is {attention!r}, which is code that comes with a model")
         auto: Any = AutoModelForCausalLM  # its methods carry no types
-        nbytes, room = _counted(auto, config, dtype), available_memory()
+        nbytes, room = _count_weight_bytes(auto, config, dtype), available_memory()
         if nbytes > room:
             raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
         model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
@@ -167,7 +169,7 @@ def _check_layers(stated: Any) -> None:
             raise ValueError(f"{layers:,} layers, more than {MOST_LAYERS:,}")
 
 
-def _counted(auto: Any, config: Any, dtype: torch.dtype) -> int:
+def _count_weight_bytes(auto: Any, config: Any, dtype: torch.dtype) -> int:
     """Return the bytes of a model's weights, without making them (rule 7)."""
     with torch.device("meta"):
         parameters = auto.from_config(config, dtype=dtype, trust_remote_code=False).parameters()
@@ -186,7 +188,7 @@ def _check_head(model: Any) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Raise EngineError where memory lacks."""
     try:
         yield

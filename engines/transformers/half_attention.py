@@ -24,9 +24,9 @@ NAME: Final = "echo2_half"
 """The function's name in a model's configuration."""
 BLOCK: Final = 1 << 19
 """Numbers of keys, and of values, in a block: 2 MiB each."""
-_HALVES: Final = (torch.float16, torch.bfloat16)
-_OWN: Final = "sdpa"
-_FOREIGN: Final = ("softcap", "s_aux", "position_bias", "cache", "is_causal")
+_HALF_DTYPES: Final = (torch.float16, torch.bfloat16)
+_OWN_ATTENTION: Final = "sdpa"
+_FOREIGN_ARGUMENTS: Final = ("softcap", "s_aux", "position_bias", "cache", "is_causal")
 """Arguments of some models' attention functions that this one does not compute."""
 
 
@@ -56,7 +56,7 @@ _room: Final = _Room()
 
 def serves(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
     """Tell whether decode steps of a model gain from this function (rule 1)."""
-    return device.type == "cpu" and dtype in _HALVES and AttentionSwitch(model).names == {_OWN}
+    return device.type == "cpu" and dtype in _HALF_DTYPES and AttentionSwitch(model).names == {_OWN_ATTENTION}
 
 
 def half_attention(
@@ -76,7 +76,7 @@ def half_attention(
         attention_mask is None
         or attention_mask.shape != (rows, 1, 1, tokens)
         or query.shape[2] != 1
-        or any(kwargs.get(name) is not None for name in _FOREIGN)
+        or any(kwargs.get(name) is not None for name in _FOREIGN_ARGUMENTS)
     ):
         output, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-PINNED: Final = ("cuda", "xpu")
+PINNED_DEVICE_KINDS: Final = ("cuda", "xpu")
 """Kinds of devices that copy from pinned memory; PyTorch calls ROCm's GPUs cuda."""
 
 
@@ -25,13 +25,13 @@ def upload(values: Sequence[Any] | NDArray[Any], device: torch.device) -> Tensor
     tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else torch.tensor(values)
     if device.type == "cpu":
         return tensor
-    source = tensor.pin_memory() if device.type in PINNED else tensor
+    source = tensor.pin_memory() if device.type in PINNED_DEVICE_KINDS else tensor
     return source.to(device, non_blocking=True)
 
 
 def download(parts: Sequence[Tensor]) -> Callable[[], list[list[Any]]]:
     """Begin to copy tensors of one device; return a function that gives their values once they are here (rule 2)."""
-    if parts[0].device.type not in PINNED:
+    if parts[0].device.type not in PINNED_DEVICE_KINDS:
         return lambda: [part.tolist() for part in parts]
     copies = [torch.empty(part.shape, dtype=part.dtype, pin_memory=True) for part in parts]
     for copy, part in zip(copies, parts, strict=True):

@@ -1,6 +1,6 @@
 """A KV cache that grows in place. transformers' own cache copies all keys and values at every token: an eighth of a
-decode step of SmolLM2-135M with 8 rollouts. This one copies only when its buffer is full, and then adds at least `ROOM`
-spare tokens.
+decode step of SmolLM2-135M with 8 rollouts. This one copies only when its buffer is full, and then adds at least
+`LEAST_SPARE_TOKENS` spare tokens.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-ROOM = 64
+LEAST_SPARE_TOKENS = 64
 """Least spare tokens of a new buffer; the spare part is a quarter of the tokens if that is more. Spare memory avoids a
 copy per token."""
 
@@ -30,7 +30,7 @@ class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self._room is None or used + added > self._room[0].shape[-2]:
             assert self.keys is not None
             assert self.values is not None
-            capacity = used + added + max(ROOM, (used + added) // 4)
+            capacity = used + added + max(LEAST_SPARE_TOKENS, (used + added) // 4)
             self._room = _roomier(self.keys, capacity), _roomier(self.values, capacity)
         keys, values = self._room
         keys[:, :, used : used + added] = key_states

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from echo2.engines.batch import float16_range
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from echo2.weights.lora.adapter_config import BASE_FILE, AdapterConfig, read_config
 from echo2.weights.lora.frozen_base import FrozenBase
 
 
@@ -46,7 +46,7 @@ def adapt(model: nn.Module, folder: Path) -> AdapterConfig | None:
     config = read_config(folder)
     if config is None:
         return None
-    _load_base(model, FrozenBase(folder / BASE))
+    _load_base(model, FrozenBase(folder / BASE_FILE))
     model.requires_grad_(False)
     targets = config.targets(name for name, _ in model.named_modules())
     for name in targets:

@@ -28,7 +28,7 @@ _LAYERS: Final = {"full_attention", "sliding_attention"}
 _ROPES_BY_LENGTH: Final = {"dynamic", "longrope"}
 """Rotary embeddings that depend on the longest sequence of a pass, so on other rollouts."""
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-_FOREIGN: Final = ("softcap", "s_aux", "position_bias")
+_FOREIGN_ARGUMENTS: Final = ("softcap", "s_aux", "position_bias")
 """Arguments of some models' attention functions that this one does not compute."""
 
 _log = structlog.get_logger("engines")
@@ -52,13 +52,13 @@ class PackedPass:
         """Return packed passes of `model`, None if they would not equal its own (rule 3)."""
         ways = (True, False) if model.device.type in packed_flex.DEVICES else (False,)
         candidates = (cls(model, one_call=one_call) for one_call in ways)
-        return next((packed for packed in candidates if packed._supported() and packed._equals_own()), None)
+        return next((packed for packed in candidates if packed._is_supported() and packed._equals_own()), None)
 
     def layout(self, groups: Sequence[TokenGroup]) -> PackedLayout:
         """Lay groups out for `hidden`."""
         return PackedLayout(groups, self._model.device, one_call=self._one_call)
 
-    def hidden(self, layout: PackedLayout) -> Tensor:
+    def hidden_states(self, layout: PackedLayout) -> Tensor:
         """Return the last hidden state of each token: [N, D]."""
         with self._attention.to(NAME):
             output = self._model.base_model(
@@ -67,7 +67,7 @@ class PackedPass:
         hidden: Tensor = output.last_hidden_state
         return hidden[0]
 
-    def _supported(self) -> bool:
+    def _is_supported(self) -> bool:
         config = self._model.config
         ropes = getattr(config, "rope_parameters", None) or {}
         kinds = {rope.get("rope_type") for rope in (ropes, *ropes.values()) if isinstance(rope, dict)}
@@ -86,7 +86,7 @@ class PackedPass:
         ]
         try:
             layout = self.layout(groups)
-            hidden = self.hidden(layout)
+            hidden = self.hidden_states(layout)
         except (UnknownAttention, TypeError, RuntimeError, ValueError):
             return False
         except Exception as error:  # a compiler's, of which there are many
@@ -150,7 +150,7 @@ def packed_attention(
 
 
 def _check(module: Any, attention_mask: Tensor | None, window: int | None, others: dict[str, Any]) -> None:
-    foreign = [name for name in _FOREIGN if others.get(name) is not None]
+    foreign = [name for name in _FOREIGN_ARGUMENTS if others.get(name) is not None]
     if attention_mask is not None or foreign:
         raise UnknownAttention(f"packed attention computes no {', '.join(foreign) or 'attention mask'}")
     kinds = getattr(module.config, "layer_types", None)

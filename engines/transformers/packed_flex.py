@@ -22,7 +22,7 @@ DEVICES: Final = ("cuda", "xpu")
 
 class TokenMasks:
     """Attention between the tokens of a layout. `rollouts`: the number of each token's row, prompts being rows too.
-    `prompts`: the row of its group's prompt. `positions`: from the beginning of the prompt. All [N]."""
+    `prompts`: the row of its group's prompt. `positions`: positions from the beginning of the prompt. All [N]."""
 
     def __init__(self, rollouts: Tensor, prompts: Tensor, positions: Tensor) -> None:
         self._rollouts, self._prompts, self._positions = rollouts, prompts, positions

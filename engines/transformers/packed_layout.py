@@ -75,8 +75,8 @@ class AttentionRows:
 
 
 class PackedLayout:
-    """The layout of some groups. `ids`, `positions`: int64 [1, N]. `rows`, `masks`: for the attention; with `masks`
-    there are no rows."""
+    """The layout of some groups. `ids`, `positions`: int64 [1, N]. `rows`, `masks`: rows and masks for the attention;
+    with `masks` there are no rows."""
 
     def __init__(self, groups: Sequence[TokenGroup], device: torch.device, *, one_call: bool = False) -> None:
         ids: list[int] = []

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from echo2.engines.devices.host_memory import available_memory
-from echo2.weights.torch_io import published
+from echo2.weights.torch_io import published_tensors
 
-ROWS: Final = 8
+LAYOUT_ROWS: Final = 8
 """Input rows that the layout is optimised for: those of a decode step. It serves one and hundreds as well (ADR 8)."""
-LEAST: Final = 1 << 16
+LEAST_PACKED_WEIGHTS: Final = 1 << 16
 """Only layers of more weights are packed: a packed product costs 10 us more than a plain one, too much for small
 layers."""
-PLAIN: Final = 96
+MOST_PLAIN_ROWS: Final = 96
 """Most rows after a change that the plain layer computes. Packing costs what it saves on 35 rows in a layer of 576 x
 1,536, on 140 in one of 576 x 49,152."""
 _TOLERANCE: Final = 1e-4
@@ -49,9 +49,9 @@ class PackedLinear(nn.Linear):
         """Compute the product: [..., in_features] -> [..., out_features]."""
         if self._packed is None:
             self._rows += rows.numel() // self.in_features
-            if self._rows <= PLAIN:
+            if self._rows <= MOST_PLAIN_ROWS:
                 return super().forward(rows)
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), ROWS)
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), LAYOUT_ROWS)
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
         return product
 
@@ -70,7 +70,7 @@ def pack(model: nn.Module) -> int:
 
 def forget(model: nn.Module) -> None:
     """Drop the packed copies of the weights that a version writes, which have changed. Those of a frozen base stay."""
-    written = {tensor.data_ptr() for tensor in published(model).values()}
+    written = {tensor.data_ptr() for tensor in published_tensors(model).values()}
     for module in model.modules():
         if isinstance(module, PackedLinear) and module.weight.data_ptr() in written:
             module.forget()
@@ -81,7 +81,7 @@ def _gains(layer: nn.Linear) -> bool:
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
-        and weight.numel() > LEAST
+        and weight.numel() > LEAST_PACKED_WEIGHTS
         and platform.machine() in ("x86_64", "AMD64")
     )
 
@@ -89,10 +89,10 @@ def _gains(layer: nn.Linear) -> bool:
 @torch.inference_mode()
 def _right(plain: nn.Linear) -> bool:
     """Return whether the packed product equals the plain one (rule 3)."""
-    rows = torch.linspace(-1, 1, ROWS * plain.in_features).view(ROWS, -1)
+    rows = torch.linspace(-1, 1, LAYOUT_ROWS * plain.in_features).view(LAYOUT_ROWS, -1)
     try:
         layer = PackedLinear(plain)
-        product = [layer(rows) for _ in range(PLAIN // ROWS + 1)][-1]
+        product = [layer(rows) for _ in range(MOST_PLAIN_ROWS // LAYOUT_ROWS + 1)][-1]
     except (AttributeError, RuntimeError):  # the operation is missing, or not for this processor
         return False
     return torch.allclose(product, plain(rows), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

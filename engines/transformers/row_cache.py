@@ -18,10 +18,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from echo2.engines.transformers.host_transfers import upload
 
-ROOM: Final = 64
+LEAST_SPARE_TOKENS: Final = 64
 """Least spare tokens of a larger buffer; a quarter of the tokens if that is more."""
-FULL: Final = "full_attention"
-SLIDING: Final = "sliding_attention"
+FULL_ATTENTION: Final = "full_attention"
+SLIDING_ATTENTION: Final = "sliding_attention"
 
 
 class _RowLayer(CacheLayerMixin):
@@ -62,8 +62,8 @@ class _RowLayer(CacheLayerMixin):
 
 
 class RowCache(Cache):
-    """The cache of a model's decode steps. `count`, `places`, `positions`, `span`: of the present step: its rows, their
-    indices, the position of each row's token, and the tokens up to the longest row's."""
+    """The cache of a model's decode steps. `count`, `places`, `positions`, `span`: those of the present step: its rows,
+    their indices, the position of each row's token, and the tokens up to the longest row's."""
 
     def __init__(self, layers: int, device: torch.device) -> None:
         super().__init__(layers=[_RowLayer(self) for _ in range(layers)])
@@ -96,7 +96,7 @@ class RowCache(Cache):
             layer.keys[first : first + count, :, :tokens] = key
             layer.values[first : first + count, :, :tokens] = value
 
-    def copied(self, place: int, tokens: int) -> list[tuple[Tensor, Tensor]]:
+    def copy_place(self, place: int, tokens: int) -> list[tuple[Tensor, Tensor]]:
         """Return copies of a place's first keys and values, [1, heads, tokens, size], per layer."""
         return [
             (layer.keys[place, :, :tokens][None].clone(), layer.values[place, :, :tokens][None].clone())
@@ -131,7 +131,7 @@ def kinds(config: Any) -> tuple[str, ...]:
     if given:
         return tuple(given)
     sliding = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
-    return (SLIDING if sliding else FULL,) * int(config.num_hidden_layers)
+    return (SLIDING_ATTENTION if sliding else FULL_ATTENTION,) * int(config.num_hidden_layers)
 
 
 def _reaching(buffer: Tensor | None, states: Tensor, places: int, tokens: int) -> Tensor:
@@ -141,7 +141,7 @@ def _reaching(buffer: Tensor | None, states: Tensor, places: int, tokens: int) -
     if buffer is not None and have[0] >= places and have[1] >= tokens:
         return buffer
     if tokens > have[1]:
-        tokens += max(ROOM, tokens // 4)
+        tokens += max(LEAST_SPARE_TOKENS, tokens // 4)
     if places > have[0]:
         places = max(places, 2 * have[0])
     size = (max(places, have[0]), states.shape[1], max(tokens, have[1]), states.shape[3])

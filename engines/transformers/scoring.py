@@ -105,13 +105,13 @@ class GroupScorer:
         most = max(PASS_TOKENS, self._most())
         if self._packed is None or any(group.tokens > most for group in groups):
             return [score_padded(self._model, self._token_scores, *group) for group in groups]
-        layout = self._packed.layout([_fed(group) for group in groups])
+        layout = self._packed.layout([_fed_tokens(group) for group in groups])
         tokens = [
             list(sampled_tokens_of(sample, seed, partial(layout.before, number, row)))
             for number, (job, samples) in enumerate(groups)
             for row, (seed, sample) in enumerate(zip(job.seeds, samples, strict=True))
         ]
-        scores = iter(self._token_scores.of(self._packed.hidden(layout), tokens))
+        scores = iter(self._token_scores.of(self._packed.hidden_states(layout), tokens))
         return [[next(scores) for _ in group.samples] for group in groups]
 
 
@@ -138,6 +138,6 @@ def _passes(groups: Sequence[GroupToScore], numbers: Sequence[int], most: int) -
         yield part
 
 
-def _fed(group: GroupToScore) -> TokenGroup:
+def _fed_tokens(group: GroupToScore) -> TokenGroup:
     """Return what the model is fed: all tokens but the last of each sample, which predicts nothing."""
     return TokenGroup(group.job.prompt, [sample.tokens[:-1] for sample in group.samples])

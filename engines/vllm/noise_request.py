@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self
 
 SEED: Final = "echo2_seed"
-FIRST: Final = "echo2_first"
-MOST: Final = (1 << 32) - 1
+FIRST_TOKEN_KEY: Final = "echo2_first"
+MOST_TOKEN_NUMBER: Final = (1 << 32) - 1
 """Token numbers are keyed as 32 bits."""
 
 
@@ -26,14 +26,16 @@ class NoiseRequest(NamedTuple):
         if not arguments or SEED not in arguments:
             return None
         try:
-            seed, first = bytes.fromhex(arguments[SEED]), int(arguments.get(FIRST, 0))
+            seed, first = bytes.fromhex(arguments[SEED]), int(arguments.get(FIRST_TOKEN_KEY, 0))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{SEED} must be 32 hexadecimal digits and {FIRST} a number") from error
-        if len(seed) != 16 or not 0 <= first <= MOST:
-            raise ValueError(f"{SEED} must be 32 hexadecimal digits and {FIRST} a number from 0 to {MOST}")
+            raise ValueError(f"{SEED} must be 32 hexadecimal digits and {FIRST_TOKEN_KEY} a number") from error
+        if len(seed) != 16 or not 0 <= first <= MOST_TOKEN_NUMBER:
+            raise ValueError(
+                f"{SEED} must be 32 hexadecimal digits and {FIRST_TOKEN_KEY} a number from 0 to {MOST_TOKEN_NUMBER}"
+            )
         return cls(seed, first)
 
     @property
     def arguments(self) -> dict[str, str | int]:
         """The extra arguments of a request for it."""
-        return {SEED: self.seed.hex(), FIRST: self.first}
+        return {SEED: self.seed.hex(), FIRST_TOKEN_KEY: self.first}

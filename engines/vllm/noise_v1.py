@@ -39,7 +39,7 @@ class SeededNoise(LogitsProcessor):  # type: ignore[misc]
 
     def update_state(self, batch_update: Any) -> None:
         """Follow the rows that begin, move and end."""
-        process_dict_updates(self._rows, batch_update, _begun)
+        process_dict_updates(self._rows, batch_update, _begin_noise)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Add the noise to the rows that ask for it."""
@@ -48,6 +48,6 @@ class SeededNoise(LogitsProcessor):  # type: ignore[misc]
         return sampling.add_noise(logits, rows, pairs)
 
 
-def _begun(params: Any, prompt: list[int] | None, tokens: list[int]) -> tuple[NoiseRequest, list[int]] | None:
+def _begin_noise(params: Any, prompt: list[int] | None, tokens: list[int]) -> tuple[NoiseRequest, list[int]] | None:
     noise = NoiseRequest.read(params.extra_args)
     return None if noise is None else (noise, tokens)

@@ -25,7 +25,7 @@ from echo2.engines.vllm.engine_arguments import configuration
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.weights.errors import BadSnapshot
 
-PART: Final = 512 << 20
+PART_BYTES: Final = 512 << 20
 """Bytes of weights that are handed over at once."""
 
 
@@ -58,8 +58,8 @@ class ResidentEngine:
         call = self._engine.collective_rpc
         call("start_weight_update")
         try:
-            for part in in_parts(patches, PART):
-                call("update_weights", args=({"patches": [_carried(patch) for patch in part]},))
+            for part in in_parts(patches, PART_BYTES):
+                call("update_weights", args=({"patches": [_wire_patch(patch) for patch in part]},))
             call("update_weights", args=({"whole": whole},))
             call("finish_weight_update")
         except Exception as error:
@@ -128,7 +128,7 @@ def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any
     return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
 
 
-def _carried(patch: CheckpointPatch) -> dict[str, Any]:
+def _wire_patch(patch: CheckpointPatch) -> dict[str, Any]:
     return {
         "name": patch.name,
         "dtype": patch.tensor.dtype,

@@ -28,7 +28,7 @@ def check(home: Path, text: str | None) -> JoinedRun | None:
 def consequences(home: Path, run: JoinedRun | None, text: str | None) -> list[str]:
     """Tell the running daemon of an ask that was written; return sentences for the owner. `text`: None: it was
     removed. Raises `NodeError`."""
-    taken = _taken(home, text)
+    taken = _taking_text(home, text)
     if run is None or run.spec is None:
         return [taken, "no run was joined here yet: a run that pays points needs no ask"]
     if not run.currency:
@@ -54,7 +54,7 @@ def rises(wanted: int, standing: int | None) -> str:
     )
 
 
-def _taken(home: Path, text: str | None) -> str:
+def _taking_text(home: Path, text: str | None) -> str:
     asked: dict[str, Any] = {"command": "ask", "text": text}
     try:
         ask_daemon(home, **asked)

@@ -16,13 +16,13 @@ import msgspec
 
 from echo2.engines.process.candidates import Trial, best, fleet_lines, lines
 from echo2.engines.process.trials import run_trials
-from echo2.engines.registry import AUTO
+from echo2.engines.registry import AUTO_ENGINE
 from echo2.node.config import NodeConfig
 from echo2.node.engine_child import engine_child
 from echo2.node.engine_choice import EngineChoice, EngineRecord, read_record, workload_of
 from echo2.node.engine_devices import candidates_of
 from echo2.node.errors import BadConfig, NoUsableDevice, TryLater
-from echo2.node.home import joined, locked, run_folder
+from echo2.node.home import invite_of_joined_run, lock_home, run_folder
 from echo2.node.trust.trust_store import TrustStore
 from echo2.node.versions.local_weights import LocalWeights
 from echo2.p2p.discovery.invite import Invite
@@ -36,15 +36,15 @@ T = TypeVar("T")
 def bench(config: NodeConfig, *, again: bool, as_json: bool) -> list[str]:
     """Return the kept rates as lines of text; with `again`, time anew. Raises `NodeError`."""
     try:
-        invite = joined(config.home)
+        invite = invite_of_joined_run(config.home)
     except LocalFault as error:
         raise BadConfig(str(error)) from error
-    if config.gpu != AUTO:
+    if config.gpu != AUTO_ENGINE:
         if not again:
             raise TryLater(f"only --gpu auto keeps rates: to time {config.gpu}, echo2-node bench --again")
         trials = _at_rest(config, invite, _each)
         return [_json(trials, None)] if as_json else fleet_lines(trials)
-    record = _timed(config, invite) if again else read_record(run_folder(config.home, invite.run))
+    record = _time_candidates(config, invite) if again else read_record(run_folder(config.home, invite.run))
     if record is None:
         raise TryLater(
             "no engine was timed for this run, as a node with a single candidate times none: stop the node, "
@@ -53,15 +53,15 @@ def bench(config: NodeConfig, *, again: bool, as_json: bool) -> list[str]:
     return [_json(record.trials, best(record.trials))] if as_json else lines(record.trials)
 
 
-def _timed(config: NodeConfig, invite: Invite) -> EngineRecord:
+def _time_candidates(config: NodeConfig, invite: Invite) -> EngineRecord:
     """Time the candidates of `--gpu auto`, and keep the rates. Raises `NodeError`."""
-    return _at_rest(config, invite, _chosen)
+    return _at_rest(config, invite, _choose_engine)
 
 
 def _at_rest(config: NodeConfig, invite: Invite, measure: Callable[[NodeConfig, Path, Path, RunSpec], T]) -> T:
     """Call `measure` with the folders of the run and its weights, while no daemon runs in the home. Raises
     `NodeError`."""
-    with locked(config.home):
+    with lock_home(config.home):
         folder = run_folder(config.home, invite.run)
         runspec = TrustStore(folder / "trust", invite.run, invite.root_hash, unix_milliseconds()).trusted.runspec
         weights = LocalWeights(folder / "weights", quota=int(config.disk * 1e9))
@@ -70,7 +70,7 @@ def _at_rest(config: NodeConfig, invite: Invite, measure: Callable[[NodeConfig, 
         return measure(config, folder, weights.path, runspec.value)
 
 
-def _chosen(config: NodeConfig, folder: Path, weights: Path, runspec: RunSpec) -> EngineRecord:
+def _choose_engine(config: NodeConfig, folder: Path, weights: Path, runspec: RunSpec) -> EngineRecord:
     choice = EngineChoice(partial(engine_child, config), config, folder)
     asyncio.run(choice.choose(folder / "model", weights, runspec, again=True))
     if best(choice.trials) is None:

@@ -24,7 +24,7 @@ from echo2.node.rollouts.engine_workers import EngineWorkers
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.receipt_proofs import ENDS_KEPT
-from echo2.node.rollouts.worker import STARTING
+from echo2.node.rollouts.worker import STARTING_REASON
 from echo2.node.run_context import RunContext
 from echo2.node.run_state import NodeRunState
 from echo2.node.trust.ledger_store import LedgerStore
@@ -103,7 +103,7 @@ class ControlCommands:
         head = parts.ledger_store.newest()
         return {
             "state": self._state(),
-            "blocked": self._blocked(),
+            "blocked": self._blocking_reason(),
             "run": trusted.runspec.value.name if trusted.runspec else None,
             "node": links.peer_id,
             "name": parts.config.name,
@@ -120,7 +120,7 @@ class ControlCommands:
             "peers": len(await links.peers()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
-            "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.proved()},
+            "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.count_proved()},
             "unproven": self._unproven,
             "other_daemon": parts.context.instance.warning,
             "market": self._market(),
@@ -157,11 +157,11 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `settled_forks`: of
-        the ledger, that a Root settled by revoking the key. `lost_receipts`: leases in whose place the ledger is proved
-        to have another entry."""
+        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `settled_forks`: settled forks
+        of the ledger, that a Root settled by revoking the key. `lost_receipts`: leases in whose place the ledger is
+        proved to have another entry."""
         return {
-            "blocked": self._blocked() or "nothing blocks: the node works",
+            "blocked": self._blocking_reason() or "nothing blocks: the node works",
             "unproven": self._unproven,
             "other_daemon": self._parts.context.instance.warning,
             "market": self._market(),
@@ -177,10 +177,10 @@ class ControlCommands:
                 if row.state == "refused"
             ][:16],
             "settled_forks": self._parts.ledger_store.settled_forks(),
-            "lost_receipts": [lease.hex() for lease in self._parts.outbox.lost()][:16],
+            "lost_receipts": [lease.hex() for lease in self._parts.outbox.lost_leases()][:16],
             "quarantined": [
                 {"until": until, "groups": groups, "weight": weight}
-                for until, (groups, weight) in sorted(self._parts.outbox.quarantined(self._now()).items())
+                for until, (groups, weight) in sorted(self._parts.outbox.quarantine_by_day(self._now()).items())
             ],
             "not_believed": [*self._parts.follower.refused, *self._coordinator_client.lies],
         }
@@ -216,7 +216,7 @@ class ControlCommands:
         """Fetch the proofs of receipts that have none yet; return how many have one then. `too_old`: receipts of groups
         that earned nothing, whose proof the coordinator no longer has."""
         parts = self._parts
-        before = parts.ledger_store.proved()
+        before = parts.ledger_store.count_proved()
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 await parts.ledger_exchange.fetch()
@@ -226,15 +226,15 @@ class ControlCommands:
             raise ValueError(str(error)) from error
         counts = parts.outbox.unproved_counts(parts.context.clock.local() - ENDS_KEPT)
         return {
-            "fetched": parts.ledger_store.proved() - before,
-            "proved": parts.ledger_store.proved(),
+            "fetched": parts.ledger_store.count_proved() - before,
+            "proved": parts.ledger_store.count_proved(),
             "without_proof": counts.missing,
             "too_old": counts.too_old,
             "unproven": self._unproven,
         }
 
     async def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Take another ask from the owner. `text`: as of `echo2-node config set ask`; None: none is wanted."""
+        """Take another ask from the owner. `text`: the same as in `echo2-node config set ask`; None: none is wanted."""
         text = asked.get("text")
         if text is not None and not isinstance(text, str):
             raise ValueError("text must be an ask, as in 0.12/h")
@@ -315,10 +315,10 @@ class ControlCommands:
             return "paused"
         return "working" if self._parts.rollouts.working else "waiting"
 
-    def _blocked(self) -> str:
+    def _blocking_reason(self) -> str:
         if self._run_state.paused and not self._run_state.finishing:
             return self._run_state.why_paused
-        if self._parts.rollouts.blocked == STARTING:
+        if self._parts.rollouts.blocked == STARTING_REASON:
             return f"starting: {self._coordinator_client.trouble or self._parts.follower.trouble}"
         latest = self._parts.ask_keeper.latest
         if latest is not None and self._stands_by():

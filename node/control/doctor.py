@@ -9,7 +9,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks
 from echo2.node.control.doctor_probes import examine
 from echo2.node.errors import AlreadyRuns, BadConfig, NodeError
-from echo2.node.home import check_place, joined, locked
+from echo2.node.home import check_place, invite_of_joined_run, lock_home
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.errors import LocalFault
 
@@ -27,7 +27,7 @@ def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
 
 def _invite(config: NodeConfig) -> Invite | None:
     try:
-        return joined(config.home) if config.invite is None else Invite.from_text(config.invite)
+        return invite_of_joined_run(config.home) if config.invite is None else Invite.from_text(config.invite)
     except LocalFault as error:
         raise BadConfig(str(error)) from error
     except NodeError:
@@ -39,7 +39,7 @@ def _lock_state(config: NodeConfig) -> tuple[bool, NodeError | None]:
     disk, or a home that is not writable or cannot be made."""
     try:
         if config.home.exists():
-            with locked(config.home):
+            with lock_home(config.home):
                 return False, None
         check_place(config.home)
         return False, None

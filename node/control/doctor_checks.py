@@ -19,7 +19,7 @@ from echo2.runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
 _DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then)"
-SKEW: Final = 10.0
+CLOCK_SKEW_SECONDS: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
 """Largest age of the newest Head, seconds: the coordinator signs one every 60 s."""
@@ -175,11 +175,11 @@ def routes(attempts: list[Attempt]) -> list[Check]:
 def clock(issued: int | None, now: int) -> Check:
     """Check this machine's clock. `issued`: the time in the newest Head, by the coordinator's clock; None: no Head was
     received. `now`: the time by this machine's clock. Both in milliseconds."""
-    wanted = f"within {SKEW:g} s of the coordinator's"
+    wanted = f"within {CLOCK_SKEW_SECONDS:g} s of the coordinator's"
     if issued is None:
         return Check(check="clock", actual="not known: no Head was heard", wanted=wanted)
     age = (now - issued) / 1000
-    if -SKEW <= age <= HEAD_AGE + SKEW:
+    if -CLOCK_SKEW_SECONDS <= age <= HEAD_AGE + CLOCK_SKEW_SECONDS:
         return Check(check="clock", actual="agrees with the newest Head", wanted=wanted)
     off = f"{figure(-age)} s behind" if age < 0 else f"{figure(age - HEAD_AGE)} s ahead, or the coordinator has stopped"
     remedy = "set the clock: sudo timedatectl set-ntp true (Linux), sudo sntp -sS time.apple.com (macOS)"

@@ -49,7 +49,7 @@ from echo2.runtime.installation import RunsUninstalled, read_installation
 from echo2.runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
-PATIENCE: Final = 10.0
+PROBE_SECONDS: Final = 10.0
 """Seconds for one attempt."""
 AT_ONCE: Final = 8
 """Addresses dialled at the same time."""
@@ -62,7 +62,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.installation(*_installation()),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
-        *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.known())),
+        *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.engine_names())),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
@@ -81,7 +81,7 @@ def _installation() -> tuple[str, list[str]]:
 def _server(address: str | None) -> list[Check]:
     """Examine the server of the engine server: one row per requirement."""
     try:
-        client = client_of({VARIABLE: address or "", KEY: os.environ.get(KEY, "")}, patience=PATIENCE)
+        client = client_of({VARIABLE: address or "", KEY: os.environ.get(KEY, "")}, patience=PROBE_SECONDS)
     except EngineError as error:
         return [doctor_checks.server("server", "none", "a server of vLLM", str(error))]
     try:
@@ -99,7 +99,7 @@ def _engine_and_gpus(config: NodeConfig) -> list[Check]:
         fault, code = str(error), error.exit
     except registry.UnknownEngine as error:
         fault, code = str(error), Exit.NO_DEVICE
-    return [doctor_checks.engine(config.engine, registry.installed(), fault, code), *_gpus(config.gpu)]
+    return [doctor_checks.engine(config.engine, registry.installed_engines(), fault, code), *_gpus(config.gpu)]
 
 
 def _gpus(asked: str) -> list[Check]:
@@ -145,7 +145,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
         if asked is not None and successful:
             peer = await asked.dial(over_libp2p or successful)
             rows.append(doctor_checks.clock(await _head(asked, peer), unix_milliseconds()))
-            rows.append(await payment_probe.ask(asked, peer, invite, unix_milliseconds(), patience=PATIENCE))
+            rows.append(await payment_probe.ask(asked, peer, invite, unix_milliseconds(), patience=PROBE_SECONDS))
         if not running:
             rows.append(await _incoming(network, [one for one in over_libp2p if route_of(one) == "direct"]))
     return rows
@@ -195,10 +195,10 @@ async def _attempts(invite: Invite) -> list[Attempt]:
 async def _attempt(links: Links, address: str) -> Attempt:
     began, route = time.monotonic(), route_of(address)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PROBE_SECONDS):
             await links.dial([address])
     except (P2PError, TimeoutError) as error:
-        return Attempt(route=route, address=address, trouble=str(error) or f"no answer within {PATIENCE:g} s")
+        return Attempt(route=route, address=address, trouble=str(error) or f"no answer within {PROBE_SECONDS:g} s")
     return Attempt(route=route, address=address, seconds=time.monotonic() - began)
 
 
@@ -206,7 +206,7 @@ async def _head(rpc: Rpc, peer: str) -> int | None:
     """Return the time in the coordinator's newest Head, unverified; None if the coordinator has none or does not
     answer."""
     try:
-        answer = await HEAD.ask(rpc, peer, HeadRequest(), timeout=PATIENCE)
+        answer = await HEAD.ask(rpc, peer, HeadRequest(), timeout=PROBE_SECONDS)
         return decode(decode_unverified(answer.head).payload, Head).issued if answer.head is not None else None
     except P2PError:
         return None
@@ -218,7 +218,7 @@ async def _incoming(network: ThreadedPeer, direct: list[str]) -> Check:
         return doctor_checks.reachable(None, ports, None)
     peer = peer_of(direct[0])
     try:
-        answer = await REACHABLE.ask(network, peer, ReachableRequest(ports=ports), timeout=PATIENCE)
+        answer = await REACHABLE.ask(network, peer, ReachableRequest(ports=ports), timeout=PROBE_SECONDS)
     except P2PError:
         return doctor_checks.reachable(None, ports, None)
     trouble = None

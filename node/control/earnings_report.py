@@ -12,7 +12,7 @@ from echo2.node.market.earnings_sources import read
 def report(config: NodeConfig, *, explain: bool, as_json: bool) -> list[str]:
     """Return the report. The running daemon asks the run first; what it cannot learn is said. Raises `NodeError`,
     `LocalFault`."""
-    lacks = _refreshed(config) if read(config).currency else []
+    lacks = _refresh_balances(config) if read(config).currency else []
     known = read(config)
     known.lacks.extend(lacks)
     if as_json:
@@ -20,7 +20,7 @@ def report(config: NodeConfig, *, explain: bool, as_json: bool) -> list[str]:
     return earnings.lines(known, explain=explain)
 
 
-def _refreshed(config: NodeConfig) -> list[str]:
+def _refresh_balances(config: NodeConfig) -> list[str]:
     """Let the daemon ask the run for balances and payments; return what could not be learnt."""
     try:
         for command in ("market", "payee"):

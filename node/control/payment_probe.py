@@ -23,7 +23,7 @@ from echo2.protocol.refusals import UNKNOWN_METHOD
 from echo2.protocol.requests import Request, Response
 from echo2.protocol.versions import HeadRequest
 
-_LIFE: Final = 60_000
+_REQUEST_LIFE_MS: Final = 60_000
 """Milliseconds for which the request is valid."""
 
 
@@ -47,7 +47,7 @@ async def _answer(rpc: Rpc, peer: str, invite: Invite, now: int, patience: float
     for sealed in (await HEAD.ask(rpc, peer, HeadRequest(root_serial=0), timeout=patience)).roots:
         trusted.update_root(sealed, now)
     request = Request(
-        recipient=trusted.channel, id=os.urandom(16), method=PAYEE.name, expires=now + _LIFE,
+        recipient=trusted.channel, id=os.urandom(16), method=PAYEE.name, expires=now + _REQUEST_LIFE_MS,
         body=PAYEE.request.encode(PayeeRequest(account=None)),
     )  # fmt: skip
     sealed = seal("request", invite.run, encode(request), generate_key())

@@ -21,23 +21,23 @@ def name(home: Path, account: str) -> list[str]:
     check(account)
     run = _paying(home)
     try:
-        return _asked(home, account)
+        return _ask_daemon(home, account)
     except NoDaemonAnswers:
         record = payee_file.read(run.folder).wants(account)
         payee_file.write(run.folder, record)
         return ["no node runs here: the next one that starts tells the run", *record.lines()]
 
 
-def shown(home: Path) -> list[str]:
+def describe_payee(home: Path) -> list[str]:
     """Return what is in force, for the owner. Raises `NodeError`, `LocalFault`."""
     run = _paying(home)
     try:
-        return _asked(home, None)
+        return _ask_daemon(home, None)
     except NoDaemonAnswers:
         return ["no node runs here: as the run last told it", *payee_file.read(run.folder).lines()]
 
 
-def _asked(home: Path, account: str | None) -> list[str]:
+def _ask_daemon(home: Path, account: str | None) -> list[str]:
     asked: dict[str, Any] = {"command": "payee", "account": account}
     answer = ask_daemon(home, **asked)
     return [str(sentence) for sentence in answer["payee"]]

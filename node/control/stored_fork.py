@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from echo2.node.errors import BadConfig, TrustFailure
-from echo2.node.home import joined, run_folder
+from echo2.node.home import invite_of_joined_run, run_folder
 from echo2.node.trust.ledger_store import LedgerStore, fork_sentence
 
 FILE: Final = "ledger.sqlite"
@@ -15,7 +15,7 @@ def check_no_fork(home: Path) -> None:
     """Raise `TrustFailure` with the evidence if the node has found two histories of the ledger of the run that it
     joined last."""
     try:
-        path = run_folder(home, joined(home).run) / FILE
+        path = run_folder(home, invite_of_joined_run(home).run) / FILE
     except BadConfig:
         return
     if path.exists():

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from echo2.node.errors import BadConfig
-from echo2.node.home import joined, run_folder
-from echo2.node.newer_build import asked
+from echo2.node.home import invite_of_joined_run, run_folder
+from echo2.node.newer_build import update_request
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import RunSpec
-from echo2.protocol.numbers import SPOKEN, build, spoken
+from echo2.protocol.numbers import SPOKEN_NUMBERS, build, spoken
 from echo2.runtime.installation import (
     NEWER_ARCHIVE,
     NEWER_FILE,
@@ -46,10 +46,10 @@ def _of_installation(own: Installation) -> list[str]:
 def _of_run(home: Path) -> str:
     """Return what the run that was joined last asks of a build. Its RunSpec is read as it is stored, unverified."""
     try:
-        folder = run_folder(home, joined(home).run)
+        folder = run_folder(home, invite_of_joined_run(home).run)
     except BadConfig:
         return f"none was joined in {home}"
-    if refused := asked(folder):
+    if refused := update_request(folder):
         return f"asks for a newer build: {refused}"
     try:
         spec = decode(decode_unverified((folder / "trust" / "runspec").read_bytes()).payload, RunSpec)
@@ -57,6 +57,6 @@ def _of_run(home: Path) -> str:
         return "has not answered yet: a node that runs asks it (`echo2-node status` shows whether one does)"
     low, high = spec.protocols
     theirs = f"{spec.name} speaks {spoken(low, high)}"
-    if SPOKEN[0] <= high and SPOKEN[1] >= low:
+    if SPOKEN_NUMBERS[0] <= high and SPOKEN_NUMBERS[1] >= low:
         return f"{theirs}, and so does this build: no update is needed for it"
-    return f"{theirs}, this build {spoken(*SPOKEN)}: update"
+    return f"{theirs}, this build {spoken(*SPOKEN_NUMBERS)}: update"

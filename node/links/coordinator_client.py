@@ -52,19 +52,19 @@ from echo2.runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
 """Seconds for which a request without an answer is sent again."""
-PATIENCE: Final = 15.0
+COORDINATOR_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for one answer."""
-RETRY: Final = Backoff(0.5, 20.0, jitter=0.5)
+DIAL_BACKOFF: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling."""
-BETTER: Final = Backoff(15.0, 300.0)
+BETTER_ROUTE_BACKOFF: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of a better route; they double each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods whose requests carry requests for verdicts."""
-FINAL: Final = ("end", "other engine", "finish")
+FINAL_ANSWERS: Final = ("end", "other engine", "finish")
 """A node's answer to refusals that end its work (protocol/refusals.py)."""
 BUSY_AGAIN: Final = 1.0
 """Seconds until a request is repeated to a busy coordinator; the connection stays up."""
-_SKEW: Final = 60_000
+_CLOCK_SKEW_MS: Final = 60_000
 """Milliseconds added to a request's expiry, for clock skew."""
 
 _log = structlog.get_logger("node")
@@ -84,7 +84,7 @@ class Rider(Protocol):
     def question(self) -> VerdictsRequest | None:
         """Return the request for verdicts to send now, None for none."""
 
-    def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
+    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
         `PeerFault`."""
 
@@ -98,7 +98,7 @@ class LeaseReporter(Protocol):
     def report(self, method: str) -> LeaseReport | None:
         """Return the report to send with a request of this method, None for none."""
 
-    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
+    def on_report(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
         """Record that the coordinator has taken a report, and give up the leases of it that have ended."""
 
 
@@ -112,7 +112,7 @@ class Greeter(Protocol):
     async def reconsider(self, refusal: Refusal) -> bool:
         """Adapt to a refusal of the greeting, if possible; tell whether to greet again."""
 
-    async def welcomed(self, peer: str, welcome: Welcome) -> None:
+    async def on_welcome(self, peer: str, welcome: Welcome) -> None:
         """Handle the answer to a greeting, whose Roots and RunSpec are already adopted."""
 
     async def search(self) -> None:
@@ -164,9 +164,9 @@ class CoordinatorClient:
                 await self._hold()
             failures += 1
             await self._greeter.search()
-            await asyncio.sleep(RETRY.delay(failures, self._random.random()))
+            await asyncio.sleep(DIAL_BACKOFF.delay(failures, self._random.random()))
 
-    async def connected(self) -> str:
+    async def wait_until_connected(self) -> str:
         """Wait until connected; return the coordinator's peer id."""
         while self.peer is None:
             await self._up.wait()
@@ -178,7 +178,7 @@ class CoordinatorClient:
             _log.info("greeting the coordinator again", reason=reason)
         self._drop(f"this node connects to the coordinator again: {reason}")
 
-    def lost(self, reason: str) -> None:
+    def drop_connection(self, reason: str) -> None:
         """Drop the connection because of `reason`, and search for the coordinator again."""
         if self.peer is not None:
             _log.warning("coordinator lost", reason=reason)
@@ -193,14 +193,14 @@ class CoordinatorClient:
         """Record a false answer, and drop the connection: the peer is not the run's coordinator (rule 2)."""
         self.lies.append(reason)
         del self.lies[:-16]
-        self.lost(reason)
+        self.drop_connection(reason)
 
     async def call(self, method: Method[Q, A], request: Q) -> A:
         """Send a request to the coordinator; return its answer. Raises `RequestRefused`, `Malformed`, and `Unreachable`
         after `REQUEST_LIFE` seconds."""
-        return method.answer.decode(await self._answered(method.name, method.request.encode(request)))
+        return method.answer.decode(await self._exchange(method.name, method.request.encode(request)))
 
-    async def _answered(self, method: str, content: bytes) -> bytes:
+    async def _exchange(self, method: str, content: bytes) -> bytes:
         """Return the body of the answer to a request with the body `content` (rules 3, 4 and 6)."""
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
@@ -214,36 +214,38 @@ class CoordinatorClient:
         """Return the body of the answer to a request that carries `riding` (rule 4)."""
         serial, rider = self._trust_store.serial, self.rider
         report = None if self.reporter is None else self.reporter.report(method)
-        sealed = self._sealed(method, content, riding, report)
+        sealed = self._seal_request(method, content, riding, report)
         try:
             async with asyncio.timeout(REQUEST_LIFE):
                 while True:
-                    peer = await self.connected()
+                    peer = await self.wait_until_connected()
                     try:
                         answer = await self._answer(peer, method, sealed)
                         if rider is not None and riding is not None:
-                            rider.answered(riding, answer.verdicts)
+                            rider.on_answer(riding, answer.verdicts)
                         if self.reporter is not None and report is not None:
-                            self.reporter.reported(report, answer.ended)
+                            self.reporter.on_report(report, answer.ended)
                         return _body(answer, peer, method)
                     except RequestRefused as error:
-                        if refusals.then(error.refusal) in FINAL and not self._is_named(peer):
-                            self.lost(f"{peer} is not the coordinator that the newest Head names, and refuses: {error}")
+                        if refusals.then(error.refusal) in FINAL_ANSWERS and not self._is_named(peer):
+                            self.drop_connection(
+                                f"{peer} is not the coordinator that the newest Head names, and refuses: {error}"
+                            )
                             continue
                         if refusals.then(error.refusal) != "greet":
                             raise
                         if error.refusal.code == "clock":
-                            self._clock.refused()
-                        if not self._renewed(error.refusal, serial):
-                            self.lost(str(error))
-                            await self.connected()
-                        sealed, serial = self._sealed(method, content, riding, report), self._trust_store.serial
+                            self._clock.on_refusal()
+                        if not self._adopt_roots(error.refusal, serial):
+                            self.drop_connection(str(error))
+                            await self.wait_until_connected()
+                        sealed, serial = self._seal_request(method, content, riding, report), self._trust_store.serial
                     except Busy:
                         self.busy += 1
                         await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
                         if peer == self.peer:
-                            self.lost(str(error))
+                            self.drop_connection(str(error))
                     except PeerFault as error:
                         if peer == self.peer and not await self.behind(serial):
                             self.distrust(str(error))
@@ -253,23 +255,23 @@ class CoordinatorClient:
     async def tell(self, method: Method[Q, None], make: Callable[[], Q]) -> None:
         """Send a best-effort message once; a failure leaves the connection up. `make` is called once connected. Raises
         `RequestRefused`, `P2PError`."""
-        await self._ask(await self.connected(), method, make())
+        await self._ask(await self.wait_until_connected(), method, make())
 
     async def _ask(self, peer: str, method: Method[Q, A], request: Q) -> A:
         """Send one request to `peer`, without retries."""
-        sealed = self._sealed(method.name, method.request.encode(request))
+        sealed = self._seal_request(method.name, method.request.encode(request))
         return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
     async def _answer(self, peer: str, method: str, sealed: bytes) -> Response:
-        response = decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Response)
+        response = decode(await self._rpc.request(peer, method, sealed, timeout=COORDINATOR_ANSWER_SECONDS), Response)
         if response.rival or response.refusal is None:  # a refusal may come from before the coordinator looks at it
-            self._context.instance.heard(response.rival)
+            self._context.instance.on_message(response.rival)
         return response
 
-    def _sealed(
+    def _seal_request(
         self, method: str, body: bytes, verdicts: VerdictsRequest | None = None, leases: LeaseReport | None = None
     ) -> bytes:
-        expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
+        expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _CLOCK_SKEW_MS
         recipient = self._trust_store.trusted.channel
         request = Request(
             recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts,
@@ -284,7 +286,7 @@ class CoordinatorClient:
             await self._greeter.learn()
         return self._trust_store.serial != serial
 
-    def _renewed(self, refusal: Refusal, serial: int | None) -> bool:
+    def _adopt_roots(self, refusal: Refusal, serial: int | None) -> bool:
         """Adopt the Roots of a refusal; tell whether one is newer than that of `serial` (rule 6)."""
         try:
             if refusal.roots:
@@ -303,7 +305,7 @@ class CoordinatorClient:
 
     async def _hold(self) -> None:
         """Wait until disconnected; meanwhile try better routes (rule 1)."""
-        wait = BETTER.least
+        wait = BETTER_ROUTE_BACKOFF.least
         while True:
             better = await self._better()
             try:
@@ -311,7 +313,7 @@ class CoordinatorClient:
                     await self._down.wait()
                     return
             except TimeoutError:
-                wait = BETTER.after(wait)
+                wait = BETTER_ROUTE_BACKOFF.after(wait)
             await self._improve(better)
 
     async def _improve(self, better: list[str]) -> None:
@@ -322,7 +324,7 @@ class CoordinatorClient:
             if await self._greet(peer):
                 self.failures.pop(route, None)
         except P2PError as error:
-            self._failed(route, str(error))
+            self._on_failure(route, str(error))
 
     async def _better(self) -> list[str]:
         """Return the addresses by routes that precede the current one."""
@@ -330,7 +332,7 @@ class CoordinatorClient:
         at = self._routes.index(route) if route in self._routes else 0
         return [address for address in self._candidates() if self._routes.index(route_of(address)) < at]
 
-    def _failed(self, route: str, reason: str) -> None:
+    def _on_failure(self, route: str, reason: str) -> None:
         """Record that a route failed; log the failure once, until the route works again."""
         if route not in self.failures:
             _log.warning("the coordinator is not reached", way=route, reason=reason)
@@ -345,7 +347,7 @@ class CoordinatorClient:
                 "routes by --via"
             )
             for route in self._routes:
-                self._failed(route, self.trouble)
+                self._on_failure(route, self.trouble)
         followed = False
         while candidates:
             address = candidates.pop(0)
@@ -360,7 +362,7 @@ class CoordinatorClient:
                     followed, candidates = True, self._candidates()
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}; for details: echo2-node doctor"
-                self._failed(route_of(address), str(error))
+                self._on_failure(route_of(address), str(error))
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error
             except WrongRoot as error:
@@ -368,7 +370,7 @@ class CoordinatorClient:
                     raise TrustFailure(f"{address}: {error}; ask the operator for a new invite") from error
                 self.distrust(f"{address}: {error}")
             except P2PError as error:
-                self._failed(route_of(address), str(error))
+                self._on_failure(route_of(address), str(error))
                 self.distrust(f"{address}: {error}")
         _log.debug("coordinator not connected", trouble=self.trouble)
         return False
@@ -380,7 +382,7 @@ class CoordinatorClient:
         try:
             welcome = await self._ask(peer, HELLO, await self._greeter.hello())
         except RequestRefused as error:
-            if self._renewed(error.refusal, serial) or await self._greeter.reconsider(error.refusal):
+            if self._adopt_roots(error.refusal, serial) or await self._greeter.reconsider(error.refusal):
                 return await self._greet(peer)
             if refusals.then(error.refusal) == "moved":
                 await self._follow_move(peer)
@@ -398,11 +400,11 @@ class CoordinatorClient:
             raise
         self._trust_store.update_runspec(welcome.runspec)
         newer_build.forget(self._context.folder)
-        self._context.instance.welcomed()
+        self._context.instance.on_welcome()
         self.peer, self.trouble = peer, ""
         self._down.clear()
         self._up.set()
-        await self._greeter.welcomed(peer, welcome)
+        await self._greeter.on_welcome(peer, welcome)
         _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
         return True
 
@@ -414,7 +416,9 @@ class CoordinatorClient:
 
     async def _follow_move(self, peer: str) -> None:
         """Take the addresses of the Head that a former identity has (rule 7). Raises `P2PError`."""
-        answer = await HEAD.ask(self._rpc, peer, HeadRequest(root_serial=self._trust_store.serial), timeout=PATIENCE)
+        answer = await HEAD.ask(
+            self._rpc, peer, HeadRequest(root_serial=self._trust_store.serial), timeout=COORDINATOR_ANSWER_SECONDS
+        )
         if answer.roots:
             self._trust_store.update_roots(answer.roots, self._clock.now())
         if answer.head is None or self._trust_store.serial is None:

@@ -13,11 +13,11 @@ from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.mdns import Announcement, discover
 from echo2.runtime.errors import LocalFault
 
-SECONDS: Final = 3.0
+LISTENING_SECONDS: Final = 3.0
 """Time to listen for announcements."""
 
 
-def look(seconds: float = SECONDS) -> list[Announcement]:
+def look(seconds: float = LISTENING_SECONDS) -> list[Announcement]:
     """Listen for `seconds` and return the announced runs. Raises `BadConfig`."""
     try:
         return asyncio.run(discover(seconds))
@@ -30,15 +30,16 @@ def lines(announcements: Sequence[Announcement]) -> list[str]:
     return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in announcements]
 
 
-def confirmed(accepted: str | None) -> Invite:
+def confirm_invite(accepted: str | None) -> Invite:
     """Return the invite of the announced run whose fingerprint is `accepted`, or is typed now. Raises `BadConfig`."""
     announcements = look()
     if not announcements:
         raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
     if accepted is None and not sys.stdin.isatty():
         raise BadConfig(
-            f"no run was joined here; the local network announces {_listed(announcements)}: compare the fingerprint "
-            "with the operator's, and join with `echo2-node join --accept-fingerprint FINGERPRINT`, or by an invite"
+            f"no run was joined here; the local network announces {_announcement_list(announcements)}: compare the "
+            "fingerprint with the operator's, and join with `echo2-node join --accept-fingerprint FINGERPRINT`, or by "
+            "an invite"
         )
     return choose(announcements, accepted, _ask)
 
@@ -53,7 +54,7 @@ def choose(
     if not matching:
         raise BadConfig(
             f"no announced run has the fingerprint {wanted or '(nothing)'}; the local network announces "
-            f"{_listed(announcements)}: correct the fingerprint, or ask the operator for an invite"
+            f"{_announcement_list(announcements)}: correct the fingerprint, or ask the operator for an invite"
         )
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
     first = matching[0]
@@ -65,7 +66,7 @@ def normal(fingerprint: str) -> str:
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 
-def _listed(announcements: Sequence[Announcement]) -> str:
+def _announcement_list(announcements: Sequence[Announcement]) -> str:
     return ", ".join(f"{one.invite.fingerprint} ({one.name})" for one in announcements)
 
 

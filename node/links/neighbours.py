@@ -15,7 +15,7 @@ A round of dialling follows each greeting, and each search for the coordinator.
    and 4.
 5. A peer is dialled at one address per round: with a probability of at least 1/2 the first in its record, which the
    peer considers best.
-6. The file `peers` stores the anchors and at most `REMEMBERED` records, the latest first. The addresses of an
+6. The file `peers` stores the anchors and at most `REMEMBERED_RECORDS` records, the latest first. The addresses of an
    expired record may still be dialled: it was valid when it arrived.
 """
 
@@ -40,7 +40,7 @@ NEIGHBOURS: Final = 8
 """Most peers dialled per round."""
 ANCHORS: Final = 3
 PER_SUBNET: Final = 2
-REMEMBERED: Final = 64
+REMEMBERED_RECORDS: Final = 64
 
 _log = structlog.get_logger("node")
 
@@ -51,7 +51,8 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class Neighbours:
-    """The neighbours of this node: chosen, dialled and remembered. `path`: the file `peers`. `seed`: of the choice."""
+    """The neighbours of this node: chosen, dialled and remembered. `path`: the file `peers`. `seed`: seed of the
+    choice."""
 
     def __init__(self, links: Links, dialer: PeerDialer, path: Path, seed: int) -> None:
         self._links, self._dialer, self._path = links, dialer, path
@@ -59,7 +60,7 @@ class Neighbours:
         self._anchors: list[str] = []
         self._read()
 
-    async def welcomed(self, records: Sequence[bytes]) -> None:
+    async def on_welcome(self, records: Sequence[bytes]) -> None:
         """Remember the peers that the coordinator named, and dial some of them."""
         known = self._dialer.take(records)
         self._write()
@@ -68,18 +69,18 @@ class Neighbours:
 
     async def search(self) -> None:
         """Dial some of the remembered peers; the coordinator may be unreachable."""
-        await self._meet(self._dialer.records.newest(REMEMBERED))
+        await self._meet(self._dialer.records.newest(REMEMBERED_RECORDS))
 
     def addresses(self) -> list[str]:
         """Return the addresses of all remembered peers, anchors first."""
-        known = self._dialer.records.newest(REMEMBERED)
+        known = self._dialer.records.newest(REMEMBERED_RECORDS)
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
     async def _meet(self, known: Iterable[VerifiedRecord]) -> None:
         """Dial anchors and some of the peers `known`: one round. A peer that answers may become an anchor."""
         connected = await self._links.peers()
         avoid = {*connected, self._links.peer_id}
-        for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):
+        for address in choose_neighbours([*self._anchors, *self._one_each(known)], avoid, relays=connected):
             try:
                 await self._dialer.dial(address)
             except P2PError as error:
@@ -94,7 +95,7 @@ class Neighbours:
         return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
 
     def _write(self) -> None:
-        records = [known.sealed for known in self._dialer.records.newest(REMEMBERED)]
+        records = [known.sealed for known in self._dialer.records.newest(REMEMBERED_RECORDS)]
         with writing(self._path) as file:
             file.write(msgspec.msgpack.encode(_Remembered(self._anchors, records)))
 
@@ -109,7 +110,7 @@ class Neighbours:
         self._anchors = [one for one in remembered.anchors if is_dialable(one, peer_of(one))][:ANCHORS]
 
 
-def chosen(addresses: Sequence[str], avoid: Collection[str], relays: Collection[str] = ()) -> list[str]:
+def choose_neighbours(addresses: Sequence[str], avoid: Collection[str], relays: Collection[str] = ()) -> list[str]:
     """Choose up to `NEIGHBOURS` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: peer ids
     of the connected relays."""
     picked: list[str] = []

@@ -28,11 +28,11 @@ from echo2.protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0
 """Seconds between two requests for the place."""
-LOOK: Final = 1.0
+PEER_POLL_SECONDS: Final = 1.0
 """Seconds between two checks of the connected peers."""
-PATIENCE: Final = 15.0
+PLAN_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for an answer."""
-TIMED: Final = 8
+TIMED_ANSWERS: Final = 8
 """Latest answers whose fastest gives the latency: slower ones include the computation of a plan."""
 FAILED_MOST: Final = 16
 """Most unreachable parents named per request."""
@@ -65,10 +65,10 @@ class PlanClient:
         """`connected`: waits for the connection to the coordinator, and returns its peer id."""
         self._rpc, self._links, self._exchange = rpc, links, exchange
         self._dialer, self._limits, self._connected = dialer, limits, connected
-        self._waited: deque[float] = deque(maxlen=TIMED)
+        self._waited: deque[float] = deque(maxlen=TIMED_ANSWERS)
         self._coordinator = ""
         self.parents: list[str] = []
-        FOLLOW.serve(handlers, self._told)
+        FOLLOW.serve(handlers, self._on_place)
 
     async def run(self) -> None:
         """Request plans and dial parents until cancelled."""
@@ -90,11 +90,11 @@ class PlanClient:
             failed=failed,
         )
         asked = anyio.current_time()
-        answer = await PLAN.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
+        answer = await PLAN.ask(self._rpc, coordinator, ask, timeout=PLAN_ANSWER_SECONDS)
         self._waited.append(anyio.current_time() - asked)
         await self._take(answer)
 
-    async def _told(self, peer: str, place: PlanResponse) -> None:
+    async def _on_place(self, peer: str, place: PlanResponse) -> None:
         """Adopt a new place from the coordinator. Raises `Malformed` for any other peer."""
         if peer != self._coordinator:
             raise Malformed("only the coordinator may assign parents")
@@ -115,13 +115,13 @@ class PlanClient:
         while anyio.current_time() < until:
             here = set(await self._links.peers())
             if coordinator not in here:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(PEER_POLL_SECONDS)
                 return []
             failed = [peer for peer in dict.fromkeys(self.parents) if peer not in here and not await self._dial(peer)]
             if failed:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(PEER_POLL_SECONDS)
                 return failed
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(PEER_POLL_SECONDS)
         return []
 
     async def _dial(self, peer: str) -> bool:

@@ -4,8 +4,8 @@ Rules
 1. From its start on, the node reserves a slot at each relay that the owner named. A relay that grants none is asked
    again after growing pauses.
 2. The connected coordinator is asked to dial back (p2p/discovery/dial_back.py): at first, when this machine's addresses
-   change, and every `AGAIN` seconds. If a dial succeeds, the address that the coordinator saw is announced beside the
-   local ones.
+   change, and every `DIAL_BACK_AGAIN_SECONDS` seconds. If a dial succeeds, the address that the coordinator saw is
+   announced beside the local ones.
 3. If no dial succeeds, or this node itself reached the coordinator through a relay, the node reserves a slot at a
    relay. It asks the coordinator first, then peers, until one grants a slot. Addresses through relays are then
    announced first, because dialling the others costs time.
@@ -30,13 +30,13 @@ from echo2.p2p.network import Inbound, Links, Rpc
 from echo2.protocol.methods import REACHABLE
 from echo2.runtime.backoff import Backoff
 
-AGAIN: Final = 600.0
+DIAL_BACK_AGAIN_SECONDS: Final = 600.0
 """Seconds between two requests to dial back while no address changes."""
-LOOK: Final = 5.0
+ADDRESS_POLL_SECONDS: Final = 5.0
 """Seconds between two checks of this machine's addresses."""
-PATIENCE: Final = 15.0
+DIAL_BACK_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for the answer to a request to dial back."""
-RETRY: Final = Backoff(1.0, 60.0)
+RELAY_BACKOFF: Final = Backoff(1.0, 60.0)
 """Seconds between two attempts at a relay that the owner named."""
 _PEERS: Final = 4
 """Peers to ask for a reservation when the coordinator grants none."""
@@ -94,7 +94,7 @@ class Reachability:
     async def run(self) -> None:
         """Keep this node reachable until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for relay in self._named():
+            for relay in self._named_relays():
                 group.create_task(self._reserve_named(_of_peer(self._relays.named, relay)))
             group.create_task(self._keep_known())
 
@@ -103,7 +103,7 @@ class Reachability:
         failures = 0
         while await self._reserve(addresses) is not None:
             failures += 1
-            await asyncio.sleep(RETRY.delay(failures))
+            await asyncio.sleep(RELAY_BACKOFF.delay(failures))
 
     async def _keep_known(self) -> None:
         """Find out how peers can dial this node, and tell the coordinator, until cancelled (rules 2 to 4)."""
@@ -112,18 +112,20 @@ class Reachability:
         while True:
             peer, listening = self._coordinator(), await self._inbound.addresses()
             here = dialable([one for one in listening if route_of(one) != "relay"], self._links.peer_id)
-            if peer is not None and (here != self._asked_about or loop.time() >= asked_at + AGAIN):
+            if peer is not None and (here != self._asked_about or loop.time() >= asked_at + DIAL_BACK_AGAIN_SECONDS):
                 self._asked_about, asked_at = here, loop.time()
                 await self._find_out(peer)
             await self._tell()
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(ADDRESS_POLL_SECONDS)
 
     async def _find_out(self, coordinator: str) -> None:
         """Ask the coordinator to dial back, and reserve at a relay if it cannot (rules 2 and 3)."""
         try:
             ports = ports_of(await self._inbound.addresses())
             relayed = await self._links.route(coordinator) == "relay"
-            answer = await REACHABLE.ask(self._rpc, coordinator, ReachableRequest(ports=ports), timeout=PATIENCE)
+            answer = await REACHABLE.ask(
+                self._rpc, coordinator, ReachableRequest(ports=ports), timeout=DIAL_BACK_ANSWER_SECONDS
+            )
             seen = answer.observed
             own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
@@ -170,11 +172,11 @@ class Reachability:
 
     async def _release(self) -> None:
         """Release the reservation of rule 3, which is no longer needed, unless the owner named its relay."""
-        if self._relay is not None and self._relay not in self._named():
+        if self._relay is not None and self._relay not in self._named_relays():
             await self._inbound.release(self._relay)
         self._relay = None
 
-    def _named(self) -> list[str]:
+    def _named_relays(self) -> list[str]:
         """Return the peer ids of the relays that the owner named."""
         return list(dict.fromkeys(map(peer_of, self._relays.named)))
 

@@ -6,7 +6,8 @@ Rules
 2. The run's clock says when. A wait ends by this clock or by the machine's monotonic one, whichever is first: so a
    clock that jumps costs no epoch, and neither does a sleep of the machine.
 3. An ask is stored before its commitment is sent (node/trust/market_store.py). One that the run refuses is tried
-   `TRIES` times per epoch, each after twice the time: this machine's clock may be ahead. Then the ask before it stands.
+   `REFUSED_TRIES` times per epoch, each after twice the time: this machine's clock may be ahead. Then the ask before it
+   stands.
 4. A coordinator that is away or refuses is asked again later; the node's work does not depend on it.
 5. `trouble` is one sentence for the owner; empty: there is none.
 """
@@ -29,15 +30,15 @@ from echo2.protocol.market import MarketRequest, MarketResponse
 from echo2.protocol.sealed_asks import SALT, BadAsk, commitment, parse_ask
 from echo2.runtime.backoff import Backoff
 
-TRIES: Final = 5
+REFUSED_TRIES: Final = 5
 """Refused attempts per epoch."""
-STEPS: Final = 4
+STEPS_IN_A_ROW: Final = 4
 """Requests in a row: a run that takes an ask and then does not have it is asked again later."""
 POINTS: Final = 60.0
 """Seconds after which it is looked again whether the run pays money."""
-AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
+MARKET_BACKOFF: Final = Backoff(5.0, 300.0, jitter=0.5)
 """Seconds between two attempts to ask a coordinator that is away or refuses."""
-SLICE: Final = 30.0
+CLOCK_POLL_SECONDS: Final = 30.0
 """Seconds after which the run's clock is looked at while a wait lasts."""
 
 Call = Callable[[MarketRequest], Awaitable[MarketResponse]]
@@ -90,10 +91,10 @@ class AskKeeper:
             return POINTS
         async with self._one:
             try:
-                wait = await self._stepped()
+                wait = await self._run_step()
                 self._failures = 0
             except (RequestRefused, P2PError) as error:
-                wait = self._failed(error)
+                wait = self._on_failure(error)
         return wait
 
     async def ask_now(self) -> StoredAnswer | None:
@@ -102,16 +103,16 @@ class AskKeeper:
         if not self.currency:
             return None
         async with self._one:
-            await self._asked(MarketRequest())
+            await self._ask_market(MarketRequest())
         return self.latest
 
-    async def _stepped(self) -> float:
-        answer, trouble = await self._asked(MarketRequest()), ""
-        for _ in range(STEPS):
+    async def _run_step(self) -> float:
+        answer, trouble = await self._ask_market(MarketRequest()), ""
+        for _ in range(STEPS_IN_A_ROW):
             coming = answer.coming
             stored = None if coming is None else self._store.ask_for(coming.epoch)
-            given_up = coming is not None and self._refused[0] == coming.epoch and self._refused[1] >= TRIES
-            wanted, trouble = self._wanted()
+            given_up = coming is not None and self._refused[0] == coming.epoch and self._refused[1] >= REFUSED_TRIES
+            wanted, trouble = self._wanted_ask()
             known = KnownMarket(
                 answer, self._context.clock.now(), wanted, stored, given_up, self._random.random()
             )  # fmt: skip
@@ -119,20 +120,20 @@ class AskKeeper:
             if isinstance(step, Await):
                 self._say(step.trouble or trouble or (self.trouble if given_up else ""))
                 return step.milliseconds / 1000
-            answer, trouble = await self._done(step)
+            answer, trouble = await self._carry_out(step)
             if trouble:
                 self._say(trouble)
                 return self._again(answer)
         return _window(answer) * (1 + self._random.random()) / 4
 
-    async def _done(self, step: Seal | OpenSealed) -> tuple[MarketResponse, str]:
+    async def _carry_out(self, step: Seal | OpenSealed) -> tuple[MarketResponse, str]:
         """Carry out a step; return the answer, and why it was refused."""
         if isinstance(step, Seal):
             one = step.stored or self._new(step)
-            answer = await self._asked(MarketRequest(epoch=one.epoch, sealed=one.hash))
+            answer = await self._ask_market(MarketRequest(epoch=one.epoch, sealed=one.hash))
         else:
             one = step.stored
-            answer = await self._asked(MarketRequest(epoch=one.epoch, ask=one.ask, salt=one.salt))
+            answer = await self._ask_market(MarketRequest(epoch=one.epoch, ask=one.ask, salt=one.salt))
         opens = isinstance(step, OpenSealed)
         if not answer.refused:
             _log.info("ask opened" if opens else "ask sealed", epoch=one.epoch, ask=one.ask)
@@ -148,14 +149,14 @@ class AskKeeper:
         self._store.put_ask(one)
         return one
 
-    async def _asked(self, request: MarketRequest) -> MarketResponse:
+    async def _ask_market(self, request: MarketRequest) -> MarketResponse:
         answer = await self._call(request)
         now = self._context.clock.now()
         self._store.put_answer(answer, now)
         self.latest = StoredAnswer(now, answer)
         return answer
 
-    def _wanted(self) -> tuple[int | None, str]:
+    def _wanted_ask(self) -> tuple[int | None, str]:
         """Return the ask that the owner wants, and what is wrong with it."""
         if self._text is None:
             return None, ""
@@ -169,12 +170,12 @@ class AskKeeper:
         tries, window = self._refused[1], _window(answer)
         return Backoff(window / 20, window, jitter=0.5).delay(tries, self._random.random()) * 2
 
-    def _failed(self, error: RequestRefused | P2PError) -> float:
+    def _on_failure(self, error: RequestRefused | P2PError) -> float:
         self._failures += 1
-        wait = AWAY.delay(self._failures, self._random.random())
+        wait = MARKET_BACKOFF.delay(self._failures, self._random.random())
         if isinstance(error, RequestRefused):
             self._say(f"the run answers no question about its market: {error}")
-            wait = max(wait, min(AWAY.most, (error.refusal.retry_after or 0) / 1000))
+            wait = max(wait, min(MARKET_BACKOFF.most, (error.refusal.retry_after or 0) / 1000))
         else:
             _log.debug("market not asked", reason=str(error))
         return wait
@@ -190,7 +191,7 @@ class AskKeeper:
         due, end = clock.now() + int(seconds * 1000), asyncio.get_running_loop().time() + seconds
         while (left := min(end - asyncio.get_running_loop().time(), (due - clock.now()) / 1000)) > 0:
             try:
-                async with asyncio.timeout(min(left, SLICE)):
+                async with asyncio.timeout(min(left, CLOCK_POLL_SECONDS)):
                     await self._wake.wait()
                 return
             except TimeoutError:

@@ -11,7 +11,7 @@ Rules
    time until the epoch opens, so that nodes do not ask at one moment.
 4. If the run has another commitment of this key than this home, another daemon uses the same key: nothing is sent.
 5. With nothing to send, the node asks again once the next epoch runs. While an epoch is late, or none is known, it
-   looks some `LOOKS` times per epoch, or per `LONGEST`.
+   looks some `LOOKS_PER_EPOCH` times per epoch, or per `EPOCHLESS_LENGTH_MS`.
 6. Asks are sealed in a window before an epoch ends, and opened in one of the same length behind it: the terms of the
    epoch that runs tell how long that is. A node that has an ask to seal asks within the first half of the window; one
    without any ask that stands looks all the time, as the next epoch may be announced early.
@@ -24,13 +24,13 @@ from echo2.protocol.market import EpochTerms, MarketResponse
 from echo2.protocol.sealed_asks import steps_to
 from echo2.runtime.units import DAY
 
-LOOKS: Final = 8
+LOOKS_PER_EPOCH: Final = 8
 """Nodes spread a question over so small a part of an epoch."""
 LEAST_WAIT: Final = 250
 """Milliseconds, at least, between two questions."""
-SOON: Final = 10_000
+EPOCHLESS_POLL_MS: Final = 10_000
 """Milliseconds between two looks of a node with an ask to seal while no epoch is known."""
-LONGEST: Final = 300_000
+EPOCHLESS_LENGTH_MS: Final = 300_000
 """Milliseconds in place of an epoch's length while none is known."""
 TWO_DAEMONS: Final = (
     "the run has a sealed ask of this node's key for epoch {epoch} that this home did not seal: another daemon works "
@@ -53,7 +53,8 @@ class OpenSealed(NamedTuple):
 
 
 class Await(NamedTuple):
-    """Ask again after some time. `milliseconds`: from now. `trouble`: a sentence for the owner; empty: none."""
+    """Ask again after some time. `milliseconds`: milliseconds from now. `trouble`: a sentence for the owner; empty:
+    none."""
 
     milliseconds: int
     trouble: str = ""
@@ -95,7 +96,7 @@ def next_step(known: KnownMarket) -> Seal | OpenSealed | Await:
 def _until_closed(coming: EpochTerms, known: KnownMarket) -> int:
     """Return the time until the ask is opened (rule 3)."""
     window = max(0, coming.opens - coming.closes)
-    return _bounded(coming.closes + 1 + int(window * (0.1 + 0.4 * known.lot)) - known.now, coming)
+    return _bound_time(coming.closes + 1 + int(window * (0.1 + 0.4 * known.lot)) - known.now, coming)
 
 
 def _until_running(coming: EpochTerms, known: KnownMarket) -> int:
@@ -108,26 +109,26 @@ def _until_announced(known: KnownMarket) -> int:
     running, stands = known.answer.running, known.answer.ask
     eager = known.wanted is not None and known.wanted != stands
     if running is None:
-        return int((SOON if eager else LONGEST / LOOKS) * (1 + known.lot) / 2)
+        return int((EPOCHLESS_POLL_MS if eager else EPOCHLESS_LENGTH_MS / LOOKS_PER_EPOCH) * (1 + known.lot) / 2)
     end, window = running.opens + running.milliseconds, running.opens - running.closes
     if not eager or window <= 0:
         return _after(0 if eager else end, running, known)
     again = int(window * (1 + known.lot) / 4)
     left = end - 2 * window - known.now
     if left <= 0:
-        return _bounded(again, running)
+        return _bound_time(again, running)
     in_time = left + int(window * (0.1 + 0.5 * known.lot))
-    return _bounded(in_time if stands is not None else min(in_time, again), running)
+    return _bound_time(in_time if stands is not None else min(in_time, again), running)
 
 
 def _after(time: int, epoch: EpochTerms, known: KnownMarket) -> int:
     """Return the time until `time`, and every node's own part of an epoch more; of a time that has passed, until the
     next look."""
     left = time - known.now
-    wait = left if left > 0 else epoch.milliseconds // (2 * LOOKS)
-    return _bounded(wait + int(epoch.milliseconds * known.lot / LOOKS), epoch)
+    wait = left if left > 0 else epoch.milliseconds // (2 * LOOKS_PER_EPOCH)
+    return _bound_time(wait + int(epoch.milliseconds * known.lot / LOOKS_PER_EPOCH), epoch)
 
 
-def _bounded(milliseconds: int, epoch: EpochTerms) -> int:
+def _bound_time(milliseconds: int, epoch: EpochTerms) -> int:
     """Return a time within two epochs' length: a clock that is wrong costs no more than that."""
     return max(LEAST_WAIT, min(milliseconds, 2 * epoch.milliseconds, DAY))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from echo2.node.market.forecast import LEAST, Forecast, forecast
+from echo2.node.market.forecast import LEAST_PERIODS, Forecast, forecast
 from echo2.node.market.market_words import MILLI, ask_standing, place_text, re_text
 from echo2.node.market.payee_file import PayeeRecord, moving, payments
 from echo2.node.trust.market_store import StoredAnswer
@@ -24,7 +24,7 @@ from echo2.runtime.figures import number_of
 from echo2.runtime.units import DAY
 
 HOUR: Final = 3_600_000
-EXPLAINED: Final = 12
+EXPLAINED_PERIODS: Final = 12
 """Epochs or days that are explained, the newest ones."""
 
 
@@ -79,7 +79,7 @@ class EarningsSources(NamedTuple):
 
 
 def days_of(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
-    """Return accepted work by day (UTC), oldest first. `held`: of it, in quarantine at the verdict."""
+    """Return accepted work by day (UTC), oldest first. `held`: held of it, in quarantine at the verdict."""
     days: dict[int, dict[str, Any]] = {}
     for one in receipts:
         day = days.setdefault(one.at // DAY, {"day": _date(one.at), "groups": 0, "work": 0, "held": 0})
@@ -121,10 +121,10 @@ def plain(known: EarningsSources) -> dict[str, Any]:
 
 
 def lines(known: EarningsSources, *, explain: bool) -> list[str]:
-    """Return sentences for people. `explain`: with each term of the newest epochs, or days."""
+    """Return sentences for people. `explain`: whether to list each term of the newest epochs, or days."""
     body = _money_lines(known) if known.currency else _points_lines(known)
     if explain:
-        body += _explained(known)
+        body += _explain_accounts(known)
     return [*body, *(f"not known here: {sentence}" for sentence in known.lacks)]
 
 
@@ -172,7 +172,7 @@ def _outlook_line(known: EarningsSources) -> str:
     outlook = known.outlook
     what = "epochs" if known.currency else "hours"
     if outlook is None:
-        return f"no forecast: it needs {LEAST} {what} of work"
+        return f"no forecast: it needs {LEAST_PERIODS} {what} of work"
     mean, low, high = (
         amount_text(one, known.currency) if known.currency else re_text(one)
         for one in (outlook.mean, outlook.low, outlook.high)
@@ -198,15 +198,15 @@ def _electricity_lines(known: EarningsSources) -> list[str]:
     return rows
 
 
-def _explained(known: EarningsSources) -> list[str]:
+def _explain_accounts(known: EarningsSources) -> list[str]:
     if not known.currency:
         return [
             f"{one['day']}: {number_of(one['groups'], 'group')}, {re_text(one['work'])}"
             + (f", {re_text(one['held'])} of it in quarantine at the verdict" if one["held"] else "")
-            for one in days_of(known.receipts)[-EXPLAINED:]
+            for one in days_of(known.receipts)[-EXPLAINED_PERIODS:]
         ]
     rows = []
-    for own, promised in known.epochs[-EXPLAINED:]:
+    for own, promised in known.epochs[-EXPLAINED_PERIODS:]:
         rows += _explained_epoch(own, promised, known.of_epoch(own.epoch), known.currency)
     return rows
 

@@ -26,7 +26,7 @@ def read(config: NodeConfig) -> EarningsSources:
     run = joined_run(config.home)
     if run is None:
         raise BadConfig(f"no run was joined in {config.home}: give an invite with echo2-node join INVITE")
-    receipts = _accepted(run.folder)
+    receipts = _accepted_receipts(run.folder)
     paid = PaidEpochs([], [])
     if receipts and run.currency:
         with closing(LedgerStore(run.folder / "ledger.sqlite")) as store:
@@ -54,7 +54,7 @@ def read(config: NodeConfig) -> EarningsSources:
     )
 
 
-def _accepted(folder: Path) -> list[Receipt]:
+def _accepted_receipts(folder: Path) -> list[Receipt]:
     """Return the accepted receipts, oldest first."""
     path = folder / "outbox.sqlite"
     if not path.exists():

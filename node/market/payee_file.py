@@ -19,11 +19,11 @@ from echo2.node.errors import BadConfig, TryLater
 from echo2.protocol.market import PayeeResponse
 from echo2.protocol.money_text import amount_text
 from echo2.protocol.payee_accounts import account_hash
-from echo2.runtime.files import hidden, move
+from echo2.runtime.files import hidden_path, move
 
 FILE: Final = "payee.json"
 """Of the folder of a run."""
-KEPT: Final = 32
+KEPT_ACCOUNTS: Final = 32
 """Accounts that stay, the newest ones."""
 
 
@@ -77,7 +77,7 @@ class PayeeRecord(msgspec.Struct, frozen=True):
             return f"the pay of this node goes to {self.account_of(told.commitment)}"
         return ""
 
-    def taken(self, account: str | None, told: PayeeResponse, at: int) -> "PayeeRecord":
+    def after_answer(self, account: str | None, told: PayeeResponse, at: int) -> "PayeeRecord":
         """Return the record after an answer. `account`: that the request named. Raises `BadConfig` where the run's
         commitments are to no such account."""
         named = self.named
@@ -85,7 +85,7 @@ class PayeeRecord(msgspec.Struct, frozen=True):
             one = NamedAccount(account, told.salt.hex())
             if one.hash not in (told.coming, told.commitment):
                 raise BadConfig("the run took another account than the one that was sent: ask its operator")
-            named = [*(other for other in named if other != one), one][-KEPT:]
+            named = [*(other for other in named if other != one), one][-KEPT_ACCOUNTS:]
         if account is not None:
             return PayeeRecord(named, None, told, at)
         return PayeeRecord(named, self.wanted, told, at, self.refused)
@@ -136,7 +136,7 @@ def read(folder: Path) -> PayeeRecord:
 def write(folder: Path, record: PayeeRecord) -> None:
     """Write the file (rule 2). Raises `TryLater`."""
     path = folder / FILE
-    draft = hidden(path)
+    draft = hidden_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)

@@ -27,10 +27,10 @@ from echo2.protocol.payee_accounts import account_fault
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.errors import LocalFault
 
-AWAY: Final = Backoff(5.0, 300.0, jitter=0.5)
+PAYEE_BACKOFF: Final = Backoff(5.0, 300.0, jitter=0.5)
 """Seconds between two attempts to tell the run an account."""
 
-AGAIN: Final = 3600.0
+RESEND_SECONDS: Final = 3600.0
 """Seconds after which an account that the run did not take is sent again."""
 
 _log = structlog.get_logger("node")
@@ -64,16 +64,16 @@ class PayeeKeeper:
             if record.wanted is None:
                 self._waits.clear()
                 await self._waits.wait()
-                pause = AGAIN
+                pause = RESEND_SECONDS
             await asyncio.sleep(pause)
             record = payee_file.read(self._context.folder)
             try:
                 if record.wanted is not None:
-                    await self._told(record.wanted)
-                failures, pause = 0, AGAIN
+                    await self._state_account(record.wanted)
+                failures, pause = 0, RESEND_SECONDS
             except P2PError as error:
                 failures += 1
-                pause = AWAY.delay(failures, self._random.random())
+                pause = PAYEE_BACKOFF.delay(failures, self._random.random())
                 _log.debug("account not told", reason=str(error))
 
     async def learn(self) -> None:
@@ -83,44 +83,44 @@ class PayeeKeeper:
         failures, logged = 0, False
         while runspec is not None and runspec.value.currency:
             try:
-                told = (await self._asked(None)).told
+                told = (await self._ask_record(None)).told
             except RequestRefused as error:
                 _log.warning("the run does not say how it pays", reason=str(error))
                 return
             except P2PError as error:
                 failures += 1
                 _log.debug("payments not asked about", reason=str(error))
-                await asyncio.sleep(AWAY.delay(failures, self._random.random()))
+                await asyncio.sleep(PAYEE_BACKOFF.delay(failures, self._random.random()))
                 continue
             failures = 0
             if told is not None and not logged:
                 _log.info(payee_file.payments(told))
                 logged = True
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RESEND_SECONDS)
 
     async def name(self, account: str | None) -> PayeeRecord:
         """Tell the run an account, or ask what it has; return what is known then. `account`: None: ask alone. One that
         the run does not take waits (rule 2). Raises `BadAccountText`, `RequestRefused`, `P2PError`, `NodeError`."""
         if account is None:
-            return await self._asked(None)
+            return await self._ask_record(None)
         check(account)
-        record = await self._told(account)
+        record = await self._state_account(account)
         self._waits.set()
         return record
 
-    async def _told(self, account: str) -> PayeeRecord:
+    async def _state_account(self, account: str) -> PayeeRecord:
         """Tell the run an account; a refusal is stored. Raises `P2PError`, `NodeError`."""
         try:
-            return await self._asked(account)
+            return await self._ask_record(account)
         except RequestRefused as error:
             _log.warning("account not taken", reason=str(error))
             record = payee_file.read(self._context.folder).wants(account, str(error))
             payee_file.write(self._context.folder, record)
             return record
 
-    async def _asked(self, account: str | None) -> PayeeRecord:
+    async def _ask_record(self, account: str | None) -> PayeeRecord:
         told = await self._call(PayeeRequest(account=account))
-        record = payee_file.read(self._context.folder).taken(account, told, self._context.clock.now())
+        record = payee_file.read(self._context.folder).after_answer(account, told, self._context.clock.now())
         payee_file.write(self._context.folder, record)
         before, self.warning = self.warning, record.foreign()
         if self.warning not in ("", before):

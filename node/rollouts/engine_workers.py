@@ -50,7 +50,7 @@ class EngineWorkers:
         bound = LeaseBound()
         for worker in self.workers:
             worker.share(bound, self.workers)
-        outbox_relay.on_sent = self._sent
+        outbox_relay.on_sent = self._wake_workers
         coordinator_client.reporter = self
 
     @property
@@ -96,7 +96,7 @@ class EngineWorkers:
             except* EngineUnusable as group:
                 fault = _first(group)
             failures = failures + 1 if worker.done == done else 1
-            await self._run_state.unless_finishing(self._fleet.fallen(engine, fault, failures))
+            await self._run_state.unless_finishing(self._fleet.await_restart(engine, fault, failures))
 
     def report(self, method: str) -> LeaseReport | None:
         """Return what a request of this method reports of the open leases (rule 4)."""
@@ -107,7 +107,7 @@ class EngineWorkers:
         lost = [lease for lease in self._outbox_relay.open_leases() if lease not in under_way]
         return LeaseReport(waiting=waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
 
-    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
+    def on_report(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
         """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
         self._outbox_relay.close_leases(report.returned)
         self._served_groups.forget(report.returned)
@@ -115,7 +115,7 @@ class EngineWorkers:
             for worker in self.workers:
                 worker.give_up(lease)
 
-    def _sent(self) -> None:
+    def _wake_workers(self) -> None:
         for worker in self.workers:
             worker.look()
 

@@ -2,8 +2,9 @@
 
 Rules
 1. A node that knows a fork stores both documents, requests no lease, and shows both to the coordinator and to up to
-   `TOLD` connected peers, in one request `ledger` each, before it ends; once per start, within `WITHIN` seconds. The
-   coordinator is awaited and asked again for so long: one that was out of reach is told at the next start.
+   `MOST_NOTIFIED_PEERS` connected peers, in one request `ledger` each, before it ends; once per start, within
+   `FORK_END_SECONDS` seconds. The coordinator is awaited and asked again for so long: one that was out of reach is told
+   at the next start.
 2. Evidence alone counts, whoever sends it. Both documents are verified (node/trust/ledger_witness.py), and compared
    with each other and with the heads that this node holds. Documents that prove no fork are forgotten. Once a fork is
    stored, later evidence is not read.
@@ -25,11 +26,11 @@ from echo2.node.trust.ledger_witness import LedgerFork
 from echo2.p2p.errors import P2PError
 from echo2.protocol.ledger_heads import LedgerRequest
 
-TOLD: Final = 8
+MOST_NOTIFIED_PEERS: Final = 8
 """Most peers told, besides the coordinator. Each tells as many in turn."""
-WITHIN: Final = 15.0
+FORK_END_SECONDS: Final = 15.0
 """Most seconds from the knowledge of a fork to the node's end."""
-AGAIN: Final = 1.0
+NOTICE_RETRY_SECONDS: Final = 1.0
 """Seconds between two attempts at the coordinator."""
 
 _log = structlog.get_logger("node")
@@ -90,11 +91,11 @@ class ForkNotices:
         if self._told:
             return
         self._told = True
-        request = LedgerRequest(fork=self._store.forked())
-        with anyio.move_on_after(WITHIN):
+        request = LedgerRequest(fork=self._store.fork_documents())
+        with anyio.move_on_after(FORK_END_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._tell_coordinator, request)
-                for ask in await self._sources.peers(TOLD):
+                for ask in await self._sources.peers(MOST_NOTIFIED_PEERS):
                     tasks.start_soon(_show, ask, request)
 
     async def _tell_coordinator(self, request: LedgerRequest) -> None:
@@ -102,7 +103,7 @@ class ForkNotices:
             coordinator = self._sources.coordinator()
             if coordinator is not None and await _show(coordinator, request):
                 return
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(NOTICE_RETRY_SECONDS)
 
 
 async def _show(ask: Source, request: LedgerRequest) -> bool:

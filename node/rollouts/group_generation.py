@@ -33,7 +33,7 @@ from echo2.weights.shown_ranges import shown_of
 
 MOST_DEATHS: Final = 4
 """Below engines.process.versioned.MOST_CRASHES, which ends the node."""
-MEMORY: Final = Backoff(1.0, 16.0, jitter=0.2)
+MEMORY_BACKOFF: Final = Backoff(1.0, 16.0, jitter=0.2)
 """Seconds until a group that found no memory is tried again (rule 2)."""
 MOST_SHORTAGES: Final = 6
 """Most such trials of a group."""
@@ -68,7 +68,7 @@ class GroupGeneration:
         if spec is not None and probed is not None and is_served(lease, spec.value):
             self._served_groups.open_lease(lease, probed.engine_class)
 
-    async def shown(self, lease: Lease) -> bytes | None:
+    async def shown_hash(self, lease: Lease) -> bytes | None:
         """Return the hash of the bytes that a lease asks for; the weights are this node's copy on disk (worker.py, rule
         6). Raises `Stale`."""
         current = self._engine.current
@@ -84,11 +84,11 @@ class GroupGeneration:
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         try:
-            return await self._generated(lease, spec.value)
+            return await self._generate_group(lease, spec.value)
         finally:
             self._short.pop(lease.id, None)
 
-    async def _generated(self, lease: Lease, spec: RunSpec) -> list[Sample]:
+    async def _generate_group(self, lease: Lease, spec: RunSpec) -> list[Sample]:
         while True:
             await self._engine.recover()  # it may have crashed since the lease was requested
             if self._engine.current is None or self._engine.current.root != lease.root:
@@ -122,5 +122,5 @@ class GroupGeneration:
         if not self._short:
             _log.warning("no memory, trying again", reason=error.message)
         self._short[lease.id] = shortages
-        await asyncio.sleep(MEMORY.delay(shortages, self._random.random()))
+        await asyncio.sleep(MEMORY_BACKOFF.delay(shortages, self._random.random()))
         return True

@@ -25,7 +25,7 @@ from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.group_weights import GroupLengths
 from echo2.protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
-from echo2.protocol.task_kinds import ANSWERED, OPENED, PLAYED, PURE, SINGLE
+from echo2.protocol.task_kinds import ANSWERED_KINDS, OPENED_KIND, PLAYED_KINDS, PURE_KIND, SINGLE_KIND
 
 MOST_GIVEN: Final = 1 << 14
 """Most tokens that an environment may give in one rollout."""
@@ -54,7 +54,7 @@ def check_lease(
             f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
             f"{current.era} is loaded and was requested"
         )
-    if (kind := _kind_of(lease, runspec)) not in (PURE, *PLAYED):
+    if (kind := _kind_of(lease, runspec)) not in (PURE_KIND, *PLAYED_KINDS):
         raise BadLease(f"the lease is for task {lease.task!r} of kind {kind!r}, for which this build does not work")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
         raise BadLease(
@@ -90,15 +90,15 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         task_version=lease.task_version,
         split="train",
         index=lease.index,
-        single_turn=_kind_of(lease, runspec) == SINGLE,
+        single_turn=_kind_of(lease, runspec) == SINGLE_KIND,
         served=lease.id if is_served(lease, runspec) else b"",
-        opened=_kind_of(lease, runspec) == OPENED,
+        opened=_kind_of(lease, runspec) == OPENED_KIND,
     )
 
 
 def is_served(lease: Lease, runspec: RunSpec) -> bool:
     """Tell whether the coordinator's environment answers the turns of a lease. Raises `BadLease`."""
-    return _kind_of(lease, runspec) in ANSWERED
+    return _kind_of(lease, runspec) in ANSWERED_KINDS
 
 
 def check_given(given: Sequence[int], before: int, lease: Lease, runspec: RunSpec, context: int | None) -> None:
@@ -126,8 +126,8 @@ def lengths_of(lease: Lease, samples: Sequence[Sample]) -> GroupLengths:
 
 
 class GroupDelays(NamedTuple):
-    """Milliseconds since the lease arrived here. `waited`: until the group had its first place in the engine. `took`:
-    until it was complete. None: not known."""
+    """Milliseconds since the lease arrived here. `waited`: time until the group had its first place in the engine.
+    `took`: until it was complete. None: not known."""
 
     waited: int | None = None
     took: int | None = None

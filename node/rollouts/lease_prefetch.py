@@ -1,10 +1,10 @@
 """An estimate of when to request the next leases, and how many: the engine always has rows for its places. Pure.
 
 A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible: once
-the engine has a free place, or `TRIPS` round trips before a free place is expected. Groups that end leave free places
-once no more rows wait for them. A group is expected to last, from its first place, as long as the last one that ended.
-Requests made together are answered before the next are made. So as many are made as groups can begin within these round
-trips: on a device with many places several groups end in each, and a group may be shorter than one.
+the engine has a free place, or `LEASE_ROUND_TRIPS` round trips before a free place is expected. Groups that end leave
+free places once no more rows wait for them. A group is expected to last, from its first place, as long as the last one
+that ended. Requests made together are answered before the next are made. So as many are made as groups can begin within
+these round trips: on a device with many places several groups end in each, and a group may be shorter than one.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from typing import Final
 
 from echo2.engines.engine import EngineRows
 
-TRIPS: Final = 2.0
+LEASE_ROUND_TRIPS: Final = 2.0
 """One round trip for the request, one as a margin for the network and the coordinator's disk."""
 MOST_AHEAD: Final = 1024
 """Most groups that are counted."""
@@ -54,23 +54,23 @@ class LeasePrefetch:
         """The leases of those that have no place yet."""
         return [lease for lease, group in self._groups.items() if group.started is None]
 
-    def started(self, lease: bytes) -> float | None:
+    def start_time_of(self, lease: bytes) -> float | None:
         """Return when a group under way had its first place; None: it waits."""
         return self._groups[lease].started
 
-    def answered(self, seconds: float) -> None:
+    def on_answer(self, seconds: float) -> None:
         """Record the time from the request of a lease to its arrival."""
         self._trip = seconds
 
-    def begun(self, lease: bytes, rows: int) -> None:
+    def on_lease(self, lease: bytes, rows: int) -> None:
         """Record that a lease is here, for a group of so many rows."""
         self._groups[lease] = _Group(rows)
 
-    def given(self, lease: bytes) -> None:
+    def on_grant(self, lease: bytes) -> None:
         """Record that a group is given to the engine."""
         self._groups[lease].given = True
 
-    def told(self, rows: EngineRows, now: float) -> None:
+    def on_rows(self, rows: EngineRows, now: float) -> None:
         """Record the engine's report on its rows: the groups given last are those that wait."""
         waiting = rows.waiting
         for group in reversed([one for one in self._groups.values() if one.given]):
@@ -80,7 +80,7 @@ class LeasePrefetch:
                 group.started = now
             waiting = max(0, waiting - group.rows)
 
-    def ended(self, lease: bytes, now: float) -> None:
+    def on_end(self, lease: bytes, now: float) -> None:
         """Record the end of a group."""
         group = self._groups.pop(lease)
         if group.started is not None:
@@ -89,7 +89,7 @@ class LeasePrefetch:
     def lacking(self, rows: EngineRows, group: int, now: float) -> int:
         """Return how many groups of `group` rows the engine can begin, beside those that it was given, until leases
         requested now are here; at least the one that is due."""
-        soon = now + TRIPS * self._trip
+        soon = now + LEASE_ROUND_TRIPS * self._trip
         beginnings = takewhile(lambda begins: begins <= soon, self._beginnings(rows, group, now))
         return max(1, sum(1 for _ in islice(beginnings, MOST_AHEAD)))
 
@@ -98,7 +98,7 @@ class LeasePrefetch:
         if rows.free > sum(one.rows for one in self._groups.values() if not one.given) or not self._groups:
             return 0.0
         begins = next(self._beginnings(rows, 1, now), math.inf)
-        return max(0.0, begins - TRIPS * self._trip - now)
+        return max(0.0, begins - LEASE_ROUND_TRIPS * self._trip - now)
 
     def _beginnings(self, rows: EngineRows, group: int, now: float) -> Iterator[float]:
         """Yield the times at which further groups of `group` rows are expected to get their first places, in order."""

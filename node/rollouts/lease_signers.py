@@ -9,7 +9,7 @@ Rules
 from collections.abc import Iterable, Sequence
 
 from echo2.p2p.envelope import decode_unverified
-from echo2.protocol.authority import Root, revoked
+from echo2.protocol.authority import Root, revoked_keys
 
 
 class LeaseSigners:
@@ -26,7 +26,7 @@ class LeaseSigners:
         """Forget a lease that has ended."""
         self._signers.pop(lease, None)
 
-    def revoked(self, leases: Iterable[bytes], chain: Sequence[Root]) -> list[bytes]:
+    def revoked_leases(self, leases: Iterable[bytes], chain: Sequence[Root]) -> list[bytes]:
         """Return those of `leases` that a key signed which a Root of the chain revokes (rule 1)."""
-        bad = revoked(chain)
+        bad = revoked_keys(chain)
         return [lease for lease in leases if not bad.isdisjoint(self._signers.get(lease, ()))]

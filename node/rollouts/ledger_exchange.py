@@ -6,7 +6,7 @@ Rules
    has a later one, the other sources are asked (node/rollouts/ledger_sources.py). Heads that a revoked key signed wait
    for a later one that vouches for them, at most `MOST_UNVOUCHED`.
 2. Then it asks a few peers at random for their newest head. One that this node does not hold yet is compared once
-   this node has the head of that number; at most `WAITING` heads wait for that.
+   this node has the head of that number; at most `MOST_WAITING_HEADS` heads wait for that.
 3. Then it fetches proofs of its Receipts (node/rollouts/receipt_proofs.py).
 4. A fork is stored, told to others (node/rollouts/fork_notices.py), and ends the node: `TrustFailure`, also one that a
    peer tells, or that is stored from before. A head that the ledger's key did not sign, or that comes without proof, is
@@ -20,8 +20,9 @@ Rules
 8. A fork that a Root has settled (node/trust/ledger_witness.py, rule 10) ends no node: it is looked at before the node
    would end. While the newest head here is in doubt, the coordinator is asked for the one of its number: one that the
    coordinator lacks goes, one after the other, and no head is compared or taken from other peers.
-9. A head that is dated `AHEAD` or more ahead of the coordinator's clock is taken, since nothing here rests on its date,
-   and a later one follows it whatever the clock says. The owner is told, once by the log and by `why` while it is so.
+9. A head that is dated `MOST_HEAD_AHEAD_MS` or more ahead of the coordinator's clock is taken, since nothing here rests
+   on its date, and a later one follows it whatever the clock says. The owner is told, once by the log and by `why`
+   while it is so.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ from echo2.node.trust.ledger_witness import (
     check_next,
     is_disowned,
     is_settled,
-    opened,
+    open_head,
     opened_in_order,
     opened_logs,
 )
@@ -64,13 +65,13 @@ from echo2.runtime.figures import figure
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
-AHEAD: Final = 600_000
+MOST_HEAD_AHEAD_MS: Final = 600_000
 """Milliseconds, beyond what clocks that are set differ by."""
-LOOK: Final = 1.0
+EXCHANGE_POLL_SECONDS: Final = 1.0
 """Seconds between two looks for the coordinator, or two rounds once the run has finished."""
 MOST_UNVOUCHED: Final = 4096
 """Most heads that wait for a later one that vouches for them."""
-WAITING: Final = 64
+MOST_WAITING_HEADS: Final = 64
 """Most heads of other peers that wait until this node has theirs."""
 
 _log = structlog.get_logger("node")
@@ -110,7 +111,7 @@ class LedgerExchange:
         while True:
             asked = await self._checked_round()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_EVERY if asked else LOOK):
+                async with asyncio.timeout(ASK_EVERY if asked else EXCHANGE_POLL_SECONDS):
                     await self._forks.known.wait()
 
     async def finish(self) -> None:
@@ -118,9 +119,9 @@ class LedgerExchange:
         limits the time. Raises `TrustFailure` for a fork."""
         while await self._checked_round():
             head = self._context.trust_store.trusted.head
-            if head is None or not head.value.finished or not self._outbox.unproved(1 << 53, 1):
+            if head is None or not head.value.finished or not self._outbox.unproved_receipts(1 << 53, 1):
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(EXCHANGE_POLL_SECONDS)
 
     async def fetch(self) -> None:
         """Do one round now, for the owner. Raises `TrustFailure` for a fork, and `Unreachable` without a
@@ -146,7 +147,7 @@ class LedgerExchange:
 
     def _settles(self) -> bool:
         """Settle the stored fork, if a Root has (rule 8); return whether none is left."""
-        fork = self._store.forked()
+        fork = self._store.fork_documents()
         settled = is_settled(fork, self._context.trust_store.trusted.chain)
         if settled:
             self._waiting.clear()
@@ -189,7 +190,7 @@ class LedgerExchange:
         newest, before = self._store.newest(), self.ahead
         ahead = 0 if newest is None else newest.head.issued - self._context.clock.now()
         self.ahead = ""
-        if newest is not None and ahead >= AHEAD:
+        if newest is not None and ahead >= MOST_HEAD_AHEAD_MS:
             self.ahead = (
                 f"LedgerHead {newest.head.number} is dated {figure(ahead / 3_600_000)} h ahead of the coordinator's "
                 "clock: ask the run's operator which of its clocks was set"
@@ -232,7 +233,7 @@ class LedgerExchange:
             begun = not unvouched and self._take_logs(answer)
             heads = [] if begun and after is not None else answer.heads
             if doubted and not begun and not unvouched:
-                if not self._confirmed(newest, heads):
+                if not self._confirm_head(newest, heads):
                     continue
                 heads = heads[1:]
             unvouched += heads
@@ -250,14 +251,14 @@ class LedgerExchange:
         chain = self._context.trust_store.trusted.chain
         return newest is not None and bool(self._store.settled_forks()) and is_disowned(newest.sealed, chain)
 
-    def _confirmed(self, newest: WitnessedHead | None, heads: Sequence[GrownHead]) -> bool:
+    def _confirm_head(self, newest: WitnessedHead | None, heads: Sequence[GrownHead]) -> bool:
         """Tell whether the first of the coordinator's heads is the newest one here; if not, drop that, which is in
         doubt."""
         assert newest is not None
         if heads and payload_hash(heads[0].sealed) == payload_hash(newest.sealed):
             return True
         number = newest.head.number - 1
-        self._outbox.prove_again(self._store.uncovered(number))
+        self._outbox.prove_again(self._store.uncovered_receipts(number))
         self._store.drop_behind(number)
         return False
 
@@ -271,7 +272,7 @@ class LedgerExchange:
             return False
         documents = [one.document for one in begun]
         check_logs(begun, *self._store.around(min(one.number for one in documents)), answer.continued)
-        claims = self._outbox.claim(documents, self._store.uncovered(least_number(begun)))
+        claims = self._outbox.claim(documents, self._store.uncovered_receipts(least_number(begun)))
         self._store.take_logs(begun, trust.serial or 0, answer.continued)
         _log.warning("ledger restored from a copy: a new log began", entries=documents[-1].size, claims=len(claims))
         return True
@@ -285,8 +286,8 @@ class LedgerExchange:
             check_next(before, one, grown, logs)
             self._store.put(one, self._context.trust_store.serial or 0, None if before is None else grown)
 
-    def _opened(self, sealed: bytes) -> WitnessedHead:
-        return opened(sealed, self._context.trust_store.trusted.chain, self._store.logs(self._context.run))
+    def _open_head(self, sealed: bytes) -> WitnessedHead:
+        return open_head(sealed, self._context.trust_store.trusted.chain, self._store.logs(self._context.run))
 
     def _check_evidence(self, sealed: Sequence[bytes]) -> None:
         """Verify what a peer shows as evidence of a fork. Raises `LedgerFork`, `P2PError`."""
@@ -311,11 +312,11 @@ class LedgerExchange:
                 answer = await ask(LedgerRequest(log=self._store.log()))
                 self._take_logs(answer)
                 for grown in answer.heads[:1]:
-                    one = self._opened(grown.sealed)
+                    one = self._open_head(grown.sealed)
                     self._waiting[one.payload] = one
             except P2PError as error:
                 _log.debug("peer shows no head of the ledger", reason=str(error))
-        while len(self._waiting) > WAITING:
+        while len(self._waiting) > MOST_WAITING_HEADS:
             self._waiting.popitem(last=False)
         reached, logs = self._newest_number(), self._store.logs(self._context.run)
         for one in list(self._waiting.values()):
@@ -327,6 +328,6 @@ class LedgerExchange:
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         self._forks.take(peer, request.fork)
         logs = self._store.logs(self._context.run)
-        heads = heads_up_to(logs, request, self._store.grown(request.after, MOST_HEADS))
+        heads = heads_up_to(logs, request, self._store.heads_after(request.after, MOST_HEADS))
         restored, continued = self._store.following(logs.serial_of(request.log) or 0)
         return LedgerResponse(heads=heads, restored=restored, continued=continued)

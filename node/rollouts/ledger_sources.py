@@ -1,8 +1,8 @@
 """The sources of heads and proofs of the ledger: the coordinator, other peers, and the coordinator over HTTPS.
 
 Rules
-1. The coordinator is asked first. Where its answer fails, or lacks what is wanted, up to `OTHERS` peers at random are
-   asked, and then the coordinator over HTTPS: another route shows whether the first one is at fault.
+1. The coordinator is asked first. Where its answer fails, or lacks what is wanted, up to `OTHER_PEERS` peers at random
+   are asked, and then the coordinator over HTTPS: another route shows whether the first one is at fault.
 2. Peers have heads with their consistency proofs, and no entries: proofs of entries come from the coordinator alone.
 3. HTTPS is asked where the owner admits that route and the invite offers it, by a connection of its own per request.
 4. An answer counts by its proofs, whatever its source.
@@ -20,9 +20,9 @@ from echo2.p2p.network import Links, Rpc
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
 
-OTHERS: Final = 2
+OTHER_PEERS: Final = 2
 """Peers asked per round."""
-PATIENCE: Final = 15.0
+LEDGER_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for an answer."""
 
 Source = Callable[[LedgerRequest], Awaitable[LedgerResponse]]
@@ -43,7 +43,7 @@ class LedgerSources:
         """Return a connected peer as a source."""
 
         async def ask(request: LedgerRequest) -> LedgerResponse:
-            return await LEDGER.ask(self._rpc, peer, request, timeout=PATIENCE)
+            return await LEDGER.ask(self._rpc, peer, request, timeout=LEDGER_ANSWER_SECONDS)
 
         return ask
 
@@ -52,13 +52,13 @@ class LedgerSources:
         peer = self._coordinator()
         return None if peer is None else self.of(peer)
 
-    async def peers(self, most: int = OTHERS) -> list[Source]:
+    async def peers(self, most: int = OTHER_PEERS) -> list[Source]:
         """Return up to `most` connected peers at random, none of them the coordinator."""
         others = [peer for peer in await self._links.peers() if peer != self._coordinator()]
         return [self.of(peer) for peer in self._random.sample(others, min(most, len(others)))]
 
     async def instead(self, *, entries: bool) -> AsyncIterator[Source]:
-        """Yield the sources that are asked where the coordinator fails (rules 1 to 3). `entries`: for proofs of
+        """Yield the sources that are asked where the coordinator fails (rules 1 to 3). `entries`: entries for proofs of
         entries."""
         for peer in [] if entries else await self.peers():
             yield peer
@@ -71,13 +71,13 @@ def over_https(peer: str, pin: bytes, addresses: Callable[[], Sequence[str]]) ->
     coordinator's HTTPS key, from the invite. `addresses`: returns the coordinator's."""
 
     async def ask(request: LedgerRequest) -> LedgerResponse:
-        client = HttpsClient(peer, pin, patience=PATIENCE)
+        client = HttpsClient(peer, pin, patience=LEDGER_ANSWER_SECONDS)
         with one_error():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.run)
                 await client.ready()
                 coordinator = await client.dial(addresses())
-                answer = await LEDGER.ask(client, coordinator, request, timeout=PATIENCE)
+                answer = await LEDGER.ask(client, coordinator, request, timeout=LEDGER_ANSWER_SECONDS)
                 tasks.cancel_scope.cancel()
         return answer
 

@@ -47,9 +47,9 @@ CREATE INDEX unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry
 CREATE INDEX unproved_ends ON submissions (decided) WHERE receipt IS NOT NULL AND entry = 0 AND proved = 0;
 """
 
-LOST: Final = 2
-CLAIM: Final = 3
-"""Of the column `proved`, as `LOST`."""
+LOST_RECEIPT: Final = 2
+CLAIM_RECEIPT: Final = 3
+"""Of the column `proved`, as `LOST_RECEIPT`."""
 ASKED_DAYS: Final = 7
 """Days for which a node asks how a quarantine ended: a restored ledger may not say."""
 
@@ -59,10 +59,10 @@ Open = Callable[[bytes, str], bytes]
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
-    `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
-    affects. `entry`: of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved to be there,
-    `LOST` once another entry is proved to stand in its place, `CLAIM` once a restored log lacks its entry. `lengths`:
-    of the group, an encoded GroupLengths."""
+    `root_serial`: serial number of the newest Root known when the Receipt was stored; it decides which Receipts a later
+    revocation affects. `entry`: entry of the Receipt in the ledger; 0: none of its own. `proved`: 1 once it is proved
+    to be there, `LOST_RECEIPT` once another entry is proved to stand in its place, `CLAIM_RECEIPT` once a restored log
+    lacks its entry. `lengths`: lengths of the group, an encoded GroupLengths."""
 
     lease: bytes
     state: str
@@ -105,7 +105,7 @@ class Outbox:
 
     def put(self, lease: bytes, body: bytes, now: int, lengths: GroupLengths | None = None) -> None:
         """Queue an encoded Submission; ignore a second one for the same lease. `now`: ms, this machine's clock.
-        `lengths`: of the group."""
+        `lengths`: lengths of the group."""
         known = None if lengths is None else msgspec.msgpack.encode(lengths)
         self._file.do(
             "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made, lengths) "
@@ -125,7 +125,7 @@ class Outbox:
         """Forget leases that are given back."""
         self._file.do_many("DELETE FROM leases WHERE id = ?", [(lease,) for lease in leases])
 
-    def queued(self, beside: Collection[bytes] = ()) -> tuple[bytes, bytes] | None:
+    def next_queued(self, beside: Collection[bytes] = ()) -> tuple[bytes, bytes] | None:
         """Return (lease, body) of the oldest queued submission that is not among `beside`; None without one."""
         leases = self._file.do("SELECT lease FROM submissions WHERE state = 'queued' ORDER BY made")
         lease = next((row[0] for row in leases if row[0] not in beside), None)
@@ -138,7 +138,7 @@ class Outbox:
         """Return the number of submissions that the coordinator has not received."""
         return int(self._file.do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
 
-    def undecided(self, most: int) -> list[bytes]:
+    def list_undecided(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
         return [bytes(row[0]) for row in self._file.do(query, (most,))]
@@ -150,12 +150,12 @@ class Outbox:
         today = now // DAY * DAY
         return [bytes(row[0]) for row in self._file.do(query, (today, today - ASKED_DAYS * DAY, most))]
 
-    def unconfirmed(self, most: int) -> list[bytes]:
+    def unconfirmed_leases(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose Receipt is stored here and not yet confirmed to the coordinator."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
         return [bytes(row[0]) for row in self._file.do(query, (most,))]
 
-    def unproved(self, size: int, most: int) -> list[Receipt]:
+    def unproved_receipts(self, size: int, most: int) -> list[Receipt]:
         """Return at most `most` Receipts, lowest entry first, whose entries are among the first `size` of the ledger
         and are not proved yet."""
         query = (
@@ -200,7 +200,9 @@ class Outbox:
 
     def mark_lost(self, leases: list[bytes]) -> None:
         """Record that the ledger has another entry in the place of these leases' Receipts."""
-        self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", [(LOST, lease) for lease in leases])
+        self._file.do_many(
+            "UPDATE submissions SET proved = ? WHERE lease = ?", [(LOST_RECEIPT, lease) for lease in leases]
+        )
 
     def prove_again(self, leases: Iterable[bytes]) -> None:
         """Record that the Receipts of these leases are not proved any more: the head was in doubt."""
@@ -220,14 +222,16 @@ class Outbox:
             if any(receipt.entry > one.size and receipt.at < one.restored for one in logs)
         }
         claims |= {lease for lease, entry in uncovered.items() if entry > least}
-        marks = [(CLAIM, lease) for lease in sorted(claims)] + [(0, lease) for lease in uncovered.keys() - claims]
+        marks = [(CLAIM_RECEIPT, lease) for lease in sorted(claims)] + [
+            (0, lease) for lease in uncovered.keys() - claims
+        ]
         self._file.do_many("UPDATE submissions SET proved = ? WHERE lease = ?", marks)
         return sorted(claims)
 
-    def lost(self) -> list[bytes]:
+    def lost_leases(self) -> list[bytes]:
         """Return the leases of the receipts that the ledger lacks: those that are lost, and claims."""
         query = "SELECT lease FROM submissions WHERE proved IN (?, ?) ORDER BY lease"
-        return [bytes(lease) for (lease,) in self._file.do(query, (LOST, CLAIM))]
+        return [bytes(lease) for (lease,) in self._file.do(query, (LOST_RECEIPT, CLAIM_RECEIPT))]
 
     def waiting(self) -> int:
         """Return the number of submissions without a final answer."""
@@ -252,7 +256,7 @@ class Outbox:
         """Return the newest `most` submissions, newest first; -1 for all."""
         return self._select("ORDER BY made DESC LIMIT ?", (most,))
 
-    def quarantined(self, now: int) -> dict[int, tuple[int, int]]:
+    def quarantine_by_day(self, now: int) -> dict[int, tuple[int, int]]:
         """Return, by the end of the day (UTC, ms), the number of groups in quarantine and their weight in milli-RE.
         `now`: ms by the run's clock; days that have ended are left out, as the coordinator has settled them."""
         days: dict[int, tuple[int, int]] = {}
@@ -282,8 +286,8 @@ class Outbox:
         )
 
     def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int, root_serial: int = 0) -> Receipt:
-        """Store a Receipt, the final answer. `root_serial`: of the newest Root known. Raises `BadSignature`,
-        `Mismatch`, `Malformed`."""
+        """Store a Receipt, the final answer. `root_serial`: serial number of the newest Root known. Raises
+        `BadSignature`, `Mismatch`, `Malformed`."""
         receipt = decode(open_(sealed, "receipt"), Receipt)
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
             raise Mismatch("the Receipt is for another submission or node")

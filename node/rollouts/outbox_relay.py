@@ -5,8 +5,9 @@ Rules
    again after every break. Waits between attempts grow and are jittered, also where the coordinator no longer knows
    groups that it had received.
 2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
-   One request at a time carries that. They get a request of their own if no other was answered for `RIDE` seconds, or
-   the outbox is full, or the node finishes, or the coordinator does not answer them inside others.
+   One request at a time carries that. They get a request of their own if no other was answered for
+   `VERDICT_WAIT_SECONDS` seconds, or the outbox is full, or the node finishes, or the coordinator does not answer them
+   inside others.
 3. An answer that the run's keys did not sign changes nothing. The request is repeated under the run's later Root, if
    there is one; otherwise the node drops the connection and searches for the coordinator.
 4. With no submission to send and no verdict or confirmation outstanding, the relay sleeps until the outbox gets a
@@ -43,13 +44,13 @@ from echo2.runtime.backoff import Backoff
 
 BATCH: Final = 256
 """Most leases per request for verdicts."""
-LOOK: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
+OUTBOX_BACKOFF: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
 """Seconds between two rounds of requests."""
 MOST_ENDED: Final = 16
 """Most groups per request whose quarantine has ended."""
 MOST_PAUSE: Final = 60.0
 """Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
-RIDE: Final = 30.0
+VERDICT_WAIT_SECONDS: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
 MOST_BEFORE: Final = 4
 """Most submissions begun before Receipts that are no longer valid are requested again."""
@@ -93,7 +94,7 @@ class OutboxRelay:
         """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._riding = False
         """Whether a request for verdicts is under way inside another: a second would ask for the same ones."""
-        self._asked = -RIDE
+        self._asked = -VERDICT_WAIT_SECONDS
         """Loop time of the last answer to a request for verdicts."""
         self._forgotten = 0
         """Answers in a row that did not know a group which had been received."""
@@ -140,7 +141,7 @@ class OutboxRelay:
         return self._outbox.room
 
     def put(self, lease: bytes, body: bytes, lengths: GroupLengths) -> None:
-        """Store an encoded submission durably, and start the next round. `lengths`: of its group."""
+        """Store an encoded submission durably, and start the next round. `lengths`: lengths of its group."""
         self._outbox.put(lease, body, self._local(), lengths)
         self.settled.clear()
         self._wake.set()
@@ -156,9 +157,9 @@ class OutboxRelay:
         the coordinator answers such requests, an empty one is sent to find out."""
         if self._riding:
             return None
-        undecided = self._outbox.undecided(BATCH)
+        undecided = self._outbox.list_undecided(BATCH)
         ended = self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(undecided)))
-        ask = VerdictsRequest(leases=undecided + ended, confirmed=self._outbox.unconfirmed(BATCH))
+        ask = VerdictsRequest(leases=undecided + ended, confirmed=self._outbox.unconfirmed_leases(BATCH))
         self._riding = bool(ask.leases or ask.confirmed or self._rides is None)
         return ask if self._riding else None
 
@@ -166,7 +167,7 @@ class OutboxRelay:
         """Let another request carry one for verdicts: that which carried `ask`, from `question`, has ended."""
         self._riding = False
 
-    def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
+    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """Store the answer to `ask`, from `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
         self._rides = answer is not None
         if answer is not None:
@@ -179,8 +180,8 @@ class OutboxRelay:
             self._wake.clear()
             moved = await self._round()
             idle = 0 if moved else idle + 1
-            if self._outbox.waiting() or self._outbox.unconfirmed(1):
-                await self._sleep(LOOK.delay(max(idle, self._forgotten) + 1, self._random.random()))
+            if self._outbox.waiting() or self._outbox.unconfirmed_leases(1):
+                await self._sleep(OUTBOX_BACKOFF.delay(max(idle, self._forgotten) + 1, self._random.random()))
             else:
                 self.settled.set()
                 await self._wake.wait()
@@ -195,7 +196,7 @@ class OutboxRelay:
 
     async def _round(self) -> bool:
         """Send queued submissions and request missing verdicts; tell whether any state changed."""
-        await self._coordinator_client.connected()
+        await self._coordinator_client.wait_until_connected()
         serial = self._trust_store.serial
         try:
             sent = await self._send()
@@ -237,7 +238,9 @@ class OutboxRelay:
 
     async def _ask(self) -> bool:
         """Request outstanding verdicts, unless another request may carry that; tell whether any state changed."""
-        ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        ask = VerdictsRequest(
+            leases=self._outbox.list_undecided(BATCH), confirmed=self._outbox.unconfirmed_leases(BATCH)
+        )
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
         return self._take_verdicts(ask, await self._coordinator_client.call(VERDICTS, ask))
@@ -263,13 +266,13 @@ class OutboxRelay:
         """Tell whether another request will probably carry one for verdicts soon (rule 2)."""
         if not self._rides or self._alone or self._outbox.full:
             return False
-        return asyncio.get_running_loop().time() - self._asked < RIDE
+        return asyncio.get_running_loop().time() - self._asked < VERDICT_WAIT_SECONDS
 
     def _take_verdicts(self, ask: VerdictsRequest, answer: VerdictsResponse) -> bool:
         """Store the answer; tell whether any state changed."""
         self._asked = asyncio.get_running_loop().time()
         self._outbox.mark_confirmed(ask.confirmed)
-        waiting = set(self._outbox.undecided(BATCH))  # another answer may have arrived first
+        waiting = set(self._outbox.list_undecided(BATCH))  # another answer may have arrived first
         pairs = zip(ask.leases, answer.receipts, strict=False)
         decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None and lease in waiting]
         for lease, sealed in decided:

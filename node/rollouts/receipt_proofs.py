@@ -67,17 +67,17 @@ class ReceiptProofs:
             await self._fetch_epochs(coordinator, number, size)
             await self._fetch_ends(coordinator, number, size, now)
         except P2PError as fault:
-            before = self._store.proved()
+            before = self._store.count_proved()
             async for source in self._sources.instead(entries=True):
                 await self._fetch_entries(source, number, size)
                 await self._fetch_epochs(source, number, size)
                 await self._fetch_ends(source, number, size, now)
-            if self._store.proved() == before:
+            if self._store.count_proved() == before:
                 raise fault
 
     async def _fetch_entries(self, source: Source, number: int, size: int) -> None:
         for _ in range(PROOFS // MOST_ENTRIES):
-            wanted = {receipt.entry: receipt for receipt in self._outbox.unproved(size, MOST_ENTRIES)}
+            wanted = {receipt.entry: receipt for receipt in self._outbox.unproved_receipts(size, MOST_ENTRIES)}
             if not wanted:
                 return
             answer = await source(LedgerRequest(log=self._store.log(), after=number, entries=sorted(wanted), size=size))

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from echo2.node.errors import BadConfig
-from echo2.node.home import joined, run_folder
-from echo2.node.rollouts.outbox import CLAIM, LOST, Outbox, OutboxRow
+from echo2.node.home import invite_of_joined_run, run_folder
+from echo2.node.rollouts.outbox import CLAIM_RECEIPT, LOST_RECEIPT, Outbox, OutboxRow
 from echo2.node.trust import pay_witness
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.ledger_witness import (
@@ -21,11 +21,11 @@ from echo2.node.trust.ledger_witness import (
     check_lengths,
     check_receipt,
     check_weight,
-    opened,
+    open_head,
     opened_costs,
 )
 from echo2.node.trust.market_store import FILE, MarketStore
-from echo2.node.trust.proof_watch import PERIOD, PERIODS
+from echo2.node.trust.proof_watch import DEFAULT_PERIOD_MS, PERIODS
 from echo2.node.trust.trust_store import TrustStore
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
@@ -40,10 +40,10 @@ from echo2.protocol.restored_logs import LogChain
 from echo2.runtime.figures import figure, number_of
 from echo2.runtime.units import unix_milliseconds
 
-_PROOFS: Final = {0: "none", 1: "yes", LOST: "lost", CLAIM: "claim"}
+_PROOFS: Final = {0: "none", 1: "yes", LOST_RECEIPT: "lost", CLAIM_RECEIPT: "claim"}
 
 
-def listed(home: Path, most: int) -> list[dict[str, Any]]:
+def list_submissions(home: Path, most: int) -> list[dict[str, Any]]:
     """List the newest `most` submissions, newest first: lease, state, times (ms), code, reason, and whether the receipt
     is proved to be in the ledger; its entry, weight (milli-RE), epoch and price, as far as it has them. Raises
     `BadConfig`."""
@@ -101,20 +101,20 @@ class VerifiedReceipts(NamedTuple):
         )
 
 
-def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
+def verify_receipts(home: Path, passphrase: str | None) -> VerifiedReceipts:
     """Verify the stored Receipts, offline. A Receipt is valid if it is for this node and the chain of Roots from the
     invite confirms the signature of the ledger's key (protocol/authority.py). Its proof, where it has one by now, must
     lead to a stored head, and its weight must follow from the lengths in the entry, which are those of the group that
-    this node generated (node/trust/ledger_witness.py). `passphrase`: of the node's key. Raises `BadConfig`, and
-    `LocalFault` if that key cannot be read."""
-    invite = joined(home)
+    this node generated (node/trust/ledger_witness.py). `passphrase`: passphrase of the node's key. Raises `BadConfig`,
+    and `LocalFault` if that key cannot be read."""
+    invite = invite_of_joined_run(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, proved, weighed, overdue = 0, 0, 0, 0
     claims, evident = 0, 0
     by_epoch: dict[int, list[Receipt]] = {}
-    ledger = _witnessed(_folder(home), chain, invite.run)
+    ledger = _read_witnessed(_folder(home), chain, invite.run)
     faults = ledger.faults
     for row in _rows(home, -1):
         if row.receipt is None:
@@ -123,7 +123,7 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
             receipt = decode(open_kept(row.receipt, "receipt", chain, stored=row.root_serial), Receipt)
             if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
                 raise P2PError("the Receipt is for another node, lease or run")
-            if row.proved == CLAIM:
+            if row.proved == CLAIM_RECEIPT:
                 claims += 1
                 evident += ledger.evident(receipt)
             elif row.lease in ledger.proofs:
@@ -135,12 +135,12 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
             elif row.lease in ledger.ends:
                 check_end(receipt, ledger.ends[row.lease], ledger.heads.get)
                 proved += 1
-            elif row.proved == LOST:
+            elif row.proved == LOST_RECEIPT:
                 raise P2PError(f"the ledger has another entry {receipt.entry}: it was restored or rewritten")
-            elif receipt.entry and (row.decided or now) < now - PERIODS * PERIOD:
+            elif receipt.entry and (row.decided or now) < now - PERIODS * DEFAULT_PERIOD_MS:
                 overdue += 1
             good += 1
-            if receipt.epoch is not None and row.state == "accepted" and row.proved != CLAIM:
+            if receipt.epoch is not None and row.state == "accepted" and row.proved != CLAIM_RECEIPT:
                 by_epoch.setdefault(receipt.epoch, []).append(receipt)
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
@@ -182,8 +182,8 @@ def epochs_of(folder: Path, node: str, root_of: Callable[[int], bytes | None]) -
 
 class _Witnessed(NamedTuple):
     """The stored ledger. `heads`: the roots of heads by size. `former`: those of heads that a restored log lacks.
-    `proofs`, `ends`, `claims`: by lease. `costs`: by the numbers of their entries. `faults`: of documents, of heads, of
-    Costs, and a fork."""
+    `proofs`, `ends`, `claims`: proofs, ends and claims by lease. `costs`: costs by the numbers of their entries.
+    `faults`: faults of documents, of heads, of Costs, and a fork."""
 
     heads: dict[int, bytes]
     former: dict[int, list[bytes]]
@@ -213,7 +213,7 @@ def _holds(receipt: Receipt, proved: ReceiptProof | EndedProof, roots: dict[int,
     return True
 
 
-def _witnessed(folder: Path, chain: Sequence[Root], run: bytes) -> _Witnessed:
+def _read_witnessed(folder: Path, chain: Sequence[Root], run: bytes) -> _Witnessed:
     roots: dict[int, bytes] = {}
     former: dict[int, list[bytes]] = {}
     costs: dict[int, Costs] = {}
@@ -222,13 +222,13 @@ def _witnessed(folder: Path, chain: Sequence[Root], run: bytes) -> _Witnessed:
         later: LedgerHead | None = None
         for sealed, serial in reversed(store.heads()):
             try:
-                later = opened(sealed, chain, logs, serial, named=later is not None and names(later, sealed)).head
+                later = open_head(sealed, chain, logs, serial, named=later is not None and names(later, sealed)).head
                 roots[later.size] = later.root
             except P2PError as error:
                 faults.append(f"a LedgerHead: {error}")
         for sealed, serial in store.former_heads():
             with contextlib.suppress(P2PError):  # one that no longer counts proves nothing, and none relies on it
-                head = opened(sealed, chain, logs, serial).head
+                head = open_head(sealed, chain, logs, serial).head
                 former.setdefault(head.size, []).append(head.root)
         if (fork := store.fork()) is not None:
             faults.append(fork)
@@ -270,7 +270,7 @@ def _outbox(home: Path) -> Iterator[Outbox]:
 
 
 def _folder(home: Path) -> Path:
-    return run_folder(home, joined(home).run)
+    return run_folder(home, invite_of_joined_run(home).run)
 
 
 def _plain(row: OutboxRow) -> dict[str, Any]:

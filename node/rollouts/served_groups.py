@@ -76,7 +76,9 @@ class ServedGroups:
         """Whether there are leases of an earlier process that no engine has gone on with."""
         return bool(self._unfinished)
 
-    def unfinished(self, still_open: Sequence[bytes], engine_class: str, current: LoadedVersion) -> Iterator[Lease]:
+    def unfinished_leases(
+        self, still_open: Sequence[bytes], engine_class: str, current: LoadedVersion
+    ) -> Iterator[Lease]:
         """Yield the leases that an engine of this class is to go on with (rule 6), each once. `still_open`: those that
         this node has not given back."""
         for lease, stored_class in list(self._unfinished.values()):
@@ -107,7 +109,7 @@ class ServedGroups:
         if stored is not None:
             return stored.given
         self._store.put_turn(sampled_turn)
-        answer = await self._sent(sampled_turn)
+        answer = await self._send_turn(sampled_turn)
         self._expires[lease.id] = answer.expires
         if answer.given is not None:
             before = self._store.given_tokens(lease.id, sampled_turn.sample)
@@ -118,7 +120,7 @@ class ServedGroups:
             self._ended = asyncio.Event()
         return answer.given
 
-    async def _sent(self, sampled_turn: SampledTurn) -> StepResponse:
+    async def _send_turn(self, sampled_turn: SampledTurn) -> StepResponse:
         """Send a turn until it has an answer (rules 2 to 4). Raises `Stale`."""
         ask = StepRequest(
             lease=sampled_turn.served,

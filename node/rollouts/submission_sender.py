@@ -75,7 +75,7 @@ class SubmissionSender:
 
     def _begin(self, sent: set[bytes]) -> asyncio.Task[None] | None:
         """Begin the oldest queued submission that is not among `sent`; None: there is none, or no place for it."""
-        row = self._outbox.queued(sent)
+        row = self._outbox.next_queued(sent)
         if row is None or not self.window.admits(len(row[1])):
             return None
         lease, body = row

@@ -5,8 +5,8 @@ Rules
    itself. `MOST_UNDER_WAY` and the requests for leases are fewer than the requests that a coordinator takes of a peer
    at once (p2p/limits/request_slots.py).
 2. The window begins at one and grows by one with each quick answer: it doubles with each round trip. An answer is quick
-   while it takes at most `QUICK` times as long as the quickest of the last `REMEMBERED`. Slower answers say that the
-   link or the coordinator has a queue, and more submissions would only make it longer.
+   while it takes at most `QUICK_FACTOR` times as long as the quickest of the last `REMEMBERED_ANSWERS`. Slower answers
+   say that the link or the coordinator has a queue, and more submissions would only make it longer.
 3. A coordinator that turns a submission away halves the window: many nodes with full outboxes then leave it room.
 """
 
@@ -15,8 +15,8 @@ from typing import Final
 
 MOST_UNDER_WAY: Final = 16
 MOST_BYTES: Final = 4 << 20
-QUICK: Final = 2.0
-REMEMBERED: Final = 64
+QUICK_FACTOR: Final = 2.0
+REMEMBERED_ANSWERS: Final = 64
 """Answers among which the quickest is searched: a node may have moved to a slower route."""
 
 
@@ -26,7 +26,7 @@ class SubmissionWindow:
     def __init__(self) -> None:
         self.most = 1
         self._under_way = self._nbytes = 0
-        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
 
     def admits(self, nbytes: int) -> bool:
         """Tell whether a further submission of so many bytes may begin."""
@@ -43,7 +43,7 @@ class SubmissionWindow:
     def note_answer(self, seconds: float) -> None:
         """Note an answer to a submission after so many seconds (rule 2)."""
         self._seconds.append(seconds)
-        if seconds <= QUICK * min(self._seconds):
+        if seconds <= QUICK_FACTOR * min(self._seconds):
             self.most = min(MOST_UNDER_WAY, self.most + 1)
 
     def halve(self) -> None:

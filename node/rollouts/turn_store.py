@@ -71,7 +71,7 @@ class TurnStore:
             sampled_turn.served,
             sampled_turn.sample,
             sampled_turn.turn_number,
-            _packed(sampled_turn.tokens),
+            _pack_tokens(sampled_turn.tokens),
             float_bytes(sampled_turn.logprobs),
         )
         self._file.do(
@@ -82,11 +82,11 @@ class TurnStore:
         """Return the stored answer to a turn; None: it has none yet."""
         query = "SELECT answered, given FROM turns WHERE lease = ? AND sample = ? AND turn_number = ?"
         row = self._file.do(query, (sampled_turn.served, sampled_turn.sample, sampled_turn.turn_number)).fetchone()
-        return TurnAnswered(_unpacked(row[1])) if row is not None and row[0] else None
+        return TurnAnswered(_unpack_tokens(row[1])) if row is not None and row[0] else None
 
     def put_answer(self, sampled_turn: SampledTurn, given: Sequence[int] | None) -> None:
         """Store the answer to a turn."""
-        packed = None if given is None else _packed(given)
+        packed = None if given is None else _pack_tokens(given)
         self._file.do(
             "UPDATE turns SET answered = 1, given = ? WHERE lease = ? AND sample = ? AND turn_number = ?",
             (packed, sampled_turn.served, sampled_turn.sample, sampled_turn.turn_number),
@@ -100,7 +100,7 @@ class TurnStore:
     def given_tokens(self, lease: bytes, sample: int) -> int:
         """Return how many tokens a sample has been given so far."""
         rows = self._file.do("SELECT given FROM turns WHERE lease = ? AND sample = ?", (lease, sample)).fetchall()
-        return sum(len(_unpacked(given) or []) for (given,) in rows)
+        return sum(len(_unpack_tokens(given) or []) for (given,) in rows)
 
     def forget(self, leases: Sequence[bytes]) -> None:
         """Delete these leases and their turns."""
@@ -111,16 +111,16 @@ class TurnStore:
 def _sample(rows: Sequence[tuple[bytes, bytes, bytes | None]]) -> Sample:
     tokens, turns, logprobs = list[int](), list[int](), list[float]()
     for sampled, values, given in rows:
-        for part in (_unpacked(sampled) or [], _unpacked(given) or []):
+        for part in (_unpack_tokens(sampled) or [], _unpack_tokens(given) or []):
             tokens += part
             turns += [len(part)] if part or not turns else []  # the first may be empty: the environment opens
         logprobs += struct.unpack(f"<{len(values) // 4}f", values)
     return Sample(tokens=tokens, turns=turns, logprobs=logprobs)
 
 
-def _packed(tokens: Sequence[int]) -> bytes:
+def _pack_tokens(tokens: Sequence[int]) -> bytes:
     return msgspec.msgpack.encode(list(tokens))
 
 
-def _unpacked(packed: bytes | None) -> list[int] | None:
+def _unpack_tokens(packed: bytes | None) -> list[int] | None:
     return None if packed is None else msgspec.msgpack.decode(packed, type=list[int])

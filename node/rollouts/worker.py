@@ -5,9 +5,9 @@ Rules
    never changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun
    are finished first.
 2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py).
-   One is requested per group that it can take, up to `TOGETHER` at a time while none is refused. So as many groups are
-   under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each request says how
-   many the device can use.
+   One is requested per group that it can take, up to `MOST_LEASE_REQUESTS` at a time while none is refused. So as many
+   groups are under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each
+   request says how many the device can use.
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
    and one more, while the newest Root known here has expired, and while the ledger is unproven for too long
    (node/trust/proof_watch.py). The groups under way are completed before an end, and kept over a pause while their
@@ -60,19 +60,19 @@ MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
 LEAST_WAIT: Final = 0.1
 """Shortest wait after a refusal, seconds: no `retry_after` keeps this node asking without a pause."""
-UNSAID: Final = 30.0
+DEFAULT_RETRY_SECONDS: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
-LOOK: Final = 1.0
+LEASE_POLL_SECONDS: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
-FOLLOWS: Final = 0.1
+VERSION_POLL_SECONDS: Final = 0.1
 """Seconds until it is looked again whether the engine has the version of the folder."""
-TOGETHER: Final = 12
+MOST_LEASE_REQUESTS: Final = 12
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
 """The bound of `LeaseRequest.at_once`."""
-STARTING: Final = "starting"
-UNPUBLISHED: Final = "the coordinator has published no version yet"
-EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
+STARTING_REASON: Final = "starting"
+UNPUBLISHED_REASON: Final = "the coordinator has published no version yet"
+EXPIRED_REASON: Final = "the run's Root has expired: the operator must sign a new one"
 
 _log = structlog.get_logger("node")
 
@@ -101,7 +101,7 @@ class RolloutWorker:
         self._generation = GroupGeneration(engine, served_groups, context)
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
-        self._generation.on_given = self._prefetch.given
+        self._generation.on_given = self._prefetch.on_grant
         self._bound = LeaseBound()
         self._signers = LeaseSigners()
         self._trust_store.on_roots.append(self._give_up_revoked)
@@ -115,14 +115,14 @@ class RolloutWorker:
         """By lease, the task that completes it."""
         self._dropped = False
         """Whether a group failed since the last request."""
-        self._blocked = STARTING
+        self._blocked = STARTING_REASON
         self.done = 0
         self.refusals: list[Refusal] = []
         self._all: Sequence[RolloutWorker] = [self]
         """The loops of all engines of this node."""
         self._ready = False
         """Whether this loop asks for a lease as soon as it may."""
-        engine.on_rows = self._told
+        engine.on_rows = self._on_change
 
     def share(self, bound: LeaseBound, workers: "Sequence[RolloutWorker]") -> None:
         """Keep to one bound on open leases together with the other loops of this node."""
@@ -151,7 +151,7 @@ class RolloutWorker:
         try:
             async with asyncio.TaskGroup() as groups:
                 self._take_up(groups)  # before the node follows to a newer version
-                while await self._allowed():
+                while await self._await_permission():
                     self._take_up(groups)
                     self._ready = True
                     if not await self._place():
@@ -165,10 +165,10 @@ class RolloutWorker:
         finally:
             self._ready = False
 
-    async def _allowed(self) -> bool:
+    async def _await_permission(self) -> bool:
         """Wait until work is allowed (rule 3); return False once the node finishes."""
         while not self._run_state.finishing:
-            missing = f"no version to work with: {self._follower.trouble or UNPUBLISHED}"
+            missing = f"no version to work with: {self._follower.trouble or UNPUBLISHED_REASON}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
                 (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
                 (
@@ -176,10 +176,10 @@ class RolloutWorker:
                     "the outbox is full: answers are outstanding",
                     lambda: asyncio.sleep(1.0),
                 ),
-                (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
+                (self._has_expired(), EXPIRED_REASON, lambda: asyncio.sleep(1.0)),
                 (bool(self._run_state.withheld), self._run_state.withheld, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
-                (self._coordinator_client.peer is None, self._coordinator_client.trouble, self._connected),
+                (self._coordinator_client.peer is None, self._coordinator_client.trouble, self._await_connection),
             ]
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
@@ -188,7 +188,7 @@ class RolloutWorker:
             await self._run_state.unless_finishing(blocking[2]())
         return False
 
-    def _expired(self) -> bool:
+    def _has_expired(self) -> bool:
         return self._clock.now() >= self._trust_store.trusted.expires
 
     async def _place(self) -> bool:
@@ -196,7 +196,7 @@ class RolloutWorker:
         self._changed.clear()
         wait = self._until_place()
         if wait > 0.0:
-            await self._run_state.unless_finishing(self._until_changed(min(wait, LOOK)))
+            await self._run_state.unless_finishing(self._until_changed(min(wait, LEASE_POLL_SECONDS)))
         return wait <= 0.0
 
     def _until_place(self) -> float:
@@ -224,8 +224,8 @@ class RolloutWorker:
         """Leases of this node whose submissions the coordinator has not received."""
         return self._under_way + self._outbox_relay.unsent
 
-    def _told(self) -> None:
-        self._prefetch.told(self._engine.rows, asyncio.get_running_loop().time())
+    def _on_change(self) -> None:
+        self._prefetch.on_rows(self._engine.rows, asyncio.get_running_loop().time())
         self._changed.set()
 
     async def _until_changed(self, seconds: float) -> None:
@@ -253,7 +253,7 @@ class RolloutWorker:
 
     def _give_up_revoked(self) -> None:
         """Give up the groups that wait, of leases whose key a newer Root revokes (rule 7)."""
-        for lease in self._signers.revoked(self.waiting, self._trust_store.trusted.chain):
+        for lease in self._signers.revoked_leases(self.waiting, self._trust_store.trusted.chain):
             if lease in self._tasks:
                 _log.warning("lease of a revoked key given back", lease=lease.hex())
                 self._tasks[lease].cancel()
@@ -270,7 +270,7 @@ class RolloutWorker:
         at_once = min(MOST_AT_ONCE, open_leases + lacking + others)
         pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
         refused = [seconds for seconds in pauses if seconds is not None]
-        self._together = 1 if refused else min(TOGETHER, 2 * self._together)
+        self._together = 1 if refused else min(MOST_LEASE_REQUESTS, 2 * self._together)
         return max(refused, default=None)
 
     def lacking(self, group: int) -> int:
@@ -289,7 +289,7 @@ class RolloutWorker:
         try:
             async with self._engine.shared(), contextlib.AsyncExitStack() as folder:
                 await folder.enter_async_context(self._engine.folder.use())
-                lease = await self._leased(pause, at_once)
+                lease = await self._request_lease(pause, at_once)
                 if lease is not None:
                     await self._complete(lease, folder)
         except BaseException as error:
@@ -303,9 +303,9 @@ class RolloutWorker:
         if current is None or probed is None or not self._served_groups.has_unfinished:
             return
         still_open = self._outbox_relay.open_leases()
-        for lease in self._served_groups.unfinished(still_open, probed.engine_class, current):
+        for lease in self._served_groups.unfinished_leases(still_open, probed.engine_class, current):
             _log.info("served group taken up again", lease=lease.id.hex(), version=lease.version)
-            self._prefetch.begun(lease.id, len(lease.seeds))
+            self._prefetch.on_lease(lease.id, len(lease.seeds))
             groups.create_task(self._taken_up(lease))
 
     async def _taken_up(self, lease: Lease) -> None:
@@ -315,25 +315,25 @@ class RolloutWorker:
             if current is not None and current.root == lease.root:
                 await self._complete(lease, folder)
             else:
-                self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
+                self._prefetch.on_end(lease.id, asyncio.get_running_loop().time())
 
-    async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
+    async def _request_lease(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
         current, serial = self._engine.current, self._trust_store.serial
-        seconds: float = 0.0 if self._on_disk(current) else FOLLOWS
-        if not seconds and current is not None and not self._run_state.idle and not self._expired():
+        seconds: float = 0.0 if self._on_disk(current) else VERSION_POLL_SECONDS
+        if not seconds and current is not None and not self._run_state.idle and not self._has_expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
                 lease = await self._ask(current, at_once)
-                self._bound.granted(lease.at_once)
-                self._prefetch.begun(lease.id, len(lease.seeds))
+                self._bound.note_bound(lease.at_once)
+                self._prefetch.on_lease(lease.id, len(lease.seeds))
                 self._outbox_relay.open_lease(lease.id)
                 self._generation.store(lease)
                 _settle(pause, seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
                 return lease
             except RequestRefused as error:
-                seconds = self._refused(error.refusal)
+                seconds = self._on_refusal(error.refusal)
             except Unreachable as error:
                 self._blocked = str(error)
             except Stale as error:
@@ -367,7 +367,7 @@ class RolloutWorker:
         self._clock.observe(lease.sent, asked, signed=True)
         self._clock.check(self._trust_store.trusted.expires)
         check_open(lease, self._clock.now())
-        self._prefetch.answered(asyncio.get_running_loop().time() - began)
+        self._prefetch.on_answer(asyncio.get_running_loop().time() - began)
         self._signers.remember(lease.id, verified.sealed)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
@@ -383,9 +383,9 @@ class RolloutWorker:
         assert task is not None
         self._tasks[lease.id] = task
         try:
-            shown = await self._generation.shown(lease)
+            shown = await self._generation.shown_hash(lease)
             await folder.aclose()
-            if self._signers.revoked([lease.id], self._trust_store.trusted.chain):
+            if self._signers.revoked_leases([lease.id], self._trust_store.trusted.chain):
                 raise Stale("the key that signed the lease was revoked")
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
@@ -401,12 +401,12 @@ class RolloutWorker:
         finally:
             del self._tasks[lease.id]
             self._signers.forget(lease.id)
-            self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
+            self._prefetch.on_end(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
 
     def _delays(self, lease: bytes, arrived: float) -> GroupDelays:
         """Return how long a group that is complete now has waited, and took. `arrived`: when its lease did."""
-        started = self._prefetch.started(lease)
+        started = self._prefetch.start_time_of(lease)
         waited = None if started is None else int(1000 * max(0.0, started - arrived))
         return GroupDelays(waited, int(1000 * (asyncio.get_running_loop().time() - arrived)))
 
@@ -414,7 +414,7 @@ class RolloutWorker:
         self._blocked, self._dropped = str(error), True
         _log.warning("lease dropped", reason=str(error))
 
-    def _refused(self, refusal: Refusal) -> float:
+    def _on_refusal(self, refusal: Refusal) -> float:
         """Record a refusal; return the seconds to wait (rule 5). Raises `RefusedByRun`."""
         self.refusals.append(refusal)
         del self.refusals[:-16]
@@ -422,14 +422,14 @@ class RolloutWorker:
         then = refusals.then(refusal)
         self._crowded = then == "wait"
         if then == "fewer" and self._open_leases:
-            self._bound.refused(self._open_leases, asyncio.get_running_loop().time())
+            self._bound.on_refusal(self._open_leases, asyncio.get_running_loop().time())
             return 0.0
         if then == "finish":
             self._run_state.finish("the run is finished")
         elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease given", code=refusal.code, reason=refusal.sentence)
-        wait = UNSAID if refusal.retry_after is None else refusal.retry_after / 1000
+        wait = DEFAULT_RETRY_SECONDS if refusal.retry_after is None else refusal.retry_after / 1000
         wait = min(MOST_WAIT, max(LEAST_WAIT, wait))
         return wait * self._random.uniform(1.0, 1.2)
 
@@ -452,11 +452,11 @@ class RolloutWorker:
         self._ready = False
         await self._run_state.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
-    async def _connected(self) -> None:
+    async def _await_connection(self) -> None:
         """Wait for the coordinator for at most 1 s, so that `blocked` stays up to date."""
         try:
             async with asyncio.timeout(1.0):
-                await self._coordinator_client.connected()
+                await self._coordinator_client.wait_until_connected()
         except TimeoutError:
             return
 

@@ -79,9 +79,9 @@ def fork_sentence(fork: str) -> str:
 
 _proof = msgspec.msgpack.Decoder(list[bytes])
 _own = msgspec.msgpack.Decoder(OwnEpoch)
-_NONE: Final = msgspec.msgpack.encode([])
-_BEHIND: Final = "SELECT number, size, root, sealed, root_serial FROM heads WHERE number > ?"
-_FORGET: Final = (
+_NO_PROOF: Final = msgspec.msgpack.encode([])
+_HEADS_BEHIND_QUERY: Final = "SELECT number, size, root, sealed, root_serial FROM heads WHERE number > ?"
+_FORGET_QUERY: Final = (
     "DELETE FROM ends WHERE entry IN (SELECT entry FROM ended WHERE size > ?)",
     *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost", "paid")),
     "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
@@ -111,7 +111,7 @@ class LedgerStore:
         newest = self.newest()
         return None if newest is None else HeadReference(newest.head.number, hashlib.sha256(newest.sealed).digest())
 
-    def grown(self, after: int | None, most: int) -> list[GrownHead]:
+    def heads_after(self, after: int | None, most: int) -> list[GrownHead]:
         """Return at most `most` heads after number `after`, each with its consistency proof, as far as these are stored
         without a gap; None: the newest alone."""
         if after is None:
@@ -123,7 +123,9 @@ class LedgerStore:
         )
         rows = enumerate(self._file.do(query, (after, most)).fetchall(), start=after + 1)
         return [
-            GrownHead(sealed=bytes(sealed), consistency=_proof.decode(proof), restored=_proof.decode(restored or _NONE))
+            GrownHead(
+                sealed=bytes(sealed), consistency=_proof.decode(proof), restored=_proof.decode(restored or _NO_PROOF)
+            )
             for expected, (number, sealed, proof, restored) in rows
             if number == expected
         ]
@@ -133,7 +135,7 @@ class LedgerStore:
         alike = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
         query = "SELECT sealed FROM former_heads WHERE log = ? AND (number = ? OR size = ?)"
         rows = self._file.do(query, (head.log, head.number, head.size)).fetchall()
-        return [*(one for one in alike if one is not None), *(_witnessed(sealed) for (sealed,) in rows)]
+        return [*(one for one in alike if one is not None), *(_stored_head(sealed) for (sealed,) in rows)]
 
     def around(self, number: int) -> tuple[WitnessedHead | None, WitnessedHead | None]:
         """Return the newest head up to number `number`, and the first behind it."""
@@ -162,7 +164,7 @@ class LedgerStore:
         rows = self._file.do("SELECT sealed, root_serial FROM logs ORDER BY serial")
         return [(bytes(sealed), serial) for sealed, serial in rows]
 
-    def uncovered(self, number: int) -> dict[bytes, int]:
+    def uncovered_receipts(self, number: int) -> dict[bytes, int]:
         """Return the receipts that are proved under heads behind number `number` (rules 3 and 4), by lease, each with
         the number of the entry."""
         reach = (self._reach(number),)
@@ -173,7 +175,8 @@ class LedgerStore:
         return entries | {bytes(lease): int(entry) for lease, entry in ends}
 
     def take_logs(self, begun: Sequence[SealedLog], root_serial: int, proof: Proof) -> None:
-        """Take restored logs (rule 4). `root_serial`: of the newest Root that is known now. `proof`: that came."""
+        """Take restored logs (rule 4). `root_serial`: serial number of the newest Root that is known now. `proof`: that
+        came."""
         number, size = least_number(begun), min(one.document.size for one in begun)
         reach = self._reach(number)
         query = (
@@ -188,8 +191,8 @@ class LedgerStore:
                 self._file.do("INSERT INTO logs VALUES (?, ?, ?, ?)", row)
             for claim in claims:
                 self._file.do("INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?)", claim)
-            for place, covers, root, sealed, serial in self._file.do(_BEHIND, (number,)).fetchall():
-                former = (_witnessed(sealed).head.log, place, covers, root, sealed, serial)
+            for place, covers, root, sealed, serial in self._file.do(_HEADS_BEHIND_QUERY, (number,)).fetchall():
+                former = (_stored_head(sealed).head.log, place, covers, root, sealed, serial)
                 self._file.do("INSERT OR REPLACE INTO former_heads VALUES (?, ?, ?, ?, ?, ?)", former)
             self._forget(number)
 
@@ -200,7 +203,7 @@ class LedgerStore:
 
     def _forget(self, number: int) -> None:
         reach = self._reach(number)
-        for change in _FORGET:
+        for change in _FORGET_QUERY:
             self._file.do(change, (reach,))
         for table in ("heads", "consistency", "begun"):
             self._file.do(f"DELETE FROM {table} WHERE number > ?", (number,))
@@ -229,8 +232,8 @@ class LedgerStore:
         return None if row is None else bytes(row[0])
 
     def put(self, one: WitnessedHead, root_serial: int, grown: GrownHead | None = None) -> None:
-        """Store a head. `root_serial`: of the newest Root that is known now. `grown`: the proofs that came with it, for
-        other peers; None: it came without."""
+        """Store a head. `root_serial`: serial number of the newest Root that is known now. `grown`: the proofs that
+        came with it, for other peers; None: it came without."""
         if grown is not None:
             row: tuple[object, ...] = (one.head.number, msgspec.msgpack.encode(grown.consistency))
             self._file.do("INSERT OR REPLACE INTO consistency VALUES (?, ?)", row)
@@ -250,7 +253,7 @@ class LedgerStore:
         return {bytes(lease): ReceiptProof(decode(proof, EntryProof), size) for lease, size, proof in rows}
 
     def put_costs(self, proved: ReceiptProof, root_serial: int) -> None:
-        """Store the proof of a `costs.set`. `root_serial`: of the newest Root that is known now."""
+        """Store the proof of a `costs.set`. `root_serial`: serial number of the newest Root that is known now."""
         row = (proved.proof.entry, proved.size, encode(proved.proof), root_serial)
         self._file.do("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?)", row)
 
@@ -315,7 +318,7 @@ class LedgerStore:
         """Store the proof that the ledger has another entry in the place of a lease's receipt."""
         self._file.do("INSERT OR REPLACE INTO lost VALUES (?, ?, ?)", (lease, proved.size, encode(proved.proof)))
 
-    def lost(self) -> list[bytes]:
+    def lost_leases(self) -> list[bytes]:
         """Return the leases of the receipts in whose place the ledger has another entry."""
         return [bytes(lease) for (lease,) in self._file.do("SELECT lease FROM lost ORDER BY lease")]
 
@@ -334,7 +337,7 @@ class LedgerStore:
         rows = self._file.do("SELECT lease, entry, proof FROM ends")
         return {bytes(lease): EndedProof(decode(proof, EndProof), entries[entry]) for lease, entry, proof in rows}
 
-    def proved(self) -> int:
+    def count_proved(self) -> int:
         """Return the number of receipts with a proof."""
         query = "SELECT (SELECT count(*) FROM proofs) + (SELECT count(*) FROM ends)"
         return int(self._file.do(query).fetchone()[0])
@@ -360,7 +363,7 @@ class LedgerStore:
         """Return the sentences of forks that were settled (rule 3)."""
         return [str(reason) for (reason,) in self._file.do("SELECT reason FROM settled_forks ORDER BY rowid")]
 
-    def forked(self) -> list[bytes]:
+    def fork_documents(self) -> list[bytes]:
         """Return the two sealed documents of the fork that was seen; none: none was."""
         row = self._file.do("SELECT one, other FROM forks LIMIT 1").fetchone()
         return [] if row is None else [bytes(sealed) for sealed in row]
@@ -374,7 +377,7 @@ class LedgerStore:
 
     def _head(self, which: str, *values: int) -> WitnessedHead | None:
         row = self._file.do(f"SELECT sealed FROM heads {which}", values).fetchone()
-        return None if row is None else _witnessed(row[0])
+        return None if row is None else _stored_head(row[0])
 
 
 def least_number(begun: Sequence[SealedLog]) -> int:
@@ -382,7 +385,7 @@ def least_number(begun: Sequence[SealedLog]) -> int:
     return min(one.document.number for one in begun)
 
 
-def _witnessed(stored: bytes) -> WitnessedHead:
+def _stored_head(stored: bytes) -> WitnessedHead:
     """Return a head that was verified before it was stored."""
     sealed = bytes(stored)
     return WitnessedHead(decode(decode_unverified(sealed).payload, LedgerHead), sealed)

@@ -42,7 +42,7 @@ from echo2.p2p.errors import P2PError
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.merkle_log import verify_consistency
 from echo2.p2p.wire_types import Count, decode
-from echo2.protocol.authority import Root, Unproven, open_kept, open_log, revoked
+from echo2.protocol.authority import Root, Unproven, open_kept, open_log, revoked_keys
 from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from echo2.protocol.leases import Receipt
 from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerHead, Proof, names
@@ -97,7 +97,7 @@ class TwoLogs(LedgerFork):
         self.one, self.other = one, other
 
 
-def opened(
+def open_head(
     sealed: bytes, chain: Sequence[Root], logs: LogChain, stored: int | None = None, *, named: bool = False
 ) -> WitnessedHead:
     """Verify a head (rule 1). `logs`: that were taken. `stored`, `named`: as for `open_kept`. Raises `P2PError`."""
@@ -113,7 +113,7 @@ def opened_in_order(sealed: Sequence[bytes], chain: Sequence[Root], logs: LogCha
     heads: list[WitnessedHead] = []
     for one in reversed(sealed):
         named = bool(heads) and names(heads[-1].head, one)
-        heads.append(opened(one, chain, logs, named=named))
+        heads.append(open_head(one, chain, logs, named=named))
     return heads[::-1]
 
 
@@ -144,7 +144,7 @@ def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
 def is_disowned(sealed: bytes, chain: Sequence[Root]) -> bool:
     """Tell whether a head, which counted once, does so no longer, as a Root revokes its key (rule 10)."""
     envelope = decode_unverified(sealed)
-    if envelope.kind != "ledgerhead" or revoked(chain).isdisjoint(one.key for one in envelope.signatures):
+    if envelope.kind != "ledgerhead" or revoked_keys(chain).isdisjoint(one.key for one in envelope.signatures):
         return False
     try:
         open_kept(sealed, "ledgerhead", chain)
@@ -169,7 +169,7 @@ def check_evidence(
         if decode_unverified(document).kind == LOG_RESTORED:
             logs = opened_logs([document], chain, logs)
             continue
-        one = opened(document, chain, logs)
+        one = open_head(document, chain, logs)
         for other in (*like(one.head), *heads):
             check_fork(other, one)
         heads.append(one)
@@ -240,7 +240,7 @@ _ended = msgspec.msgpack.Decoder(_LeasesEnded)
 
 @dataclass(frozen=True)
 class ReceiptProof:
-    """Proof of a receipt (rule 4). `size`: of the head whose tree the path leads to."""
+    """Proof of a receipt (rule 4). `size`: size of the head whose tree the path leads to."""
 
     proof: EntryProof
     size: int
@@ -269,7 +269,7 @@ def opened_costs(
     `stored`: as for `open_kept`. Raises `P2PError`."""
     kind, facts = _read(proved.proof)
     _check_entry(proved, root_of)
-    sealed = _decoded(_costs_set, facts, f"entry {proved.proof.entry}, a {kind}, has no Costs: it").sealed
+    sealed = _decode_untrusted(_costs_set, facts, f"entry {proved.proof.entry}, a {kind}, has no Costs: it").sealed
     return decode(open_kept(sealed, "costs", chain, stored=stored, named=True), Costs)
 
 
@@ -316,13 +316,13 @@ class EndedProof:
     @property
     def lease(self) -> bytes:
         """The lease that ended. Raises `NotProved`."""
-        return _decoded(_outcome, self.end.outcome, "the end of a lease").lease
+        return _decode_untrusted(_outcome, self.end.outcome, "the end of a lease").lease
 
 
 def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], bytes | None]) -> None:
     """Check the proof of a receipt that names entry 0. Raises `NotProved`."""
     end, proof = proved.end, proved.entry.proof
-    outcome = _decoded(_outcome, end.outcome, "the end of a lease")
+    outcome = _decode_untrusted(_outcome, end.outcome, "the end of a lease")
     if receipt.entry or merkle.leaf_hash(end.outcome, _sha256) != receipt.entry_hash:
         raise NotProved("the end of the lease is not the one that the Receipt names")
     if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
@@ -330,14 +330,14 @@ def check_end(receipt: Receipt, proved: EndedProof, root_of: Callable[[int], byt
     kind, facts = _read(proof)
     if (proof.entry, kind) != (end.entry, "leases.ended"):
         raise NotProved(f"entry {end.entry} is no entry of ends of leases")
-    ended = _decoded(_ended, facts, f"entry {proof.entry}")
+    ended = _decode_untrusted(_ended, facts, f"entry {proof.entry}")
     if not merkle.verify(ended.root, end.outcome, end.index, ended.ends, end.path, _sha256):
         raise NotProved(f"the end of the lease is not proved to be under entry {end.entry}")
     _check_entry(proved.entry, root_of)
 
 
 class ProvedEntry(NamedTuple):
-    """An entry that was proved. `facts`: as bytes."""
+    """An entry that was proved. `facts`: facts as bytes."""
 
     seq: int
     at: int
@@ -350,7 +350,7 @@ class ProvedEntry(NamedTuple):
 def proved_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> ProvedEntry:
     """Return an entry that is in the tree of a head that was taken. Raises `NotProved`."""
     proof = proved.proof
-    entry = ProvedEntry(*_decoded(_entry, proof.canonical, f"entry {proof.entry}"))
+    entry = ProvedEntry(*_decode_untrusted(_entry, proof.canonical, f"entry {proof.entry}"))
     if entry.seq != proof.entry:
         raise NotProved(f"entry {entry.seq} stands for entry {proof.entry}")
     _check_entry(proved, root_of)
@@ -364,12 +364,12 @@ def _hash(proof: EntryProof) -> bytes:
 
 def _outcome_of(proof: EntryProof) -> _Outcome:
     _, facts = _read(proof)
-    return _decoded(_outcome, facts, f"entry {proof.entry}")
+    return _decode_untrusted(_outcome, facts, f"entry {proof.entry}")
 
 
 def _read(proof: EntryProof) -> tuple[str, bytes]:
     """Return the kind and the facts of an entry that has the number of its proof. Raises `NotProved`."""
-    seq, _, kind, _, _, facts = _decoded(_entry, proof.canonical, f"entry {proof.entry}")
+    seq, _, kind, _, _, facts = _decode_untrusted(_entry, proof.canonical, f"entry {proof.entry}")
     if seq != proof.entry:
         raise NotProved(f"entry {seq} stands for entry {proof.entry}")
     return kind, facts
@@ -383,7 +383,7 @@ def _check_entry(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -
         raise NotProved(f"entry {proof.entry} is not proved to be under a head of {number_of(proved.size, 'entry')}")
 
 
-def _decoded(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:
+def _decode_untrusted(decoder: "msgspec.msgpack.Decoder[T]", data: bytes, what: str) -> T:
     """Decode untrusted bytes. Raises `NotProved`."""
     try:
         return decoder.decode(data)

@@ -3,7 +3,8 @@
 Rules
 1. An ask and its salt are durable before the commitment to it is sent. There is one per epoch, and it never changes: a
    process that starts again opens the ask that the one before it sealed.
-2. Of each epoch the last answer stays in which that epoch ran: what the run promised the node. The newest `KEPT` stay.
+2. Of each epoch the last answer stays in which that epoch ran: what the run promised the node. The newest `KEPT_EPOCHS`
+   stay.
 3. An answer that does not decode, as of another version of this program, counts as none.
 4. The file is this user's alone: a salt is a secret until its ask is opened.
 """
@@ -20,7 +21,7 @@ from echo2.protocol.market import MarketResponse
 
 FILE: Final = "market.sqlite"
 """Of the folder of a run."""
-KEPT: Final = 10_000
+KEPT_EPOCHS: Final = 10_000
 """Epochs of which answers and asks stay."""
 SCHEMA: Final = """
 CREATE TABLE asks (
@@ -28,7 +29,7 @@ CREATE TABLE asks (
 );
 CREATE TABLE answers (epoch INTEGER PRIMARY KEY, at INTEGER NOT NULL, answer BLOB NOT NULL);
 """
-_NEWEST: Final = 0
+_NEWEST_ROW: Final = 0
 """The row of `answers` that has the newest answer: epochs begin at 1."""
 
 
@@ -72,18 +73,18 @@ class MarketStore:
     def put_ask(self, one: StoredAsk) -> None:
         """Store an ask that is about to be sealed (rule 1)."""
         self._file.do("INSERT INTO asks VALUES (?, ?, ?, ?)", one)
-        self._file.do("DELETE FROM asks WHERE epoch <= ?", (one.epoch - KEPT,))
+        self._file.do("DELETE FROM asks WHERE epoch <= ?", (one.epoch - KEPT_EPOCHS,))
 
     def put_answer(self, answer: MarketResponse, at: int) -> None:
         """Store an answer (rule 2). `at`: ms."""
-        epochs = [_NEWEST] if answer.running is None else [_NEWEST, answer.running.epoch]
+        epochs = [_NEWEST_ROW] if answer.running is None else [_NEWEST_ROW, answer.running.epoch]
         data = encode(answer)
         self._file.do_many("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", [(epoch, at, data) for epoch in epochs])
-        self._file.do("DELETE FROM answers WHERE epoch > 0 AND epoch <= ?", (epochs[-1] - KEPT,))
+        self._file.do("DELETE FROM answers WHERE epoch > 0 AND epoch <= ?", (epochs[-1] - KEPT_EPOCHS,))
 
     def newest(self) -> StoredAnswer | None:
         """Return the newest answer; None: there is none."""
-        return self._answer(_NEWEST)
+        return self._answer(_NEWEST_ROW)
 
     def of_epoch(self, epoch: int) -> MarketResponse | None:
         """Return what the run promised for an epoch; None: this node did not ask while it ran."""

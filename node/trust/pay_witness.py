@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
-    """A node's share in an epoch, as its close states it. `leased`: ms. `pay`: with `unvested`."""
+    """A node's share in an epoch, as its close states it. `leased`: ms. `pay`: pay with `unvested`."""
 
     node: str
     price: int

@@ -7,10 +7,11 @@ Rules
 2. The next head may take a period to come. So only a proof that is missing for `PERIODS` periods counts, and only after
    `ROUNDS` rounds in a row that found it missing: a node that was off first asks.
 3. Then the ledger is `unproven`: work goes on, and its earnings are marked so.
-4. Once a proof is missing for `STOP`, or for the time of rule 2 where that is longer, no new lease is requested. This
-   node must have looked for it that long, too: after an outage of days the coordinator has the time to prove again.
-5. The period is what the coordinator tells, at most `LONGEST`, so that no coordinator puts rule 4 off for long. One
-   that tells none has `PERIOD`.
+4. Once a proof is missing for `STOP_MS`, or for the time of rule 2 where that is longer, no new lease is requested.
+   This node must have looked for it that long, too: after an outage of days the coordinator has the time to prove
+   again.
+5. The period is what the coordinator tells, at most `LONGEST_PERIOD_MS`, so that no coordinator puts rule 4 off for
+   long. One that tells none has `DEFAULT_PERIOD_MS`.
 6. A round that finds nothing missing for too long ends all of this.
 """
 
@@ -21,9 +22,9 @@ from echo2.runtime.units import DAY
 
 PERIODS: Final = 2
 ROUNDS: Final = 3
-PERIOD: Final = 900_000
-LONGEST: Final = DAY
-STOP: Final = DAY
+DEFAULT_PERIOD_MS: Final = 900_000
+LONGEST_PERIOD_MS: Final = DAY
+STOP_MS: Final = DAY
 
 
 class Missing(NamedTuple):
@@ -57,7 +58,10 @@ class ProofWatch:
         """Take the result of a round; return the judgement. `every`: the period that the coordinator tells."""
         self._heads_since = (self._heads_since or now) if missing.heads else None
         began = [at for at in (missing.since, self._heads_since) if at is not None]
-        age, allowed = max((now - at for at in began), default=-1), PERIODS * min(every or PERIOD, LONGEST)
+        age, allowed = (
+            max((now - at for at in began), default=-1),
+            PERIODS * min(every or DEFAULT_PERIOD_MS, LONGEST_PERIOD_MS),
+        )
         self._rounds = self._rounds + 1 if age > allowed else 0
         if self._rounds <= 1:
             self._looked_since = now
@@ -65,7 +69,7 @@ class ProofWatch:
             self.proofs = Proofs()
         else:
             unproven = _sentence(missing, age)
-            stopped = min(age, now - self._looked_since) > max(STOP, allowed)
+            stopped = min(age, now - self._looked_since) > max(STOP_MS, allowed)
             self.proofs = Proofs(unproven, f"no new lease is requested: {unproven}" if stopped else "")
         return self.proofs
 

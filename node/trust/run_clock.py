@@ -41,7 +41,7 @@ class RunClock:
         lowest, highest = stated - self.local(), stated - asked
         self.offset = min(max(self.offset, lowest), highest)
 
-    def refused(self) -> None:
+    def on_refusal(self) -> None:
         """Let unsigned times count again: the coordinator has refused a request for its time (rule 2)."""
         self._signed = False
 

@@ -198,7 +198,7 @@ class TrustedSet:
         head = self.offer_head(head_sealed, now)
         if document_hash(version_sealed) != head.value.version_hash:
             raise Mismatch("the Version is not the one that the Head names")
-        version = self._signed(version_sealed, "version", _reader(Version))
+        version = self._verify_document(version_sealed, "version", _reader(Version))
         if (version.value.era, version.value.version) != (head.value.era, head.value.version):
             raise Mismatch("the Version's era and number are not the Head's")
         self.head, self.version = head, version
@@ -208,7 +208,7 @@ class TrustedSet:
         """Restore the Version and Head that this node trusted before a restart. An expired Head still prevents
         rollback. A Head of an older Version, or beyond the bounds of rule 5, is not restored. Raises
         `BadSignature`, `Malformed`."""
-        self.version = self._signed(version_sealed, "version", _reader(Version))
+        self.version = self._verify_document(version_sealed, "version", _reader(Version))
         head = self.message(head_sealed, "head", Head) if head_sealed else None
         if head is not None and within_bounds(head.value, now) and self._names_current_version(head.value):
             self.head = head
@@ -243,14 +243,14 @@ class TrustedSet:
         """Verify one Edge of an index (rule 7). Raises `Mismatch`, `BadSignature`, `Malformed`."""
         if document_hash(sealed) not in index.value.edges:
             raise Mismatch("the EdgeIndex does not name this Edge")
-        return self._fits(self._signed(sealed, "edge", _reader(Edge)), index)
+        return self._fits(self._verify_document(sealed, "edge", _reader(Edge)), index)
 
     def stored_edge(self, sealed: bytes) -> Verified[Edge]:
         """Verify an Edge from this node's store, by the policy role's keys in any Root of the chain. It identifies a
         stored payload and advances nothing. Raises `BadSignature`, `Malformed`."""
         for root in reversed(self.chain):
             try:
-                edge = self._signed(sealed, "edge", _reader(Edge), root)
+                edge = self._verify_document(sealed, "edge", _reader(Edge), root)
             except NotSigned:
                 continue
             if root is self.root:
@@ -260,14 +260,16 @@ class TrustedSet:
 
     def message(self, sealed: bytes, kind: str, type_: type[T]) -> Verified[T]:
         """Verify a document by the keys that the newest Root names for its kind. Raises `BadSignature`, `Malformed`."""
-        return self._signed(sealed, kind, lambda payload: decode(payload, type_))
+        return self._verify_document(sealed, kind, lambda payload: decode(payload, type_))
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
         """Verify a document of a kind that stays valid when its role's keys change (rule 9); return its payload. Raises
         `BadSignature` (`Unproven` for a former key) and `Malformed`."""
         return open_kept(sealed, kind, self.chain)
 
-    def _signed(self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None) -> Verified[T]:
+    def _verify_document(
+        self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None
+    ) -> Verified[T]:
         """Verify and decode. `by`: the Root whose keys count; None: the newest."""
         root = by or self._current_root()
         role = root.roles.get(ROLES[kind])

@@ -31,7 +31,7 @@ SENDERS: Final = 32
 """Most peers named per payload: those that sent most."""
 HEADS: Final = 16
 """Versions for which the arrival time of the first Head is kept."""
-WAITS: Final = (0.5, 2.0, 8.0, 30.0)
+RETRY_WAITS_SECONDS: Final = (0.5, 2.0, 8.0, 30.0)
 """Seconds to wait after each failed attempt; after the last the acknowledgement is dropped."""
 
 _log = structlog.get_logger("node")
@@ -57,7 +57,7 @@ class _Delivery:
             heard=_ago(self.heard, now),
             complete=_ago(self.complete, now),
             applied=_ago(self.applied, now),
-            taken=[_taken(*fetch, now) for fetch in self.fetches],
+            taken=[_payload_transfer(*fetch, now) for fetch in self.fetches],
             ledger=newest_head,
         )
 
@@ -75,18 +75,18 @@ class Acknowledger:
         self._news = asyncio.Event()
         self._delivery: _Delivery | None = None
 
-    def heard(self, era: int, version: int) -> None:
+    def on_message(self, era: int, version: int) -> None:
         """Record that a Head arrived; only the first Head of a version counts."""
         self._heard.setdefault((era, version), anyio.current_time())
         for forgotten in sorted(self._heard)[:-HEADS]:
             del self._heard[forgotten]
 
-    def fetched(self, payload_hash: bytes, fetched: FetchReport) -> None:
+    def on_payload(self, payload_hash: bytes, fetched: FetchReport) -> None:
         """Record that a payload is complete."""
         self._fetches.append((anyio.current_time(), payload_hash, fetched))
         del self._fetches[:-PAYLOADS]
 
-    def applied(self, era: int, version: int, payloads: Collection[bytes]) -> None:
+    def on_version_load(self, era: int, version: int, payloads: Collection[bytes]) -> None:
         """Record that the engine has loaded a version, and start its acknowledgement. `payloads`: hashes of those that
         lead to it, fetched now or earlier (rule 3)."""
         now = anyio.current_time()
@@ -101,14 +101,14 @@ class Acknowledger:
         """Deliver until cancelled."""
         while True:
             await self._news.wait()
-            for wait in WAITS:
+            for wait in RETRY_WAITS_SECONDS:
                 self._news = asyncio.Event()
-                if await self._delivered():
+                if await self._try_delivery():
                     break
                 with anyio.move_on_after(wait):
                     await self._news.wait()
 
-    async def _delivered(self) -> bool:
+    async def _try_delivery(self) -> bool:
         """Make one attempt; return False if another may succeed."""
         try:
             await self._tell(self._message)
@@ -124,7 +124,7 @@ class Acknowledger:
         return self._delivery.message(anyio.current_time(), self.newest_head())
 
 
-def _taken(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:
+def _payload_transfer(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:
     began = complete - fetched.seconds
     most = sorted(fetched.feeds, key=lambda feed: -feed.nbytes)[:SENDERS]
     return PayloadTransfer(

@@ -31,9 +31,9 @@ from echo2.protocol.versions import HeadRequest, HeadResponse
 
 _AT_ONCE: Final = 64
 """Documents per request."""
-_OTHERS: Final = 3
+_OTHER_PEERS: Final = 3
 """Other peers to ask before the coordinator, chosen at random."""
-PATIENCE: Final = 10.0
+DOCUMENT_ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for one answer."""
 SEEK_AGAIN: Final = 10.0
 """Seconds between two searches for Roots, unless the first found its Root."""
@@ -100,7 +100,7 @@ class DocumentExchange:
         """Ask one peer for its Head, and adopt the Roots in its answer; None without an answer or Head."""
         ask = HeadRequest(root_serial=self._trust_store.serial)
         try:
-            answer = await HEAD.ask(self._rpc, peer, ask, timeout=PATIENCE)
+            answer = await HEAD.ask(self._rpc, peer, ask, timeout=DOCUMENT_ANSWER_SECONDS)
         except (PeerFault, Unreachable):
             return None
         try:
@@ -114,14 +114,16 @@ class DocumentExchange:
         """Return the peers to ask, in order (rule 2)."""
         last = self._coordinator()
         others = [peer for peer in await self._links.peers() if peer not in (hint, last)]
-        chosen = self._random.sample(others, min(_OTHERS, len(others)))
+        chosen = self._random.sample(others, min(_OTHER_PEERS, len(others)))
         # The peer that announced a version has its documents, or will soon; the coordinator is asked last otherwise.
         return list(dict.fromkeys(peer for peer in (hint, *chosen, last) if peer is not None))
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
         """Ask one peer for documents; return those whose hash is right (rule 1)."""
         try:
-            answer = await DOCUMENTS.ask(self._rpc, peer, DocumentsRequest(hashes=hashes), timeout=PATIENCE)
+            answer = await DOCUMENTS.ask(
+                self._rpc, peer, DocumentsRequest(hashes=hashes), timeout=DOCUMENT_ANSWER_SECONDS
+            )
         except P2PError:
             return {}
         pairs = zip(hashes, answer.documents, strict=False)

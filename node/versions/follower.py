@@ -59,7 +59,7 @@ from echo2.runtime.figures import apart
 from echo2.weights.documents import Edge, Version
 from echo2.weights.update_path import path_to
 
-RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
+LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
 """Seconds between two attempts to load the newest version."""
 HEAD_LIFE: Final = 180.0
 """Seconds assumed as a Head's life before the first Head is heard."""
@@ -68,7 +68,7 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
-_ASK: Final = "ask the operator, or install a newer version"
+_ASK_REMEDY: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
 
@@ -145,7 +145,7 @@ class Follower:
         newer than every Head heard before. An older Head is not the peer's fault."""
         newest = self.newest
         try:
-            verified = await self._offered(peer, sealed)
+            verified = await self._verify_head(peer, sealed)
         except P2PError as error:
             self._note(f"Head from {peer}: {error}")
             return False
@@ -155,13 +155,13 @@ class Follower:
         if self._candidate is None or order(head) > order(self._candidate.value):
             self._candidate, self._source = verified, peer
             self._candidate_root = self._trust_store.serial
-            self._acknowledger.heard(head.era, head.version)
+            self._acknowledger.on_message(head.era, head.version)
             self._news.set()
             self._heard.set()
             _log.debug("head heard", version=head.version, sequence=head.sequence)
         return newest is None or order(head) > order(newest)
 
-    async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
+    async def _verify_head(self, peer: str, sealed: bytes) -> Verified[Head]:
         """Verify a Head, after a request for a later Root if the Head needs one (rule 8). Raises as
         `TrustStore.offer_head`."""
         serial = self._trust_store.serial
@@ -204,14 +204,18 @@ class Follower:
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
-                raise TrustFailure(f"the RunSpec names an asset {asset.name[:80]!r}, no plain file of a model: {_ASK}")
+                raise TrustFailure(
+                    f"the RunSpec names an asset {asset.name[:80]!r}, no plain file of a model: {_ASK_REMEDY}"
+                )
             try:
                 manifest.check(asset.manifest)
                 if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
-                raise TrustFailure(f"the RunSpec's asset {asset.name} cannot be fetched ({error}): {_ASK}") from error
+                raise TrustFailure(
+                    f"the RunSpec's asset {asset.name} cannot be fetched ({error}): {_ASK_REMEDY}"
+                ) from error
         self._engine.prepare(folder, context_of(folder))
 
     def resume(self) -> None:
@@ -221,7 +225,7 @@ class Follower:
         root = self._weights.root()
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and versions:
-            self._engine.current = self._named(*max(versions), root)
+            self._engine.current = self._loaded_version(*max(versions), root)
 
     def _stored_edges(self) -> Iterator[Verified[Edge]]:
         for document in self._store.documents("edge"):
@@ -245,7 +249,7 @@ class Follower:
                 message = error.message if isinstance(error, ChildError) else str(error)
                 self.trouble = message or type(error).__name__
                 self._note(self.trouble)
-                wait = RETRY.delay(failures, self._random.random())
+                wait = LOAD_BACKOFF.delay(failures, self._random.random())
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
                 await self._wait_for_news(wait)
                 await self.search()
@@ -253,7 +257,7 @@ class Follower:
     async def _advance(self) -> None:
         """Load the version of the newest Head heard, unless it is loaded. Raises `NoUpdatePath`, `Stalled`,
         `InvalidChain`, `ChildError`, `P2PError`."""
-        first = await self._fetched(self.current.root if self.current else None)
+        first = await self._fetch_update(self.current.root if self.current else None)
         if first is None:
             return
         if first.anew:
@@ -265,7 +269,9 @@ class Follower:
                 version = update.version
                 _log.debug("applying", version=version.version, edges=len(update.chain))
                 await self._swap(update)
-            self._acknowledger.applied(version.era, version.version, {edge.value.payload_hash for edge in update.chain})
+            self._acknowledger.on_version_load(
+                version.era, version.version, {edge.value.payload_hash for edge in update.chain}
+            )
             _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
 
@@ -275,7 +281,7 @@ class Follower:
         if self.current is None or update.anew or update.start != self.current.root:
             return []
         edges = zip((verified.value for verified in update.chain), update.payloads, strict=True)
-        return [FolderStep(payload, self._named(edge.era, edge.version, edge.root)) for edge, payload in edges]
+        return [FolderStep(payload, self._loaded_version(edge.era, edge.version, edge.root)) for edge, payload in edges]
 
     @contextlib.asynccontextmanager
     async def _fetching_newer(self, first: Update) -> AsyncIterator[list[Update]]:
@@ -303,11 +309,11 @@ class Follower:
                 if enough.is_set():
                     return
                 self._news.clear()
-                newer = await self._fetched(first.version.root)
+                newer = await self._fetch_update(first.version.root)
                 if newer is not None and not newer.anew:  # the folder makes the steps of the first one meanwhile
                     updates.append(Update(newer.version, first.chain + newer.chain, first.payloads + newer.payloads))
 
-    async def _fetched(self, start: bytes | None) -> Update | None:
+    async def _fetch_update(self, start: bytes | None) -> Update | None:
         """Fetch the update to the version of the newest Head heard; None if that is loaded. `start`: content root of
         the present weights; None: those on disk. Raises `NoUpdatePath`, `Stalled`, `P2PError`."""
         head = await self._believe()
@@ -373,24 +379,24 @@ class Follower:
         if update.anew:
             await anyio.to_thread.run_sync(self._weights.swap_in)
         elif first is not None and self.current is None:  # the weights are on disk, but no document states their number
-            await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
-        for edge, payload in self._left(update):
+            await self._engine.hold(self._loaded_version(first.era, first.base or 0, first.base_root or b""))
+        for edge, payload in self._remaining_steps(update):
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")
-            await self._engine.advance(payload, self._named(edge.era, edge.version, edge.root))
-        await self._engine.hold(self._named(version.era, version.version, version.root))
+            await self._engine.advance(payload, self._loaded_version(edge.era, edge.version, edge.root))
+        await self._engine.hold(self._loaded_version(version.era, version.version, version.root))
         if not self._holds(version):
             raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
 
-    def _left(self, update: Update) -> list[tuple[Edge, Path]]:
+    def _remaining_steps(self, update: Update) -> list[tuple[Edge, Path]]:
         """Return the steps of an update that the weights have not made yet."""
         steps = list(zip((verified.value for verified in update.chain), update.payloads, strict=True))
         here = None if self.current is None else self.current.root
         behind = [number for number, (edge, _) in enumerate(steps, 1) if edge.root == here]
         return [] if update.anew else steps[max(behind, default=0) :]
 
-    def _named(self, era: int, version: int, root: bytes) -> LoadedVersion:
+    def _loaded_version(self, era: int, version: int, root: bytes) -> LoadedVersion:
         return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)
 
     def _on_corrupt(self, corrupt: LoadedVersion) -> None:

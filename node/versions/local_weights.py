@@ -75,19 +75,19 @@ class LocalWeights:
         """Return the bytes that the quota and rule 4 leave for payloads beside `held`; below 0 when that exceeds
         them."""
         nbytes = self._nbytes()
-        return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used()
+        return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used_bytes()
 
     def room_beside_made(self, arriving: int) -> int:
         """Return the bytes left for other payloads while weights are made anew of payloads of which `arriving` bytes
         are yet to come; below 0 as in `room`."""
         nbytes = self._nbytes()
-        return min(self.quota, 2 * nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used() - nbytes - arriving
+        return min(self.quota, 2 * nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used_bytes() - nbytes - arriving
 
     def _nbytes(self) -> int:
         """Return the bytes of the snapshot in `held`; 0 without one."""
         path = self.path / "snapshot.safetensors"
         return path.stat().st_size if path.is_file() else 0
 
-    def _used(self) -> int:
+    def _used_bytes(self) -> int:
         """Return the bytes of `held`, journals included."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

@@ -38,7 +38,7 @@ FETCH_PATIENCE: Final = 60.0
 """Most seconds from one chunk of a payload to the next."""
 ASK_AFTER: Final = 5.0
 """Seconds from the start of a fetch until, without a chunk, the coordinator is asked to rebuild the payload."""
-PATIENCE: Final = 10.0
+PAYLOAD_ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for the coordinator's answer."""
 TAKEN_KEPT: Final = 8
 """Latest versions whose fetched bytes are counted separately."""
@@ -75,7 +75,7 @@ class PayloadFetcher:
         """Return the file of an edge's payload, fetched if it is not here. One fetch at a time: all payload bytes that
         this node receives meanwhile count as its progress (rules 1 and 2). Raises `Stalled`, `P2PError`."""
         edge = verified.value
-        stored = await self._stored(edge)
+        stored = await self._stored_payload(edge)
         if stored is not None:
             return stored
         incoming = self._store.incoming(edge.payload_hash)
@@ -88,7 +88,7 @@ class PayloadFetcher:
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
-        self._acknowledger.fetched(edge.payload_hash, fetched)
+        self._acknowledger.on_payload(edge.payload_hash, fetched)
         path = await anyio.to_thread.run_sync(
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
@@ -97,7 +97,7 @@ class PayloadFetcher:
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
 
-    async def _stored(self, edge: Edge) -> Path | None:
+    async def _stored_payload(self, edge: Edge) -> Path | None:
         """Return the stored payload of an edge, and serve it: a call of `get` that was cancelled may have stored it
         without. One that does not match is dropped (rule 4)."""
         path = self._store.payload(edge.payload_hash)
@@ -171,7 +171,7 @@ class PayloadFetcher:
         if coordinator is not None:
             with contextlib.suppress(P2PError):  # without an answer, the fetch continues all the same
                 ask = DocumentsRequest(hashes=[edge.payload_hash])
-                await REMAKE.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
+                await REMAKE.ask(self._rpc, coordinator, ask, timeout=PAYLOAD_ANSWER_SECONDS)
 
     def _count(self, edge: Edge) -> None:
         place = (edge.era, edge.version)

@@ -2,9 +2,9 @@
 
 1. The peer dials only the address that the request's own connection comes from, so the method cannot be used to probe
    third parties. A request through a relay has no such address and gets no verdict.
-2. At most `PORTS` ports are tried per request, none below 1024 but 443, each for `TIMEOUT` seconds. At most `AT_ONCE`
-   attempts run at a time, over all requests. One request per `PAUSE` seconds is handled per public subnet, or per
-   private address.
+2. At most `PORTS` ports are tried per request, none below 1024 but 443, each for `DIAL_BACK_SECONDS` seconds. At most
+   `AT_ONCE` attempts run at a time, over all requests. One request per `DIAL_BACK_PAUSE_SECONDS` seconds is handled per
+   public subnet, or per private address.
 3. A request beyond these limits is refused as busy, since a waiting one would occupy a request slot.
 4. A port that accepts a connection counts as open. The handshake of a later dial authenticates the peer behind it.
 """
@@ -22,13 +22,13 @@ from echo2.p2p.transport import Transport
 from echo2.p2p.wire_types import decode, encode
 
 METHOD = "reachable"
-LIMIT = 256
+MOST_DIAL_BACK_BYTES = 256
 """Most bytes per request."""
 PORTS = 4
-TIMEOUT = 3.0
+DIAL_BACK_SECONDS = 3.0
 """Seconds per attempt."""
 AT_ONCE = 16
-PAUSE = 2.0
+DIAL_BACK_PAUSE_SECONDS = 2.0
 """Seconds."""
 
 
@@ -37,7 +37,7 @@ class DialBack:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._requests = TokenBuckets(1 / PAUSE, 1)
+        self._requests = TokenBuckets(1 / DIAL_BACK_PAUSE_SECONDS, 1)
         self._attempts = 0
         """Attempts under way."""
 
@@ -63,14 +63,14 @@ class DialBack:
         """Charge a request to the limits of rule 2. Raises `Busy`."""
         now, source = anyio.current_time(), subnet_of(ip) or ip
         if self._requests.delay(source, now) > 0:
-            raise Busy(f"one request per {PAUSE:g} s is answered")
+            raise Busy(f"one request per {DIAL_BACK_PAUSE_SECONDS:g} s is answered")
         if self._attempts + attempts > AT_ONCE:
             raise Busy("too many ports are being tried")
         self._requests.consume(source, now)
 
 
 async def _try(ip: str, port: int, open_ports: list[int]) -> None:
-    with anyio.move_on_after(TIMEOUT):
+    with anyio.move_on_after(DIAL_BACK_SECONDS):
         try:
             stream = await anyio.connect_tcp(ip, port)
         except OSError:

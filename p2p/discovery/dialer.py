@@ -13,7 +13,7 @@ from echo2.p2p.limits.dial_backoff import DialBackoff, DialLimited
 from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.network import Links
 
-SHORT: Final = 5.0
+LIMITS_WAIT_SECONDS: Final = 5.0
 """Longest wait for the limits in `dial_any`, seconds per address."""
 
 _log = structlog.get_logger("p2p")
@@ -46,13 +46,13 @@ class PeerDialer:
             if await self._links.dial([address]) != peer_of(address):
                 raise Unreachable(f"another peer answers at {address}")
         except P2PError:
-            self._backoff.failed(address, anyio.current_time(), connected)
+            self._backoff.on_failure(address, anyio.current_time(), connected)
             raise
-        self._backoff.reached(address, connected)
+        self._backoff.on_success(address, connected)
 
     async def dial_any(self, addresses: Iterable[str]) -> bool:
-        """Dial the addresses one after another until one is reached; return whether one was. Wait up to `SHORT` seconds
-        per address for the limits."""
+        """Dial the addresses one after another until one is reached; return whether one was. Wait up to
+        `LIMITS_WAIT_SECONDS` seconds per address for the limits."""
         for address in addresses:
             try:
                 await self._patiently(address)
@@ -66,7 +66,7 @@ class PeerDialer:
         try:
             await self.dial(address)
         except DialLimited as error:
-            if error.seconds > SHORT:
+            if error.seconds > LIMITS_WAIT_SECONDS:
                 raise
             await anyio.sleep(error.seconds)
             await self.dial(address)

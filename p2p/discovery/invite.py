@@ -29,7 +29,7 @@ from echo2.p2p.wire_types import Address, Hash
 
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2
-LONGEST: Final = 4096
+MOST_INVITE_CHARACTERS: Final = 4096
 """Most characters of an invite."""
 _CHECKSUM: Final = 4
 _HOST_OF: Final = 0
@@ -56,20 +56,21 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "-".join(text[at : at + 4] for at in range(0, 16, 4))
 
     def to_text(self) -> str:
-        """Write the invite as a string. Raises `ValueError` where it would exceed `LONGEST` characters."""
-        content = bytes([FORMAT]) + msgspec.msgpack.encode(_shortened(self))
+        """Write the invite as a string. Raises `ValueError` where it would exceed `MOST_INVITE_CHARACTERS`
+        characters."""
+        content = bytes([FORMAT]) + msgspec.msgpack.encode(_short_form(self))
         text = PREFIX + base58.b58encode(content + _checksum(content)).decode()
-        if len(text) > LONGEST:
+        if len(text) > MOST_INVITE_CHARACTERS:
             raise ValueError(f"an invite of {len(text)} characters; name fewer addresses")
         return text
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Read an invite. Raises `LocalNetworkFault`, with the fix."""
-        text = "".join(text[: 2 * LONGEST].split())
+        text = "".join(text[: 2 * MOST_INVITE_CHARACTERS].split())
         if not text.startswith(PREFIX):
             raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
-        if len(text) > LONGEST:
+        if len(text) > MOST_INVITE_CHARACTERS:
             raise LocalNetworkFault("the invite is too long: copy it again, and nothing beside it")
         try:
             raw = base58.b58decode(text.removeprefix(PREFIX))
@@ -86,7 +87,7 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 "run's operator"
             )
         try:
-            return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
+            return msgspec.convert(_invite_fields(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
         except (msgspec.MsgspecError, ValueError, LookupError, RecursionError, Malformed) as error:
             raise LocalNetworkFault(
                 "the invite was made by a faulty program: ask the operator for a new one"
@@ -107,13 +108,13 @@ class _Short(msgspec.Struct, frozen=True, array_like=True):
     addresses: Annotated[list[Annotated[bytes, Meta(min_length=1)]], Meta(min_length=1, max_length=16)]
 
 
-def _shortened(invite: Invite) -> _Short:
+def _short_form(invite: Invite) -> _Short:
     key = next(filter(None, map(_key_at_the_end, invite.addresses)), None)
     entries = [_entry(place, invite.addresses, key) for place in range(len(invite.addresses))]
     return _Short(invite.run, invite.root_hash, invite.https_key, key, entries)
 
 
-def _lengthened(short: _Short) -> dict[str, object]:
+def _invite_fields(short: _Short) -> dict[str, object]:
     """Return the fields of an `Invite`. Raises ValueError, LookupError, `Malformed`."""
     addresses: list[str] = []
     for entry in short.addresses:

@@ -29,18 +29,18 @@ log = logging.getLogger("p2p")
 
 SERVICE: Final = "_echo2._tcp.local."
 VERSION: Final = b"1"
-MOST: Final = 8
+MOST_ANNOUNCED_ADDRESSES: Final = 8
 """Most addresses per announcement."""
 MOST_RUNS: Final = 32
 """Most runs that one search returns."""
 ANSWER_MS: Final = 2000
 """Milliseconds for a service to answer with its TXT record."""
-LONGEST: Final = 255
+MOST_TXT_BYTES: Final = 255
 """Most bytes per TXT string."""
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """An announced run. `name`: for people only."""
+    """An announced run. `name`: name for people only."""
 
     name: str
     invite: Invite
@@ -53,8 +53,8 @@ def txt_record(announcement: Announcement) -> dict[str, bytes]:
     record["root"] = invite.root_hash.hex().encode()
     if invite.https_key is not None:
         record["https"] = invite.https_key.hex().encode()
-    fitting = [address.encode() for address in invite.addresses if len(address) + 4 <= LONGEST]
-    return record | {f"a{number}": address for number, address in enumerate(fitting[:MOST])}
+    fitting = [address.encode() for address in invite.addresses if len(address) + 4 <= MOST_TXT_BYTES]
+    return record | {f"a{number}": address for number, address in enumerate(fitting[:MOST_ANNOUNCED_ADDRESSES])}
 
 
 def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
@@ -63,7 +63,9 @@ def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
     if given.get(b"v") != VERSION:
         raise Malformed("an announcement of another version")
     try:
-        addresses = [given[key].decode() for number in range(MOST) if (key := f"a{number}".encode()) in given]
+        addresses = [
+            given[key].decode() for number in range(MOST_ANNOUNCED_ADDRESSES) if (key := f"a{number}".encode()) in given
+        ]
         packed = {"run": given[b"run"], "root_hash": given[b"root"], "https_key": given.get(b"https")}
         pinned = {key: bytes.fromhex(value.decode()) for key, value in packed.items() if value is not None}
         invite = msgspec.convert({**pinned, "addresses": addresses}, Invite)
@@ -128,13 +130,15 @@ async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> l
         await asyncio.sleep(seconds)
         await browser.async_cancel()
         return [
-            announcement for name in names if (announcement := await _resolved(zeroconf.zeroconf, name)) is not None
+            announcement
+            for name in names
+            if (announcement := await _resolve_service(zeroconf.zeroconf, name)) is not None
         ]
     finally:
         await zeroconf.async_close()
 
 
-async def _resolved(zeroconf: Zeroconf, name: str) -> Announcement | None:
+async def _resolve_service(zeroconf: Zeroconf, name: str) -> Announcement | None:
     info = AsyncServiceInfo(SERVICE, name)
     if not await info.async_request(zeroconf, ANSWER_MS):
         return None

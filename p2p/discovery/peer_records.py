@@ -3,10 +3,10 @@
 Rules
 1. A record is sealed (kind "peer", p2p/envelope.py) by exactly one key, the peer's own. Every address in it ends in the
    signer's peer id.
-2. A record has at most `LIMIT` bytes and `MOST` addresses. Each is dialable (`is_dialable`): IP and TCP, directly or
-   through a relay. Only a relay may be given by a DNS name.
-3. Of a peer's records the one issued last counts. By the run's clock, a record expires `LIFE` after its issue, and one
-   issued more than `SKEW` in the future is refused.
+2. A record has at most `MOST_RECORD_BYTES` bytes and `MOST_RECORD_ADDRESSES` addresses. Each is dialable
+   (`is_dialable`): IP and TCP, directly or through a relay. Only a relay may be given by a DNS name.
+3. Of a peer's records the one issued last counts. By the run's clock, a record expires `RECORD_LIFE_MS` after its
+   issue, and one issued more than `RECORD_SKEW_MS` in the future is refused.
 4. A record is passed on unchanged. A node dials only addresses from records, the invite, a signed Head, and those that
    it reached before.
 5. A record may contain third parties' addresses, so it proves nothing. The handshake must show the signer's key, and
@@ -25,22 +25,22 @@ from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
 from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.identity import peer_id, public_bytes
-from echo2.p2p.multiaddr import KEPT as KEPT_ADDRESSES
+from echo2.p2p.multiaddr import PARSED_ADDRESSES as KEPT_ADDRESSES
 from echo2.p2p.multiaddr import Address, address_of, is_short
 from echo2.p2p.wire_types import decode, encode
 from echo2.runtime.figures import figure
 
 KIND: Final = "peer"
-LIMIT: Final = 4096
+MOST_RECORD_BYTES: Final = 4096
 """Bytes."""
-MOST: Final = 8
-LIFE: Final = 24 * 3_600_000
+MOST_RECORD_ADDRESSES: Final = 8
+RECORD_LIFE_MS: Final = 24 * 3_600_000
 """Milliseconds."""
-RENEW: Final = LIFE // 3
+RECORD_RENEWAL_MS: Final = RECORD_LIFE_MS // 3
 """Milliseconds after which a peer renews its unchanged record."""
-SKEW: Final = 600_000
+RECORD_SKEW_MS: Final = 600_000
 """Milliseconds."""
-KEPT: Final = 1024
+MOST_RECORDS: Final = 1024
 """Most records in a `RecordBook`; the one received longest ago is dropped first."""
 
 
@@ -57,9 +57,9 @@ def verify(sealed: bytes, run: bytes, now: int) -> VerifiedRecord:
     """Verify a record received from any peer. Raises `Malformed`, `BadSignature`, `Stale`."""
     known = decode_own(sealed)
     verify_envelope(sealed, KIND, run, [decode_unverified(sealed).signatures[0].key])
-    if known.issued > now + SKEW:
+    if known.issued > now + RECORD_SKEW_MS:
         raise Stale(f"peer record of {known.peer} issued {figure((known.issued - now) / 1000)} s in the future")
-    if expired(known, now):
+    if has_expired(known, now):
         raise Stale(f"peer record of {known.peer} expired")
     return known
 
@@ -67,7 +67,7 @@ def verify(sealed: bytes, run: bytes, now: int) -> VerifiedRecord:
 def decode_own(sealed: bytes) -> VerifiedRecord:
     """Decode a record and check its addresses, but not its signature: for records on this peer's own disk, which were
     verified before they were stored. Raises `Malformed`, and `BadSignature` unless there is exactly one signature."""
-    if len(sealed) > LIMIT:
+    if len(sealed) > MOST_RECORD_BYTES:
         raise Malformed(f"a peer record of {len(sealed)} bytes")
     envelope = decode_unverified(sealed)
     if len(envelope.signatures) != 1:
@@ -80,9 +80,9 @@ def decode_own(sealed: bytes) -> VerifiedRecord:
     return VerifiedRecord(peer, tuple(record.addresses), record.issued, sealed)
 
 
-def expired(known: VerifiedRecord, now: int) -> bool:
+def has_expired(known: VerifiedRecord, now: int) -> bool:
     """Tell whether a record has expired (rule 3)."""
-    return now >= known.issued + LIFE
+    return now >= known.issued + RECORD_LIFE_MS
 
 
 def is_dialable(address: str, peer: str) -> bool:
@@ -129,11 +129,11 @@ class RecordIssuer:
 
     def issue(self, addresses: Sequence[str], now: int) -> bytes:
         """Return a record of the dialable ones of these addresses: the last one while it is valid, else a new one."""
-        usable = tuple(address for address in addresses if is_dialable(address, self._peer))[:MOST]
+        usable = tuple(address for address in addresses if is_dialable(address, self._peer))[:MOST_RECORD_ADDRESSES]
         last = self._last
         if last is None or last.addresses != usable or self.due(now):
             # Peers refused a record from more than SKEW ahead (a wrong clock): the next one may bear an earlier time.
-            after = last.issued + 1 if last is not None and last.issued <= now + SKEW else 0
+            after = last.issued + 1 if last is not None and last.issued <= now + RECORD_SKEW_MS else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
             last = self._last = VerifiedRecord(
                 self._peer, usable, record.issued, seal(KIND, self._run, encode(record), self._key)
@@ -142,7 +142,10 @@ class RecordIssuer:
 
     def due(self, now: int) -> bool:
         """Tell whether the last record must be renewed: it is old, or was issued under a wrong clock."""
-        return self._last is not None and not self._last.issued - SKEW <= now < self._last.issued + RENEW
+        return (
+            self._last is not None
+            and not self._last.issued - RECORD_SKEW_MS <= now < self._last.issued + RECORD_RENEWAL_MS
+        )
 
 
 class RecordBook:
@@ -160,7 +163,7 @@ class RecordBook:
         """Store a verified record, unless the stored one is newer; return the one that is then stored (rule 3)."""
         previous = self._known.pop(known.peer, known)
         newest = self._known[known.peer] = known if known.issued > previous.issued else previous
-        if len(self._known) > KEPT:
+        if len(self._known) > MOST_RECORDS:
             del self._known[next(iter(self._known))]
         return newest
 

@@ -2,7 +2,7 @@
 
 Rules
 1. The pin is of the key, not of the certificate: SHA-256 of the SubjectPublicKeyInfo (DER), as in RFC 7469.
-   Certificates are self-signed, last `LIFE`, and are renewed under the same key; no authority is involved.
+   Certificates are self-signed, last `CERTIFICATE_LIFE`, and are renewed under the same key; no authority is involved.
 2. A node checks the pin after the handshake, which proves possession of the key, and before it sends a byte of HTTP. A
    certificate's dates are ignored: a wrong clock must not lock a node out, and the pin is stronger.
 3. The key is P-256, because every TLS stack supports it. Its file format is that of the other keys (p2p/identity.py).
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from echo2.p2p.errors import LocalNetworkFault, WrongIdentity
 from echo2.p2p.identity import load_any_key, write_key
 
-LIFE: Final = datetime.timedelta(days=730)
+CERTIFICATE_LIFE: Final = datetime.timedelta(days=730)
 """Validity of a certificate, from its creation."""
 RENEW_BEFORE: Final = datetime.timedelta(days=90)
 """A certificate that ends sooner is renewed at the next start."""
@@ -48,7 +48,7 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + LIFE)
+        .not_valid_after(now + CERTIFICATE_LIFE)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())

@@ -25,7 +25,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
-from echo2.p2p.guard import guarded, one_error
+from echo2.p2p.guard import guard_handler, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.multiaddr import address_of
@@ -41,9 +41,9 @@ from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
-PATIENCE: Final = 20.0
+SILENCE_SECONDS: Final = 20.0
 """Seconds without a byte before a request is given up."""
-CONNECT: Final = 10.0
+CONNECT_SECONDS: Final = 10.0
 """Seconds for a connection and its handshake."""
 LANES: Final = 4
 """Requests for chunks at a time."""
@@ -51,12 +51,12 @@ REQUESTS: Final = 12
 """Requests for methods, and long polls, at a time: over a round trip of 150 ms more than 60 per second."""
 RUN_BYTES: Final = 4 << 20
 """Most bytes of chunks per request."""
-RETRY: Final = Backoff(0.5, 15.0)
+FETCH_BACKOFF: Final = Backoff(0.5, 15.0)
 """Seconds before a fetch or a long poll is retried: at first, and at most; doubled by each failure."""
 PUT_OFF: Final = 5.0
 """Seconds after the first attempt of a request within which it is retried (rule 5)."""
 _TOO_MANY: Final = 429
-_SMALL: Final = 64 << 10
+_MOST_SMALL_ANSWER_BYTES: Final = 64 << 10
 """Most bytes of an answer that is neither of a method nor of chunks."""
 
 
@@ -64,7 +64,7 @@ class HttpsClient:
     """`p2p.network.Rpc` and `Links` over HTTPS, and the receiving half of `Gossip` and `PayloadExchange`. One `run` per
     instance."""
 
-    def __init__(self, peer_id: str, pin: bytes, *, patience: float = PATIENCE) -> None:
+    def __init__(self, peer_id: str, pin: bytes, *, patience: float = SILENCE_SECONDS) -> None:
         """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
         self._peer_id = peer_id
         self._pin = pin
@@ -86,7 +86,7 @@ class HttpsClient:
 
     async def run(self) -> None:
         """See `Host`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
             async with aiohttp.ClientSession(
                 connector=self.connector(), timeout=timeout, trust_env=True, auto_decompress=False
@@ -125,8 +125,8 @@ class HttpsClient:
             if origin is None:
                 continue
             try:
-                status, body = await self._ask("GET", f"{origin}{routes.PEER}", limit=_SMALL)
-                self._connected(address, origin, status, body)
+                status, body = await self._ask("GET", f"{origin}{routes.PEER}", limit=_MOST_SMALL_ANSWER_BYTES)
+                self._on_connection(address, origin, status, body)
             except (Unreachable, Malformed) as error:
                 troubles.append(str(error))
             else:
@@ -159,7 +159,7 @@ class HttpsClient:
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """See `Gossip`."""
-        self._topics[topic] = guarded(handler)
+        self._topics[topic] = guard_handler(handler)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
@@ -184,7 +184,7 @@ class HttpsClient:
         """See `PayloadExchange`."""
         return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received))
 
-    def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
+    def _on_connection(self, address: str, origin: str, status: int, body: bytes) -> None:
         peer = body.decode(errors="replace")
         expected = address_of(address).peer or peer
         if status != 200 or peer != expected:
@@ -212,19 +212,19 @@ class HttpsClient:
                 failures = 1 if payload.have != before else failures + 1
                 repeated = isinstance(error, Unreachable) and failures > 1
                 log.log(logging.DEBUG if repeated else logging.WARNING, "fetch over HTTPS interrupted: %s", error)
-                await asyncio.sleep(RETRY.delay(failures))
+                await asyncio.sleep(FETCH_BACKOFF.delay(failures))
 
     async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], transfers: TransferLog) -> None:
         while runs:
             first, last = runs.popleft()
-            transfers.requested(self._coordinator, anyio.current_time())
+            transfers.on_request(self._coordinator, anyio.current_time())
             path = routes.chunks_path(payload.manifest.hash, first, last)
             async with self._open("GET", f"{self._origin}{path}") as answer:
                 if answer.status != 200:
                     raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
                 for expected in range(first, last + 1):
                     nbytes = await self._store(payload, expected, await _frame(answer.content))
-                    transfers.received(self._coordinator, nbytes, anyio.current_time())
+                    transfers.on_verified_chunk(self._coordinator, nbytes, anyio.current_time())
 
     async def _store(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
         """Store a chunk; return its size in bytes. Raises `Unreachable`, `BadChunk`."""
@@ -246,13 +246,13 @@ class HttpsClient:
             try:
                 headers = {"If-None-Match": newest} if newest else {}
                 url = f"{self._origin}{routes.TOPIC}{topic}"
-                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers)
+                status, data = await self._ask("GET", url, limit=_MOST_SMALL_ANSWER_BYTES, headers=headers)
                 if status not in (200, 304):
                     raise Unreachable(f"topic {topic}: status {status}")
             except (Unreachable, PeerFault) as error:
                 failures += 1
                 log.debug("long poll over HTTPS failed: %s", error)
-                await asyncio.sleep(RETRY.delay(failures))
+                await asyncio.sleep(FETCH_BACKOFF.delay(failures))
                 continue
             failures = 0
             if status == 200:
@@ -264,7 +264,7 @@ class HttpsClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
         """Return (status, body). Raises `Unreachable`, `Malformed`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
             body = bytearray()
             async for piece in answer.content.iter_any():

@@ -19,9 +19,9 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 
 @dataclass(frozen=True)
 class HttpsLimits:
-    """The limits of an HTTPS server. `connections`: in all. `per_visitor`: connections per client. `rate`, `burst`:
-    requests per client, per second and at once. `handshake`, `idle`, `patience`: seconds for TLS, between two requests,
-    for one read or write. `slowest`: least bytes per second of a request's body, on average. `subnet_of`: see
+    """The limits of an HTTPS server. `connections`: connections in all. `per_visitor`: connections per client. `rate`,
+    `burst`: requests per client, per second and at once. `handshake`, `idle`, `patience`: seconds for TLS, between two
+    requests, for one read or write. `slowest`: least bytes per second of a request's body, on average. `subnet_of`: see
     `PeerLimits`."""
 
     connections: int = 1024

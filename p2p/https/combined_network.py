@@ -94,5 +94,5 @@ class PeerAndHttps:
         return msgspec.structs.replace(
             libp2p,
             sent=libp2p.sent + self.https.sent,
-            refused={**libp2p.refused, **self.https.refused()},
+            refused={**libp2p.refused, **self.https.count_refusals()},
         )

@@ -3,7 +3,7 @@
 Rules
 1. An address implies its route (p2p/multiaddr.py). Only the routes that the owner permits are tried, in their order.
 2. A request takes the best connected route. After a request without an answer, that route to the peer is skipped for
-   `PENALTY` seconds, unless it is dialled again before. So a dead connection hides no working route.
+   `PENALTY_SECONDS` seconds, unless it is dialled again before. So a dead connection hides no working route.
 3. A payload is fetched over libp2p first. A fetch that gets no bytes moves to HTTPS, and likewise back. Both
    continue the same partial file on disk.
 4. HTTPS requests to a peer stop once a request to that peer succeeded by a better route.
@@ -26,11 +26,11 @@ from echo2.p2p.network import AnyPeer, FetchReport, Inbound, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.transport import GossipHandler
 
-PENALTY: Final = 60.0
+PENALTY_SECONDS: Final = 60.0
 """Seconds (rule 2)."""
-STALL: Final = 15.0
+STALL_SECONDS: Final = 15.0
 """Seconds without a byte of payload after which a fetch moves to the other network, if that is connected."""
-LOOK: Final = 0.5
+PROGRESS_POLL_SECONDS: Final = 0.5
 """Seconds between two progress checks of a fetch."""
 
 
@@ -43,11 +43,11 @@ class FailoverNetwork:
         https: HttpsClient | None,
         *,
         routes: Sequence[Route] = ROUTES,
-        stall: float = STALL,
+        stall: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`direct`: the libp2p network; at least one of the two is given. `routes`: those permitted, best first.
-        `stall`: see `STALL`. `clock`: monotonic seconds."""
+        `stall`: see `STALL_SECONDS`. `clock`: monotonic seconds."""
         self._direct = direct
         self._https = https
         self._stall = stall
@@ -84,7 +84,7 @@ class FailoverNetwork:
 
     async def peers(self) -> list[str]:
         """Return the peers with a route that is not skipped (rule 2)."""
-        peers = [peer for one in self._all for peer in await self._reached(one)]
+        peers = [peer for one in self._all for peer in await self._reachable_peers(one)]
         return list(dict.fromkeys(peers))
 
     async def route(self, peer: str) -> str | None:
@@ -118,7 +118,7 @@ class FailoverNetwork:
         except Declined:
             raise
         except Unreachable:
-            self._skipped_until[best, peer] = self._clock() + PENALTY
+            self._skipped_until[best, peer] = self._clock() + PENALTY_SECONDS
             raise
         if self._https is not None and best is not self._https and peer in await self._https.peers():
             await self._https.disconnect()
@@ -172,9 +172,9 @@ class FailoverNetwork:
         return Traffic(
             received=sum(part.received for part in parts),
             sent=sum(part.sent for part in parts),
-            received_by_peer=_added([part.received_by_peer for part in parts]),
+            received_by_peer=_add_counts([part.received_by_peer for part in parts]),
             relayed=sum(part.relayed for part in parts),
-            refused=_added([part.refused for part in parts]),
+            refused=_add_counts([part.refused for part in parts]),
         )
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
@@ -186,11 +186,11 @@ class FailoverNetwork:
 
     async def _best(self, peer: str) -> AnyPeer | HttpsClient | None:
         for one in self._all:
-            if peer in await self._reached(one):
+            if peer in await self._reachable_peers(one):
                 return one
         return None
 
-    async def _reached(self, by: AnyPeer | HttpsClient) -> list[str]:
+    async def _reachable_peers(self, by: AnyPeer | HttpsClient) -> list[str]:
         now = self._clock()
         self._skipped_until = {key: until for key, until in self._skipped_until.items() if until > now}
         return [peer for peer in await by.peers() if (by, peer) not in self._skipped_until]
@@ -203,11 +203,11 @@ class FailoverNetwork:
             await asyncio.wait([fetching])
         received, since = -1, self._clock()
         while not fetching.done():
-            await asyncio.wait([fetching], timeout=min(LOOK, self._stall))
+            await asyncio.wait([fetching], timeout=min(PROGRESS_POLL_SECONDS, self._stall))
             if (seen := (await by.traffic()).received) != received:
                 received, since = seen, self._clock()
-            patience = self._stall if await self._reached(by) else 0.0
-            if not fetching.done() and self._clock() - since >= patience and await self._reached(other):
+            patience = self._stall if await self._reachable_peers(by) else 0.0
+            if not fetching.done() and self._clock() - since >= patience and await self._reachable_peers(other):
                 return
 
 
@@ -241,7 +241,7 @@ async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
         fetching.exception()
 
 
-def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+def _add_counts(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for part in counts:
         for peer, number in part.items():

@@ -23,9 +23,9 @@ from aiohttp.web_protocol import RequestHandler
 from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.guard import guarded
+from echo2.p2p.guard import guard_handler
 from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits
-from echo2.p2p.https.routes import PIECE
+from echo2.p2p.https.routes import WRITE_BYTES
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.p2p.multiaddr import address_of, tcp
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
@@ -33,10 +33,10 @@ from echo2.runtime.descriptors import SHORTAGES, is_shortage
 log = logging.getLogger("p2p")
 
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-_SILENT = logging.getLogger("p2p.visitors")
-_SILENT.setLevel(logging.CRITICAL + 1)
-_SWEEP = 1.0  # seconds between two searches for idle connections
-_CLOSE = 1.0  # seconds for open requests, and for closing TLS, when the server stops
+_VISITORS_LOG = logging.getLogger("p2p.visitors")
+_VISITORS_LOG.setLevel(logging.CRITICAL + 1)
+_SWEEP_SECONDS = 1.0  # seconds between two searches for idle connections
+_CLOSE_SECONDS = 1.0  # seconds for open requests, and for closing TLS, when the server stops
 _BACKLOG = 128
 _PORT_TAKEN = "cannot listen on {address} ({why}): choose another port in https.listen"
 
@@ -95,7 +95,7 @@ class HttpsListener:
             for opened in self._sockets:
                 opened.close()
             self._sockets.clear()
-            await self._server.shutdown(_CLOSE)
+            await self._server.shutdown(_CLOSE_SECONDS)
 
     async def _accept(self, opened: socket.socket, tasks: TaskGroup) -> None:
         loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ class HttpsListener:
                 connection, address = await loop.sock_accept(opened)
             except OSError as error:  # out of descriptors, or closed by the client before it was accepted
                 if is_shortage(error):
-                    SHORTAGES.met("accepting a connection over HTTPS")
+                    SHORTAGES.count_failure("accepting a connection over HTTPS")
                 await asyncio.sleep(0.1)
                 continue
             if (why := self.client_limiter.enter(address[0])) is None:
@@ -114,7 +114,7 @@ class HttpsListener:
                 connection.close()
 
     async def _admit(self, connection: socket.socket, host: str) -> None:
-        await guarded(self._shake_hands)(connection, host)
+        await guard_handler(self._shake_hands)(connection, host)
 
     async def _shake_hands(self, connection: socket.socket, host: str) -> None:
         assert self._server is not None
@@ -126,7 +126,7 @@ class HttpsListener:
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._limits.handshake,
-                ssl_shutdown_timeout=_CLOSE,
+                ssl_shutdown_timeout=_CLOSE_SECONDS,
             )
         except OSError as error:  # ssl.SSLError and TimeoutError among them
             self._disconnected(protocol)
@@ -145,7 +145,7 @@ class HttpsListener:
         loop = asyncio.get_running_loop()
         self._idle.pop(request.protocol, None)
         try:
-            return await self._answered(request, loop.time())
+            return await self._answer_request(request, loop.time())
         except TimeoutError:
             log.info("https connection closed: %s is too slow", request.remote)
         except ConnectionError as error:
@@ -159,7 +159,7 @@ class HttpsListener:
             request.transport.abort()
         return web.Response(status=408)  # never sent: the connection is closed
 
-    async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
+    async def _answer_request(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
         wait = self.client_limiter.ask(request.remote or "", now)
         try:
             if wait:
@@ -202,9 +202,9 @@ class HttpsListener:
     async def write(self, answer: web.StreamResponse, data: bytes) -> None:
         """Send a part of a prepared answer. Raises `TimeoutError`, which closes the connection."""
         view = memoryview(data)
-        for start in range(0, len(view), PIECE):
+        for start in range(0, len(view), WRITE_BYTES):
             async with asyncio.timeout(self._limits.patience):
-                await answer.write(bytes(view[start : start + PIECE]))
+                await answer.write(bytes(view[start : start + WRITE_BYTES]))
 
     async def finish(self, answer: web.StreamResponse) -> web.StreamResponse:
         """End a prepared answer. Raises `TimeoutError`, which closes the connection."""
@@ -214,7 +214,7 @@ class HttpsListener:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(min(_SWEEP, self._limits.idle / 4))
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._limits.idle / 4))
             idle_since = asyncio.get_running_loop().time() - self._limits.idle
             for protocol in [one for one, since in self._idle.items() if since < idle_since]:
                 if protocol.transport is not None:
@@ -231,7 +231,7 @@ class _Server(web.Server):
         disconnected: Callable[[RequestHandler], None],
     ) -> None:
         # Compressed bodies are not decompressed. Faults of clients are not logged, so that no client can fill the log.
-        super().__init__(respond, access_log=None, logger=_SILENT, auto_decompress=False, lingering_time=1.0)
+        super().__init__(respond, access_log=None, logger=_VISITORS_LOG, auto_decompress=False, lingering_time=1.0)
         self._connected, self._disconnected = connected, disconnected
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

@@ -20,12 +20,12 @@ PEER: Final = f"{ROOT}/peer"
 RPC: Final = f"{ROOT}/rpc/"
 TOPIC: Final = f"{ROOT}/topic/"
 CHUNKS: Final = f"{ROOT}/chunks/"
-WAIT: Final = 15.0
+LONG_POLL_SECONDS: Final = 15.0
 """Seconds that the coordinator keeps a long poll for a topic open: shorter than the timeouts of proxies, and than
 the 20 s without a byte after which a node gives a request up."""
 BATCH: Final = 64
 """Most chunks per answer."""
-PIECE: Final = 64 << 10
+WRITE_BYTES: Final = 64 << 10
 """Bytes per write, each within the patience for one write."""
 LENGTH: Final = struct.Struct(">I")
 
@@ -54,7 +54,7 @@ def read_chunks_path(path: str) -> tuple[bytes, int, int]:
     return payload, int(first), int(last)
 
 
-def framed(message: messages.Chunk | messages.NotAvailable) -> bytes:
+def frame_message(message: messages.Chunk | messages.NotAvailable) -> bytes:
     """Return a message with its length in front."""
     content = messages.encode(message)
     return LENGTH.pack(len(content)) + content

@@ -94,7 +94,7 @@ class HttpsServer:
         """See `Inbound`. `client`: its name as handlers receive it (rule 2)."""
         return origin_over_https(client, self._subnet_of)
 
-    def refused(self) -> dict[str, int]:
+    def count_refusals(self) -> dict[str, int]:
         """Return the number of refused connections, by the limit that refused them."""
         return self.listener.refusals.counts()
 
@@ -108,7 +108,7 @@ class HttpsServer:
         """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
         if known is None or not await anyio.to_thread.run_sync(known.is_current, path):
-            self._shared[manifest.hash] = PayloadFile.offered(manifest, path)
+            self._shared[manifest.hash] = PayloadFile.offer_file(manifest, path)
 
     def unshare(self, payload_hash: bytes) -> None:
         """See `PayloadExchange`."""
@@ -159,7 +159,10 @@ class HttpsServer:
     async def _answer_topic(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
         """Answer with the topic's message. If the client has it already, wait for the next one: 304 after `routes.WAIT`
         s."""
-        known, until = request.headers.get("If-None-Match"), asyncio.get_running_loop().time() + routes.WAIT
+        known, until = (
+            request.headers.get("If-None-Match"),
+            asyncio.get_running_loop().time() + routes.LONG_POLL_SECONDS,
+        )
         while topic in self._topics and self._topics[topic][0] == known:
             try:
                 async with asyncio.timeout_at(until):
@@ -192,7 +195,7 @@ class HttpsServer:
                 if chunk is None
                 else messages.Chunk(index, tuple(chunk[1]), memoryview(chunk[0]))
             )
-            await self._send(answer, _name(request), routes.framed(message))
+            await self._send(answer, _name(request), routes.frame_message(message))
             self.sent += len(chunk[0]) if chunk else 0
         return await self.listener.finish(answer)
 
@@ -201,8 +204,8 @@ class HttpsServer:
         if self._uplink is None:
             await self.listener.write(answer, frame)
             return
-        for start in range(0, len(frame), routes.PIECE):
-            piece = frame[start : start + routes.PIECE]
+        for start in range(0, len(frame), routes.WRITE_BYTES):
+            piece = frame[start : start + routes.WRITE_BYTES]
             await self._uplink.await_uplink(name, len(piece))
             await self.listener.write(answer, piece)
 

@@ -6,7 +6,7 @@ and multiplexed from end to end like any other: the relay sees only encrypted by
 other end.
 
 1. A connection is accepted only through a relay at which this peer holds a reservation.
-2. A message has at most `LONGEST` bytes and must arrive within `ANSWER_TIMEOUT` seconds.
+2. A message has at most `MOST_CIRCUIT_MESSAGE_BYTES` bytes and must arrive within `ANSWER_TIMEOUT` seconds.
 3. The relay is dialled from the port that this peer listens on, where the system permits it. Then the relay observes an
    address for which a hole can be punched (p2p/libp2p/hole_punch.py).
 """
@@ -37,17 +37,17 @@ from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
-HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
-STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
-LONGEST = 4096
+HOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
+STOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
+MOST_CIRCUIT_MESSAGE_BYTES = 4096
 """Largest message, bytes."""
 ANSWER_TIMEOUT = 10.0
 """Seconds for one message or one stream."""
 DIAL_TIMEOUT = 15.0
 """Seconds for a dial of a relay and its reservation together."""
-RETRY = Backoff(1.0, 60.0)
+RELAY_BACKOFF = Backoff(1.0, 60.0)
 """Seconds between two attempts at a relay that does not answer: at first, and at most."""
-SKEWED = 60.0
+SKEWED_RESERVATION_SECONDS = 60.0
 """Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
 """Most addresses per relay that are announced."""
@@ -68,7 +68,7 @@ async def receive(stream: INetStream, type_: type[M]) -> M:
     message = type_()
     try:
         with trio.fail_after(ANSWER_TIMEOUT):
-            message.ParseFromString(await read_varint_prefixed_bytes_limited(stream, LONGEST))
+            message.ParseFromString(await read_varint_prefixed_bytes_limited(stream, MOST_CIRCUIT_MESSAGE_BYTES))
     except trio.TooSlowError:
         raise Unreachable(f"no message within {ANSWER_TIMEOUT:g} s") from None
     except (StreamEOF, StreamError) as error:
@@ -116,7 +116,7 @@ class RelayClient:
         """Called with the id of each peer that connects through a relay."""
         self._relay_addresses: dict[ID, list[str]] = {}
         self._renewals: dict[str, trio.CancelScope] = {}
-        host.set_stream_handler(STOP, self._on_stop)
+        host.set_stream_handler(STOP_PROTOCOL, self._on_stop)
 
     def addresses(self) -> list[str]:
         """Return the addresses at which this peer can be dialled through relays."""
@@ -155,7 +155,7 @@ class RelayClient:
                     log.info("relay reservation not renewed: %s", error)
                     life = 0.0
                     failures += 1
-                    await trio.sleep(RETRY.delay(failures))
+                    await trio.sleep(RELAY_BACKOFF.delay(failures))
 
     async def _find_and_reserve(self, addresses: Sequence[str]) -> tuple[str, float]:
         """Return the relay's peer id, and the seconds until the reservation ends. Raises `Unreachable`."""
@@ -182,7 +182,7 @@ class RelayClient:
             raise Unreachable(f"{relay} grants no reservation: {_status(answer.status)}")
         self._relay_addresses[relay] = list(addresses)[:MOST_ADDRESSES]
         left = float(answer.reservation.expire) - time.time()
-        return left if left > 0 else SKEWED
+        return left if left > 0 else SKEWED_RESERVATION_SECONDS
 
     async def dial(self, address: str) -> str:
         """Connect to a peer through a relay, by an address with /p2p-circuit; return its id. Raises `Unreachable`."""
@@ -234,7 +234,7 @@ class RelayClient:
     async def _open(self, relay: ID) -> INetStream:
         try:
             with trio.fail_after(ANSWER_TIMEOUT):
-                return await self._host.new_stream(relay, [HOP])
+                return await self._host.new_stream(relay, [HOP_PROTOCOL])
         except (Exception, ExceptionGroup) as error:
             raise Unreachable(f"{relay} is no relay: {error!r}") from None
 

@@ -51,7 +51,7 @@ class Connections(INotifee):
         while self.of(peer):
             await self._ended.wait()
 
-    async def ended(self, muxed: IMuxedConn) -> None:
+    async def wait_for_end(self, muxed: IMuxedConn) -> None:
         """Wait until a connection has ended; return at once if it is not open."""
         for connection, ended in self.open.items():
             if connection.muxed_conn is muxed:
@@ -82,15 +82,15 @@ class Connections(INotifee):
         return self._bans.remaining(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        refused = self._refused(conn)
+        refused = self._is_refused(conn)
         self.open[conn] = trio.Event()
-        self.origins.connected(str(conn.muxed_conn.peer_id), conn, *_remote(conn))
+        self.origins.on_connection(str(conn.muxed_conn.peer_id), conn, *_remote(conn))
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
             self.on_duplicate(conn)
 
-    def _refused(self, conn: INetConn) -> bool:
+    def _is_refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)
         if self.banned_for(peer) > 0:
             self.refusals.count("banned", f"{peer} is banned")
@@ -107,7 +107,7 @@ class Connections(INotifee):
         self._charge(conn)
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
-        self.origins.disconnected(str(conn.muxed_conn.peer_id), conn)
+        self.origins.on_disconnection(str(conn.muxed_conn.peer_id), conn)
         self._ended.set()
         self._ended = trio.Event()
         await close_socket(conn)

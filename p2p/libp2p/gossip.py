@@ -4,9 +4,9 @@ Pubsub of py-libp2p 0.8 silently loses gossip between connected peers:
 
 1. Of two connections with a peer only the first has a gossip stream, and when it ends the other gets none. A peer that
    reconnects before the old connection's end is noticed would get no gossip. So each connected peer without a stream on
-   an open connection gets one within `LOOK` seconds.
+   an open connection gets one within `STREAM_POLL_SECONDS` seconds.
 2. If a stream cannot be opened, upstream retries after two kinds of failure only. Here every failure is retried
-   every `AGAIN` seconds.
+   every `STREAM_RETRY_SECONDS` seconds.
 
 Patches 6 to 8 of p2p/libp2p/patches.py repair three more such losses.
 
@@ -30,9 +30,9 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.pubsub.gossipsub import GossipSub
 from echo2._libp2p.pubsub.pubsub import Pubsub
 
-LOOK = 1.0
+STREAM_POLL_SECONDS = 1.0
 """Seconds between two checks of the streams."""
-AGAIN = 40.0
+STREAM_RETRY_SECONDS = 40.0
 """Seconds between two attempts to open a stream: longer than upstream's own attempt takes to fail."""
 
 
@@ -70,13 +70,13 @@ async def repair_streams(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> N
     """Open missing gossip streams (rules 1 and 2) until cancelled. `peers`: returns the connected peers."""
     missing: dict[ID, float] = {}
     while True:
-        await trio.sleep(LOOK)
+        await trio.sleep(STREAM_POLL_SECONDS)
         now, before, missing = trio.current_time(), missing, {}
         for peer in peers():
             stream = pubsub.peers.get(peer)
             if stream is None:
                 missing[peer] = before.get(peer, now)
-            lost = stream.muxed_conn.is_closed if stream is not None else now - missing[peer] >= AGAIN
+            lost = stream.muxed_conn.is_closed if stream is not None else now - missing[peer] >= STREAM_RETRY_SECONDS
             if lost:
                 missing.pop(peer, None)
                 pubsub._handle_dead_peer(peer)  # the peer is connected: upstream now opens a new stream

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from blake3 import blake3
 
-CACHED = 1024
+CACHED_MESSAGES = 1024
 """Verdicts and contents remembered. Upstream forgets a message after two minutes and handles some ten per second."""
 
 
@@ -30,7 +30,7 @@ class ValidationCache:
             await known.decided.wait()
             return known.valid
         verdict = self._verdicts[message] = _Verdict()
-        if len(self._verdicts) > CACHED:
+        if len(self._verdicts) > CACHED_MESSAGES:
             self._verdicts.popitem(last=False)
         new = self._is_new(content)
         try:
@@ -45,7 +45,7 @@ class ValidationCache:
             self._contents.move_to_end(digest)
             return False
         self._contents[digest] = None
-        if len(self._contents) > CACHED:
+        if len(self._contents) > CACHED_MESSAGES:
             self._contents.popitem(last=False)
         return True
 

@@ -8,8 +8,8 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
 3. Otherwise both dial at the same moment, from the port that they listen on: each NAT has then seen an outgoing packet
    when the other side's arrives. The leader sends SYNC and waits half a round trip. The two attempts may become
    one connection (TCP simultaneous open). For that case the leader takes the server's role in the handshake.
-4. An upgrade has succeeded once there is a direct connection. The relayed one is closed after `GRACE` seconds, so
-   that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
+4. An upgrade has succeeded once there is a direct connection. The relayed one is closed after `RELAY_GRACE_SECONDS`
+   seconds, so that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
 5. A CONNECT cannot be used to amplify dials. Only IP and TCP addresses that a peer record may contain
    (p2p/discovery/peer_records.py) are dialled, at most `PER_SUBNET` per public subnet.
 6. One upgrade runs at a time per peer, `AT_ONCE` in all. Rounds are limited to `PEER_BURST` per peer and `BURST` in
@@ -44,7 +44,7 @@ ADDRESSES = 8
 ROUNDS = 3
 DIAL_TIMEOUT = 4.0
 """Seconds for one dial of one address."""
-GRACE = 10.0
+RELAY_GRACE_SECONDS = 10.0
 """Seconds (rule 4)."""
 AT_ONCE = 4
 PER_SUBNET = 2
@@ -52,7 +52,7 @@ PEER_BURST, PEER_EACH = 6.0, 60.0
 """Rounds per peer at once; then seconds per further round."""
 BURST, EACH = 30.0, 5.0
 """Rounds with all peers at once; then seconds per further round."""
-SETTLE = 1.0
+DIAL_SETTLE_SECONDS = 1.0
 """Seconds for the other end's dial to become a connection on this end."""
 
 
@@ -134,7 +134,7 @@ class HolePuncher:
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
-        with trio.move_on_after(SETTLE):
+        with trio.move_on_after(DIAL_SETTLE_SECONDS):
             while not self._direct(peer):  # noqa: ASYNC110 - upstream notifies of a connection before it is usable
                 await trio.sleep(0.05)
         return bool(self._direct(peer))
@@ -155,7 +155,7 @@ class HolePuncher:
         return [one for one in connections if one.get_connection_type() == ConnectionType.DIRECT and not one.is_closed]
 
     async def _leave_relay(self, peer: ID) -> None:
-        await trio.sleep(GRACE)
+        await trio.sleep(RELAY_GRACE_SECONDS)
         connections: list[INetConn] = self._host.get_network().get_connections(peer)
         for connection in connections:
             if connection.get_connection_type() == ConnectionType.RELAYED and self._direct(peer):

@@ -48,8 +48,8 @@ class InboundUpgrader:
                 await readable(stream)
             muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
             self._connections.places.handshake_done(stream)
-            await self._connections.ended(muxed)
+            await self._connections.wait_for_end(muxed)
         except Exception as error:
             log.debug("inbound on %s: %r", address, error)
         finally:
-            self._connections.places.closed(stream)
+            self._connections.places.on_connection_end(stream)

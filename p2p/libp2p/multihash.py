@@ -16,7 +16,7 @@ class Multihash(NamedTuple):
 
 
 def encode(digest: bytes, code: int | str) -> bytes:
-    """Return the binary form of a digest. `code`: of the hash function, or its name."""
+    """Return the binary form of a digest. `code`: code of the hash function, or its name."""
     number = CODES[code] if isinstance(code, str) else code
     return varint.encode(number) + varint.encode(len(digest)) + digest
 

@@ -4,8 +4,8 @@
    writer leaves whole frames behind, and a paused reader blocks its own stream alone, for any time.
 2. A protocol violation of the peer closes its connection, and only that one. The reason is logged and stored in
    `fault`, and the peer is notified (GOAWAY).
-3. After each `QUIET` seconds without a byte from the peer, the peer is pinged; after `PINGS` such periods in a row, the
-   connection is closed.
+3. After each `PING_AFTER_SECONDS` seconds without a byte from the peer, the peer is pinged; after `PINGS` such periods
+   in a row, the connection is closed.
 4. No error leaves `start`: upstream would end the host.
 """
 
@@ -37,18 +37,18 @@ log = logging.getLogger("p2p")
 
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
 """Bytes per write to the socket, initially and at most."""
-PROMPT = 0.02
+PROMPT_WRITE_SECONDS = 0.02
 """Seconds. After a write that took at most this long, the next one may be twice as large; after a slower one, half as
 large, since frames queued behind a write wait as long."""
-ROOM = 512 << 10
+UNSENT_STREAM_BYTES = 512 << 10
 """Unsent bytes of a stream beyond which its writer waits."""
-QUIET = 15.0
+PING_AFTER_SECONDS = 15.0
 """Seconds without a byte before a PING."""
 PINGS = 4
-"""Periods of `QUIET` seconds without a byte before the connection is closed."""
-FAREWELL = 1.0
+"""Periods of `PING_AFTER_SECONDS` seconds without a byte before the connection is closed."""
+FAREWELL_SECONDS = 1.0
 """Seconds for queued frames to leave when this side closes the connection."""
-BROKEN = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+BROKEN_CONNECTION_ERRORS = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class MuxStream(IMuxedStream):
@@ -149,7 +149,7 @@ class MuxStream(IMuxedStream):
 
     def _writable_now(self) -> bool:
         state = self._state
-        return state.finished or self._has_ended or not (state.finishing or state.unsent > ROOM)
+        return state.finished or self._has_ended or not (state.finishing or state.unsent > UNSENT_STREAM_BYTES)
 
     @property
     def _has_ended(self) -> bool:
@@ -235,11 +235,11 @@ class MuxConn(IMuxedConn):
         return self._accepted.popleft()
 
     async def close(self) -> None:
-        """Close the connection; queued frames and a GOAWAY get `FAREWELL` seconds to leave."""
+        """Close the connection; queued frames and a GOAWAY get `FAREWELL_SECONDS` seconds to leave."""
         if not self.is_closed:
             self._mux.go_away(LEAVING)
             self._notify()
-            with trio.move_on_after(FAREWELL):
+            with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
         self._scope.cancel()
         await self._end()
@@ -322,9 +322,9 @@ class MuxConn(IMuxedConn):
             log.warning("connection closed: %s: %s", self.peer_id, fault)
             self._mux.go_away(FAULT)
             self._notify()
-            with trio.move_on_after(FAREWELL):
+            with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
-        except BROKEN as error:
+        except BROKEN_CONNECTION_ERRORS as error:
             self.reason = f"{error!r}"
 
     async def _write_always(self) -> None:
@@ -336,12 +336,12 @@ class MuxConn(IMuxedConn):
                 if frames:
                     began = trio.current_time()
                     await self.secured_conn.send(*frames)
-                    prompt = trio.current_time() - began <= PROMPT
+                    prompt = trio.current_time() - began <= PROMPT_WRITE_SECONDS
                     batch = min(2 * batch, BATCH) if prompt else max(batch // 2, BATCH_MIN)
                 else:
                     await self._writable.park()
             self._left.set()
-        except BROKEN as error:
+        except BROKEN_CONNECTION_ERRORS as error:
             self.reason = f"{error!r}"
             self._scope.cancel()
 
@@ -349,13 +349,13 @@ class MuxConn(IMuxedConn):
         unanswered = 0
         while unanswered < PINGS:  # counted, not timed: this process may have been suspended itself
             last = self._last_received
-            await trio.sleep(QUIET)
+            await trio.sleep(PING_AFTER_SECONDS)
             if self._last_received > last:
                 unanswered = 0
             else:
                 unanswered += 1
                 self._ping()
-        self.reason = f"nothing received for {QUIET * PINGS:g} s"
+        self.reason = f"nothing received for {PING_AFTER_SECONDS * PINGS:g} s"
         self._scope.cancel()
 
     def _ping(self) -> None:
@@ -371,7 +371,7 @@ class MuxConn(IMuxedConn):
         for stream in self._streams.values():
             stream.wake()
         self._acceptable.unpark_all()
-        with trio.move_on_after(FAREWELL) as scope:
+        with trio.move_on_after(FAREWELL_SECONDS) as scope:
             scope.shield = True
             try:
                 await self.secured_conn.close()

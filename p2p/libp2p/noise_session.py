@@ -5,7 +5,7 @@
 2. Noise counts messages: one that was encrypted and not sent, because its task was cancelled, makes every later one
    fail authentication. Upstream cancels tasks in many places (timeouts, resets). So every write is shielded from
    cancellation in this module.
-3. A shielded write is bounded by time: one that has not left after `STUCK` seconds closes the socket.
+3. A shielded write is bounded by time: one that has not left after `STUCK_WRITE_SECONDS` seconds closes the socket.
 """
 
 import logging
@@ -34,7 +34,7 @@ from echo2.p2p.libp2p.noise_socket import RawSocket
 
 log = logging.getLogger("p2p")
 
-STUCK = 30.0
+STUCK_WRITE_SECONDS = 30.0
 """Seconds for one write to leave before its connection is closed."""
 
 
@@ -143,12 +143,12 @@ class NoiseSession(BaseSession):
             self._writing.release()
 
     async def _send(self, sealed: memoryview) -> None:
-        with trio.move_on_after(STUCK) as scope:
+        with trio.move_on_after(STUCK_WRITE_SECONDS) as scope:
             scope.shield = True
             await self._raw.send(sealed)
         if scope.cancelled_caught:
             await self.close()
-            raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
+            raise ConnectionClosedError(f"a write did not leave for {STUCK_WRITE_SECONDS:g} s")
 
     async def close(self) -> None:
         await self.raw_conn.close()

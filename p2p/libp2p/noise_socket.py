@@ -15,7 +15,7 @@ from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.io.trio import TrioTCPStream
 from echo2.p2p.libp2p.mux import Bytes
 
-RECEIVE = 256 << 10
+RECEIVE_BYTES = 256 << 10
 """Most bytes per read of the socket."""
 
 
@@ -26,12 +26,12 @@ class RawSocket:
         self._conn = conn
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
-        self._buffer = memoryview(bytearray(RECEIVE if self._socket else 0))
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES if self._socket else 0))
 
     async def receive(self) -> Bytes:
         """Return received bytes, none at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
         if self._socket is None:
-            return await self._conn.read(RECEIVE)
+            return await self._conn.read(RECEIVE_BYTES)
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             while True:

@@ -37,7 +37,7 @@ from echo2._libp2p.peer.envelope import Envelope
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.pubsub.pubsub import Pubsub
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from echo2.p2p.guard import guarded
+from echo2.p2p.guard import guard_handler
 
 STREAM_EVENTS: Final = {"opened_stream", "closed_stream"}
 
@@ -104,14 +104,14 @@ def _guard(host: IHost) -> None:
     register = host.set_stream_handler
 
     def set_stream_handler(protocol: TProtocol, handler: Callable[[INetStream], object]) -> None:
-        register(protocol, guarded(handler))  # type: ignore[arg-type]
+        register(protocol, guard_handler(handler))  # type: ignore[arg-type]
 
     host.set_stream_handler = set_stream_handler  # type: ignore[assignment, method-assign]
     for protocol, handler in list(host.get_mux().handlers.items()):
         if protocol is not None and handler is not None:
-            register(protocol, guarded(handler))
+            register(protocol, guard_handler(handler))
     network: Any = host.get_network()
-    network.set_stream_handler(guarded(network.common_stream_handler))
+    network.set_stream_handler(guard_handler(network.common_stream_handler))
 
 
 def _quieten(network: Any) -> None:

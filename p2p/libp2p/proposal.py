@@ -12,15 +12,15 @@ from typing import Final
 from echo2.p2p.errors import Unreachable
 
 NEGOTIATION: Final = b"\x13/multistream/1.0.0\n"
-LONGEST: Final = 126
+MOST_PROTOCOL_BYTES: Final = 126
 """Most bytes of a protocol's name: its length, with the newline, is one byte then."""
 
 
 def proposal(protocol: str) -> bytes:
     """Return the opener's part. Raises ValueError for a name that is too long."""
     name = protocol.encode() + b"\n"
-    if len(name) > LONGEST + 1:
-        raise ValueError(f"{protocol} has more than {LONGEST} bytes")
+    if len(name) > MOST_PROTOCOL_BYTES + 1:
+        raise ValueError(f"{protocol} has more than {MOST_PROTOCOL_BYTES} bytes")
     return NEGOTIATION + bytes([len(name)]) + name
 
 
@@ -29,5 +29,5 @@ async def confirm(protocol: str, exactly: Callable[[int], Awaitable[bytes]]) -> 
     if await exactly(len(NEGOTIATION)) != NEGOTIATION:
         raise Unreachable("the other side does not negotiate protocols")
     length = await exactly(1)
-    if not length or length[0] > LONGEST + 1 or await exactly(length[0]) != protocol.encode() + b"\n":
+    if not length or length[0] > MOST_PROTOCOL_BYTES + 1 or await exactly(length[0]) != protocol.encode() + b"\n":
         raise Unreachable(f"the other side does not serve {protocol}")

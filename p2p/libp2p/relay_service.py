@@ -5,8 +5,8 @@ p2p/limits/relay_quota.py.
 2. Requests over a connection that is itself relayed are refused.
 3. A target is asked only over its existing connection to this relay: a relay never dials.
 4. Any failure ends its own circuit only. Every handler is guarded (p2p/guard.py), since upstream would end the host.
-5. Bytes are forwarded in pieces of at most `PIECE` bytes, and all circuits share one token bucket. While a piece waits,
-   the circuit reads no more: the sender is slowed down, and no data accumulates here.
+5. Bytes are forwarded in pieces of at most `FORWARDED_PIECE_BYTES` bytes, and all circuits share one token bucket.
+   While a piece waits, the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
 import logging
@@ -21,7 +21,7 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
+from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
 
@@ -29,7 +29,7 @@ log = logging.getLogger("p2p")
 
 REQUESTS = 4
 """Most requests per peer at once."""
-PIECE = 16 << 10
+FORWARDED_PIECE_BYTES = 16 << 10
 """Most bytes forwarded at once."""
 _STATUS = {
     RelayRefusal.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
@@ -49,7 +49,7 @@ class RelayService:
         """Requests under way, per peer."""
         self.bytes_relayed = 0
         """Bytes relayed since the start."""
-        host.set_stream_handler(HOP, self._hop)
+        host.set_stream_handler(HOP_PROTOCOL, self._hop)
 
     async def _hop(self, stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
@@ -128,7 +128,7 @@ class RelayService:
         stream: INetStream | None = None
         try:
             with trio.fail_after(ANSWER_TIMEOUT):
-                stream = await self._host.new_stream(target, [STOP])
+                stream = await self._host.new_stream(target, [STOP_PROTOCOL])
                 asked = pb.StopMessage(type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=source.to_bytes()))
                 await send(stream, asked)
                 answer = await receive(stream, pb.StopMessage)
@@ -143,7 +143,7 @@ class RelayService:
     async def _forward(self, one: INetStream, other: INetStream, circuit: Circuit, end: trio.CancelScope) -> None:
         """Forward from one side to the other until it ends or the quota is used up; then end the circuit."""
         try:
-            while data := await one.read(PIECE):
+            while data := await one.read(FORWARDED_PIECE_BYTES):
                 wait = circuit.consume(len(data), trio.current_time())
                 if wait is None:
                     log.info("relay circuit ended: its quota is used up")

@@ -30,7 +30,7 @@ from echo2.p2p.transport import GossipHandler
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 20.0
+STREAM_SILENCE_SECONDS = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 
 
@@ -42,7 +42,7 @@ class PayloadRates:
     downlink: float | None = None
 
 
-UNLIMITED = PayloadRates()
+UNLIMITED_RATES = PayloadRates()
 
 
 class Bridged(Generic[P, T]):
@@ -66,8 +66,8 @@ class ThreadedPeer:
         listen: Sequence[str],
         *,
         seed: int = 0,
-        rates: PayloadRates = UNLIMITED,
-        patience: float = PATIENCE,
+        rates: PayloadRates = UNLIMITED_RATES,
+        patience: float = STREAM_SILENCE_SECONDS,
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:

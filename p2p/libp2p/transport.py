@@ -25,8 +25,8 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
 10. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
     that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
 11. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
-    a connection without a sign of life within `ALIVE` seconds is replaced. When a peer opens a second connection, the
-    first one is probed in the same way.
+    a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
+    connection, the first one is probed in the same way.
 12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
 13. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
     are closed. p2p/libp2p/inbound.py accepts them instead.
@@ -54,7 +54,7 @@ from echo2._libp2p.rcmgr.manager import ResourceLimits, ResourceManager, new_res
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.tools.anyio_service.context import background_trio_service
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.guard import guarded
+from echo2.p2p.guard import guard_handler
 from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
@@ -83,11 +83,11 @@ from echo2.runtime.figures import figure
 
 log = logging.getLogger("p2p")
 
-PATIENCE = 20.0
+TRANSPORT_SILENCE_SECONDS = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
 """Seconds for one dial of one address."""
-ALIVE = 4.0
+PING_ANSWER_SECONDS = 4.0
 """Seconds for a connected peer to answer a PING before its connection is replaced."""
 CLOSE_TIMEOUT = 2.0
 """Seconds for closing all connections when the transport stops."""
@@ -97,7 +97,7 @@ OWN_DIALS = 16
 """Connections that this host may dial beyond `PeerLimits.connections`, when inbound ones occupy all places."""
 MAX_MEMORY_MIB = 512
 GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
-HEARTBEAT = 1
+GOSSIP_HEARTBEAT_SECONDS = 1
 """Seconds between two rounds of gossip; upstream's default is 120."""
 GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
 """Messages per topic that this peer publishes: per second, and at once. Further ones wait."""
@@ -152,7 +152,7 @@ class LibP2PTransport:
         key: Ed25519PrivateKey,
         listen: Sequence[str],
         *,
-        patience: float = PATIENCE,
+        patience: float = TRANSPORT_SILENCE_SECONDS,
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
@@ -187,7 +187,9 @@ class LibP2PTransport:
         self.connections.on_duplicate = self._probe_older
         self.relay_service = RelayService(self.host, relay) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
-        self.router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
+        self.router = Router(
+            GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=GOSSIP_HEARTBEAT_SECONDS, adaptive_gossip_enabled=False
+        )
         self.pubsub = patch_pubsub(_pubsub(self.host, self.router))
 
     @property
@@ -257,7 +259,7 @@ class LibP2PTransport:
 
     def _probe_older(self, newest: INetConn) -> None:
         if self._nursery is not None:
-            self._nursery.start_soon(guarded(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
+            self._nursery.start_soon(guard_handler(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
 
     async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
         """Close connections without a sign of life (rule 11). Stock yamux is not probed."""
@@ -265,8 +267,8 @@ class LibP2PTransport:
             muxed = connection.muxed_conn
             if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
                 continue
-            if not await muxed.alive(ALIVE):
-                log.info("connection replaced: %s sent nothing for %g s", peer, ALIVE)
+            if not await muxed.alive(PING_ANSWER_SECONDS):
+                log.info("connection replaced: %s sent nothing for %g s", peer, PING_ANSWER_SECONDS)
                 await close_socket(connection)
                 await connection.close()
 
@@ -296,7 +298,7 @@ class LibP2PTransport:
         if self.relay_service is not None:
             self.relay_service.table.keep(parties)
 
-    def relayed(self) -> int:
+    def count_relayed_bytes(self) -> int:
         """See `Transport`."""
         return self.relay_service.bytes_relayed if self.relay_service is not None else 0
 
@@ -332,7 +334,7 @@ class LibP2PTransport:
 
         async def serve(stream: INetStream) -> None:
             wrapped = self._wrap(stream)
-            await guarded(handler)(wrapped)
+            await guard_handler(handler)(wrapped)
             await wrapped.linger()
 
         self.host.set_stream_handler(TProtocol(protocol), serve)
@@ -389,7 +391,7 @@ class LibP2PTransport:
                 return False
 
             async def handle() -> bool:
-                return bool(await guarded(handler)(str(forwarder), message.data))
+                return bool(await guard_handler(handler)(str(forwarder), message.data))
 
             return await cache.validate(message.from_id + message.seqno, message.data, handle)
 

@@ -19,7 +19,7 @@ import trio
 
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.guard import one_error
-from echo2.p2p.limits.request_slots import ALL
+from echo2.p2p.limits.request_slots import ALL_SLOTS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ Ts = TypeVarTuple("Ts")
 
 VALIDATIONS = 10
 """Most gossip messages validated at once."""
-CALLS = ALL + VALIDATIONS
+CALLS = ALL_SLOTS + VALIDATIONS
 """Most calls from trio at once. All requests that p2p/limits/request_slots.py admits fit beside all gossip, so no
 admitted request waits here, and a flood of gossip delays none. The daemon decides their order."""
 

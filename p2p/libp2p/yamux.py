@@ -20,7 +20,7 @@ from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
 
 log = logging.getLogger("p2p")
 
-PIECE = 64 << 10
+YAMUX_PIECE_BYTES = 64 << 10
 """Most bytes per read or write."""
 READ_AHEAD = 1 << 20
 """Most bytes per stream that are read before they are consumed."""
@@ -120,7 +120,7 @@ class YamuxStream:
 
     async def _read_always(self) -> None:
         try:
-            while data := await self._stream.read(PIECE):
+            while data := await self._stream.read(YAMUX_PIECE_BYTES):
                 self._buffer += data
                 self._changed.unpark_all()
                 while len(self._buffer) >= READ_AHEAD:
@@ -139,9 +139,9 @@ class YamuxStream:
                     await self._changed.park()
                     continue
                 data = memoryview(self._queue[0])
-                for start in range(0, len(data), PIECE):
-                    await self._stream.write(bytes(data[start : start + PIECE]))
-                    self.sent += len(data[start : start + PIECE])
+                for start in range(0, len(data), YAMUX_PIECE_BYTES):
+                    await self._stream.write(bytes(data[start : start + YAMUX_PIECE_BYTES]))
+                    self.sent += len(data[start : start + YAMUX_PIECE_BYTES])
                 self._queue.popleft()
                 self._changed.unpark_all()
             await self._stream.close_write()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """Enforce the owner's bandwidth limits: a token bucket of bytes, and a fair queue at the uplink. Callers sleep.
 
-1. A limited machine transfers at its rate; after a pause, the bytes of `BURST` seconds pass at once. Sent bytes are
-   consumed when they leave, received bytes when they are requested: a limited downloader requests no more than it may
-   receive.
+1. A limited machine transfers at its rate; after a pause, the bytes of `BURST_SECONDS` seconds pass at once. Sent bytes
+   are consumed when they leave, received bytes when they are requested: a limited downloader requests no more than it
+   may receive.
 2. Peers that wait at a limited uplink share it by bytes (start-time fair queueing, Goyal et al. 1996). The peer that
    was sent least goes first, however many streams it has and however large its chunks are. A joining or returning peer
    starts at the current virtual time: idle time earns no credit.
@@ -17,11 +17,11 @@ from typing import Generic, TypeVar
 
 from echo2.p2p.limits.token_bucket import TokenBucket
 
-BURST = 0.25
+BURST_SECONDS = 0.25
 """Seconds of the rate that may leave at once after a pause."""
 OTHERS_SHARE = 0.25
 """Share of the uplink for all peers together that are no children of this machine."""
-_OTHERS = ""
+_OTHER_PEERS = ""
 """The name under which those peers share one place in the queue."""
 
 S = TypeVar("S")
@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 def bandwidth(rate: float | None) -> TokenBucket:
     """Return the bucket of a machine limited to `rate` bytes per second; None for no limit. Raises `ValueError`."""
-    return TokenBucket(rate, BURST * (rate or 0.0))
+    return TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
 
 
 class FairQueue(Generic[S]):
@@ -56,7 +56,7 @@ class FairQueue(Generic[S]):
         self._number += 1
         weight = 1.0
         if self._children and peer not in self._children:
-            peer, weight = _OTHERS, max(len(self._children) * OTHERS_SHARE / (1 - OTHERS_SHARE), 1.0)
+            peer, weight = _OTHER_PEERS, max(len(self._children) * OTHERS_SHARE / (1 - OTHERS_SHARE), 1.0)
         start = max(self._virtual_time, self._sent.get(peer, 0.0))
         self._sent[peer] = start + size / weight
         self._waiting[stream] = (start, self._number, peer, size / weight, size)

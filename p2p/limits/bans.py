@@ -1,11 +1,12 @@
 """Ban peers that broke the protocol, each time for longer. Pure: `now` in seconds, monotonic.
 
-1. A ban lasts `TERM` seconds. Each further one within `MEMORY` seconds after the last one ended lasts `STEP` times as
-   long, at most `LONGEST`. Bans end by themselves: a bad disk is replaced, an address gets another owner.
+1. A ban lasts `BAN_SECONDS` seconds. Each further one within `BAN_MEMORY_SECONDS` seconds after the last one ended
+   lasts `BAN_FACTOR` times as long, at most `LONGEST_BAN_SECONDS`. Bans end by themselves: a bad disk is replaced, an
+   address gets another owner.
 2. Only behaviour that no honest peer shows leads to a ban (the caller states which): never slowness or silence.
-3. A fault that an honest program may make by mistake is charged. `FORGIVEN` charges are forgiven, and one more per
-   `FORGET` seconds; the next one bans.
-4. At most `KEPT` peers are remembered, the oldest forgotten first: identities are free, so the table is bounded.
+3. A fault that an honest program may make by mistake is charged. `FORGIVEN_CHARGES` charges are forgiven, and one more
+   per `CHARGE_SECONDS` seconds; the next one bans.
+4. At most `MOST_BANS` peers are remembered, the oldest forgotten first: identities are free, so the table is bounded.
 """
 
 from typing import Final, NamedTuple
@@ -13,14 +14,14 @@ from typing import Final, NamedTuple
 from echo2.p2p.limits.token_bucket import TokenBuckets
 from echo2.runtime.backoff import Backoff
 
-TERM: Final = 600.0
-LONGEST: Final = 86_400.0
-MEMORY: Final = 86_400.0
-STEP: Final = 4.0
-FORGIVEN: Final = 3
-FORGET: Final = 3600.0
-KEPT: Final = 4096
-_TERMS: Final = Backoff(TERM, LONGEST, factor=STEP)
+BAN_SECONDS: Final = 600.0
+LONGEST_BAN_SECONDS: Final = 86_400.0
+BAN_MEMORY_SECONDS: Final = 86_400.0
+BAN_FACTOR: Final = 4.0
+FORGIVEN_CHARGES: Final = 3
+CHARGE_SECONDS: Final = 3600.0
+MOST_BANS: Final = 4096
+_BAN_BACKOFF: Final = Backoff(BAN_SECONDS, LONGEST_BAN_SECONDS, factor=BAN_FACTOR)
 
 
 class _Ban(NamedTuple):
@@ -33,7 +34,7 @@ class Bans:
 
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
-        self._charges = TokenBuckets(1 / FORGET, FORGIVEN)
+        self._charges = TokenBuckets(1 / CHARGE_SECONDS, FORGIVEN_CHARGES)
 
     def charge(self, peer: str, now: float) -> float | None:
         """Charge a fault by rule 3. Return the seconds for which `peer` is banned now; None for a forgiven fault."""
@@ -45,10 +46,10 @@ class Bans:
         if known is not None and known.until > now:
             self._bans[peer] = known
             return known.until - now
-        repeated = known is not None and now - known.until < MEMORY
-        term = _TERMS.after(known.term if known is not None and repeated else 0.0)
+        repeated = known is not None and now - known.until < BAN_MEMORY_SECONDS
+        term = _BAN_BACKOFF.after(known.term if known is not None and repeated else 0.0)
         self._bans[peer] = _Ban(now + term, term)
-        if len(self._bans) > KEPT:
+        if len(self._bans) > MOST_BANS:
             del self._bans[next(iter(self._bans))]
         return term
 
@@ -57,6 +58,6 @@ class Bans:
         known = self._bans.get(peer)
         return max(0.0, known.until - now) if known is not None else 0.0
 
-    def banned(self, peer: str, now: float) -> bool:
+    def is_banned(self, peer: str, now: float) -> bool:
         """Tell whether `peer` is banned now."""
         return self.remaining(peer, now) > 0

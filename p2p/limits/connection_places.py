@@ -75,7 +75,7 @@ class ConnectionAdmission:
         self._check_subnet(place, now)
         given_up = self._evict_for(place, open_now, now)
         if given_up is not None:
-            self.closed(given_up)
+            self.on_connection_end(given_up)
         if place.subnet is not None:
             self._dials_of_address.consume(place.address, now)
             self._dials.consume(place.subnet, now)
@@ -93,7 +93,7 @@ class ConnectionAdmission:
             _decrement(self._handshaking_of, place.address)
             self._open[name] = place
 
-    def closed(self, name: object) -> None:
+    def on_connection_end(self, name: object) -> None:
         """Note that a connection ended or was evicted. Idempotent."""
         if (place := self._handshaking.pop(name, None)) is not None:
             _decrement(self._handshaking_of, place.address)

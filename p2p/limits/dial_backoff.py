@@ -2,10 +2,11 @@
 monotonic.
 
 Rules
-1. `BURST` dials at once, then `RATE` per second, over all hosts. Addresses from the invite and from a signed Head are
-   not counted, since the operator vouches for them.
-2. After a failed dial its host is not dialled for `PAUSE` seconds; each further failure doubles that, to at most
-   `LONGEST`. An answer with another key than the expected one is a failure. A success ends the backoff.
+1. `DIAL_BURST` dials at once, then `DIALS_PER_SECOND` per second, over all hosts. Addresses from the invite and from a
+   signed Head are not counted, since the operator vouches for them.
+2. After a failed dial its host is not dialled for `DIAL_PAUSE_SECONDS` seconds; each further failure doubles that, to
+   at most `LONGEST_DIAL_PAUSE_SECONDS`. An answer with another key than the expected one is a failure. A success ends
+   the backoff.
 3. A subnet (p2p/limits/subnets.py) may cause `FAILURES` failures at once, then one per `FAILURE_EACH` seconds.
 4. An address at which its peer was reached before is limited by rule 1 alone, until it fails. Otherwise false records
    that name an honest peer's host could block dials to it.
@@ -18,22 +19,22 @@ from typing import Final, NamedTuple
 
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.limits.subnets import subnet_of
-from echo2.p2p.limits.token_bucket import KEPT, TokenBucket, TokenBuckets
+from echo2.p2p.limits.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.figures import figure
 
-BURST: Final = 32.0
-RATE: Final = 0.5
-PAUSE: Final = 30.0
-LONGEST: Final = 600.0
+DIAL_BURST: Final = 32.0
+DIALS_PER_SECOND: Final = 0.5
+DIAL_PAUSE_SECONDS: Final = 30.0
+LONGEST_DIAL_PAUSE_SECONDS: Final = 600.0
 FAILURES: Final = 4.0
 FAILURE_EACH: Final = 120.0
-_PAUSES: Final = Backoff(PAUSE, LONGEST)
+_DIAL_PAUSES: Final = Backoff(DIAL_PAUSE_SECONDS, LONGEST_DIAL_PAUSE_SECONDS)
 
 
 class DialLimited(Unreachable):
-    """A dial refused by these limits. `seconds`: until it is allowed."""
+    """A dial refused by these limits. `seconds`: seconds until it is allowed."""
 
     def __init__(self, address: str, seconds: float) -> None:
         super().__init__(f"not dialling {address} for {figure(seconds)} s (backoff)")
@@ -49,7 +50,7 @@ class DialBackoff:
     """The state of these limits: `admit` precedes each dial, `reached` or `failed` reports its outcome."""
 
     def __init__(self) -> None:
-        self._all = TokenBucket(RATE, BURST)
+        self._all = TokenBucket(DIALS_PER_SECOND, DIAL_BURST)
         self._subnets = TokenBuckets(1 / FAILURE_EACH, FAILURES)
         self._pauses: dict[str, _Pause] = {}
         self._reached: dict[str, None] = {}
@@ -66,26 +67,26 @@ class DialBackoff:
             raise DialLimited(address, wait)
         self._all.consume(1, now)
 
-    def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
+    def on_failure(self, address: str, now: float, connected: Collection[str] = ()) -> None:
         """Note that no peer, or another than the expected one, answered there."""
         self._reached.pop(address, None)
         host, subnet = _backoff_key(address, connected)
         before = self._pauses.pop(host, None)
         # A host without another failure for twice its pause starts afresh.
         again = before is not None and now < before.until + before.term
-        term = _PAUSES.after(before.term if before is not None and again else 0.0)
+        term = _DIAL_PAUSES.after(before.term if before is not None and again else 0.0)
         self._pauses[host] = _Pause(now + term, term)
-        if len(self._pauses) > KEPT:
+        if len(self._pauses) > MOST_BUCKETS:
             del self._pauses[next(iter(self._pauses))]
         if subnet is not None:
             self._subnets.consume(subnet, now)
 
-    def reached(self, address: str, connected: Collection[str] = ()) -> None:
+    def on_success(self, address: str, connected: Collection[str] = ()) -> None:
         """Note that the expected peer answered there."""
         self._pauses.pop(_backoff_key(address, connected)[0], None)
         self._reached.pop(address, None)
         self._reached[address] = None
-        if len(self._reached) > KEPT:
+        if len(self._reached) > MOST_BUCKETS:
             del self._reached[next(iter(self._reached))]
 
 

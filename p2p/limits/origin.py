@@ -6,8 +6,8 @@ Keys are free, connections and addresses are less so: a resource that many keys 
    it is the connection itself.
 2. The party of a relayed peer is the subnet from which this host, which may be the peer's relay, saw it directly. If it
    never did, the party is the relay and the peer's key.
-3. A direct connection takes precedence over a relayed one. The origins of the last `KEPT` peers that disconnected are
-   remembered, so that a peer's last request counts for the same party as those before.
+3. A direct connection takes precedence over a relayed one. The origins of the last `MOST_PAST_ORIGINS` peers that
+   disconnected are remembered, so that a peer's last request counts for the same party as those before.
 4. Of a connection that was just accepted only the address is known. So only parties that are subnets can be recognised
    then (`subnets_among`).
 """
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from echo2.p2p.multiaddr import OVER_HTTPS
 
-KEPT: Final = 4096
+MOST_PAST_ORIGINS: Final = 4096
 
 SubnetOf = Callable[[str], str | None]
 """Returns the subnet of an IP address; None for one that counts as private."""
@@ -33,7 +33,7 @@ class Origin(NamedTuple):
     party: str
 
 
-LOCAL = Origin("", "")
+LOCAL_ORIGIN = Origin("", "")
 """Origin of this process's own requests."""
 
 
@@ -51,13 +51,13 @@ class Origins:
         """Return the origin of a peer; of one that was never connected, its key."""
         return self._known.get(peer) or Origin(peer, peer)
 
-    def connected(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
+    def on_connection(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
         """Note a connection with a peer. `ip`: the other end's; None for a relayed connection. `relay`: the
         relay's peer id; "" without a relay."""
         self._open.setdefault(peer, {})[connection] = ip, relay
         self._update(peer)
 
-    def disconnected(self, peer: str, connection: object) -> None:
+    def on_disconnection(self, peer: str, connection: object) -> None:
         """Note that a connection ended."""
         left = self._open.get(peer, {})
         left.pop(connection, None)
@@ -67,7 +67,7 @@ class Origins:
         self._open.pop(peer, None)
         if peer in self._known:
             self._known.move_to_end(peer)
-        while len(self._known) > KEPT + len(self._open):
+        while len(self._known) > MOST_PAST_ORIGINS + len(self._open):
             oldest = next(iter(self._known))
             if oldest in self._open:
                 self._known.move_to_end(oldest)

@@ -26,9 +26,9 @@ from echo2.runtime.units import MBIT
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a relay. `reservations`, `circuits`: in total. `per_subnet`: reservations per subnet. `per_peer`:
-    circuits that one peer may have as source, and as target. `life`: seconds of a reservation. `duration`: seconds, and
-    `data`: bytes, of a circuit. `rate`: bytes per second of all circuits together."""
+    """The limits of a relay. `reservations`, `circuits`: reservations and circuits in total. `per_subnet`: reservations
+    per subnet. `per_peer`: circuits that one peer may have as source, and as target. `life`: seconds of a reservation.
+    `duration`: seconds, and `data`: bytes, of a circuit. `rate`: bytes per second of all circuits together."""
 
     reservations: int = 64
     per_subnet: int = 16

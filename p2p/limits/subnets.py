@@ -64,8 +64,8 @@ def client_key(host: str) -> str:
 
 @dataclass(frozen=True)
 class PeerLimits:
-    """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet.
-    `subnet_of`: maps an address to its subnet; tests may treat loopback addresses as public."""
+    """The owner's settings. `connections`: connections with all peers together. `per_subnet`: accepted from one public
+    subnet. `subnet_of`: maps an address to its subnet; tests may treat loopback addresses as public."""
 
     connections: int = CONNECTIONS
     per_subnet: int = PER_SUBNET

@@ -2,16 +2,17 @@
 
 1. A bucket holds up to `burst` tokens and gains `rate` per second. Consuming more than it holds leaves a debt, which is
    paid before anything else passes.
-2. Among many buckets, one per name, the `KEPT` most recently used are remembered. A forgotten bucket is full again.
-3. A delay below `ROUNDING` counts as none: sums of fractions are not exact.
+2. Among many buckets, one per name, the `MOST_BUCKETS` most recently used are remembered. A forgotten bucket is full
+   again.
+3. A delay below `ROUNDING_SECONDS` counts as none: sums of fractions are not exact.
 """
 
 import math
 from collections.abc import Iterator
 from typing import Final
 
-KEPT: Final = 4096
-ROUNDING: Final = 1e-6
+MOST_BUCKETS: Final = 4096
+ROUNDING_SECONDS: Final = 1e-6
 """Seconds."""
 
 
@@ -32,7 +33,7 @@ class TokenBucket:
     def delay(self, tokens: float, now: float) -> float:
         """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""
         wait = self._ready(tokens, now) - now
-        return wait if wait > ROUNDING else 0.0
+        return wait if wait > ROUNDING_SECONDS else 0.0
 
     def consume(self, tokens: float, now: float) -> float:
         """Consume tokens, even if not available yet; return the seconds until they are."""
@@ -67,11 +68,11 @@ class TokenBuckets:
 
     def consume(self, name: str, now: float) -> float:
         """Consume a token; return the seconds until it is available (0: at once)."""
-        return self._used(name).consume(1, now)
+        return self._use_bucket(name).consume(1, now)
 
     def admit(self, name: str, now: float) -> float:
         """Consume a token if one is available; return the seconds until one is (0: consumed)."""
-        bucket = self._used(name)
+        bucket = self._use_bucket(name)
         wait = bucket.delay(1, now)
         if not wait:
             bucket.consume(1, now)
@@ -80,10 +81,10 @@ class TokenBuckets:
     def _full(self) -> TokenBucket:
         return TokenBucket(self._rate, self._burst)
 
-    def _used(self, name: str) -> TokenBucket:
+    def _use_bucket(self, name: str) -> TokenBucket:
         """Return the bucket of a name and mark it as the most recently used (rule 2)."""
         bucket = self._buckets.pop(name) if name in self._buckets else self._full()
         self._buckets[name] = bucket
-        if len(self._buckets) > KEPT:
+        if len(self._buckets) > MOST_BUCKETS:
             del self._buckets[next(iter(self._buckets))]
         return bucket

@@ -5,7 +5,7 @@
 2. Streams are reliable, as TCP is: loss affects dials, the opening of streams, and gossip. A partition or a frozen peer
    delays frames; after `patience` seconds without progress, a waiting stream is reset.
 3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
-   later. With `WINDOW` bytes in flight on a stream, `send` waits.
+   later. With `WINDOW_BYTES` bytes in flight on a stream, `send` waits.
 4. A frozen peer is like a process under SIGSTOP: its connections stay open, but carry no bytes. A killed peer resets
    all its streams, and its id may return with a new `transport`.
 """
@@ -21,13 +21,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, TooLong, Unreachable
-from echo2.p2p.guard import guarded
+from echo2.p2p.guard import guard_handler
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.memory.places import MemoryAddresses
 from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
-WINDOW = 1 << 18
+WINDOW_BYTES = 1 << 18
 """Bytes in flight on one stream before `send` waits."""
 
 
@@ -207,7 +207,7 @@ class MemoryTransport:
         """See `Transport`. Connections are unlimited here: the parties are only recorded."""
         self._network.kept[self._peer_id] = frozenset(parties)
 
-    def relayed(self) -> int:
+    def count_relayed_bytes(self) -> int:
         """See `Transport`."""
         return 0
 
@@ -289,8 +289,8 @@ class MemoryTransport:
         return other if other is not None and other._tasks is not None else None
 
     async def _accept(self, handler: StreamHandler, stream: "_MemoryStream") -> None:
-        await guarded(handler)(stream)
-        await guarded(stream.linger)()
+        await guard_handler(handler)(stream)
+        await guard_handler(stream.linger)()
 
     def _forward(self, topic: str, message: tuple[str, int], data: bytes, came_from: str | None) -> None:
         for peer in list(self._connected):
@@ -305,7 +305,7 @@ class MemoryTransport:
         if message in self._seen or topic not in self._topics:
             return
         self._seen.add(message)
-        if await guarded(self._topics[topic])(sender, data):
+        if await guard_handler(self._topics[topic])(sender, data):
             self._forward(topic, message, data, came_from=sender)
 
 
@@ -402,7 +402,7 @@ class _MemoryStream:
                 self._check()
                 if self._finished:
                     raise LocalNetworkFault("a frame was sent after the stream's finish")
-                if not self.other._under_way or self.other._under_way + size <= WINDOW:
+                if not self.other._under_way or self.other._under_way + size <= WINDOW_BYTES:
                     return
                 await self._changed.wait()
 

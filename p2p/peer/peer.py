@@ -10,7 +10,7 @@ import msgspec
 
 from echo2.p2p.discovery import dial_back
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.guard import guarded
+from echo2.p2p.guard import guard_handler
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.request_slots import PER_PEER
 from echo2.p2p.multiaddr import route_of
@@ -42,7 +42,7 @@ class Peer:
         self._exchange = ChunkExchange(transport, seed=seed, uplink=uplink, downlink=downlink)
         self.handlers = Handlers() if handlers is None else handlers
         own = Handlers()  # answered over this transport alone
-        own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.LIMIT)
+        own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.MOST_DIAL_BACK_BYTES)
         transport.handle(rpc.PROTOCOL, rpc.Server(transport.origin, (own, self.handlers)).answer)
         transport.handle(CHUNKS, self._exchange.serve_chunks)
         self.serve = self.handlers.serve
@@ -108,9 +108,9 @@ class Peer:
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """See `Gossip`."""
-        self._transport.subscribe(topic, guarded(handler))
+        self._transport.subscribe(topic, guard_handler(handler))
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         moved, transport = self._exchange.traffic(), self._transport
-        return msgspec.structs.replace(moved, relayed=transport.relayed(), refused=transport.refusals())
+        return msgspec.structs.replace(moved, relayed=transport.count_relayed_bytes(), refused=transport.refusals())

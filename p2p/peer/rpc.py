@@ -1,9 +1,9 @@
 """Requests and answers: the protocol `/echo2/rpc/1`.
 
 1. Requester -> server: two frames, the method's name and the request. Then the requester finishes its side.
-2. Server -> requester: any number of empty frames, meaning "still working", at most `HEARTBEAT` seconds apart; then one
-   frame, a status byte with the answer or a sentence. The stream's watchdog thus detects a frozen server, while a slow
-   handler may take as long as the requester's timeout.
+2. Server -> requester: any number of empty frames, meaning "still working", at most `RPC_HEARTBEAT_SECONDS` seconds
+   apart; then one frame, a status byte with the answer or a sentence. The stream's watchdog thus detects a frozen
+   server, while a slow handler may take as long as the requester's timeout.
 3. A request is checked against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
    without a free one, the answer is BUSY. Requests beyond the rate are delayed first (p2p/limits/subnets.py, rule 3),
    and occupy no slot meanwhile.
@@ -31,13 +31,13 @@ from echo2.p2p.transport import Stream
 PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
-HEARTBEAT = 4.0
+RPC_HEARTBEAT_SECONDS = 4.0
 """Seconds between two keep-alive frames while a handler works."""
 NAME_TIMEOUT, TRANSFER_GRACE = 30.0, 30.0
 """Seconds; longer than a stream's watchdog waits for a frozen or disconnected peer."""
 TRANSFER_RATE = 4096.0
 """Bytes per second."""
-SMALL = 16 << 10
+SMALL_RPC_BYTES = 16 << 10
 """Bytes of a request that is sent before its answer is awaited: no transport makes its sender wait for so few."""
 
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
@@ -95,15 +95,15 @@ async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
     `Unreachable`, and its kinds `Busy` and `Declined`. Raises `Malformed` for a payload that is too long for the other
     side, or an answer that breaks the protocol."""
     try:
-        if len(payload) <= SMALL:
+        if len(payload) <= SMALL_RPC_BYTES:
             await _send(stream, method, payload)
-            answer = await _received(stream, method)
+            answer = await _receive_frame(stream, method)
         else:
             with one_error():
                 async with anyio.create_task_group() as tasks:
                     # The request may be refused before it is read: await the answer while sending.
                     tasks.start_soon(_send, stream, method, payload)
-                    answer = await _received(stream, method)
+                    answer = await _receive_frame(stream, method)
                     tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -111,7 +111,7 @@ async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
     return _decode_answer(answer, stream.peer, method)
 
 
-async def _received(stream: Stream, method: str) -> bytes:
+async def _receive_frame(stream: Stream, method: str) -> bytes:
     """Return the first frame that is not empty (rule 2)."""
     while True:
         frame = await stream.receive(ANSWER_LIMIT + 1)
@@ -161,7 +161,7 @@ async def _with_heartbeats(stream: Stream, answering: Awaitable[bytes]) -> bytes
 
     async def beat() -> None:
         while True:
-            await anyio.sleep(HEARTBEAT)
+            await anyio.sleep(RPC_HEARTBEAT_SECONDS)
             with anyio.CancelScope(shield=True):  # a write is never cancelled
                 await stream.send(b"")
 

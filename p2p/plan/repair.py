@@ -4,9 +4,9 @@
    the stripe with room; a peer that feeds none yet; a peer with room left from its own stripe; the feeder that one more
    child overloads least. Among equals, the one nearest to the source goes first. The last two kinds may break
    interior-disjointness.
-2. Only those edges change. The plan is built anew when more than the share `MANY` of the peers changed, or when its
-   predicted time has become too long. Predicted times are compared as multiples of T* (`lower_bound`): that of the
-   plan may be `WORSE` times that of the last fresh plan.
+2. Only those edges change. The plan is built anew when more than the share `CHANGED_PEERS_SHARE` of the peers changed,
+   or when its predicted time has become too long. Predicted times are compared as multiples of T* (`lower_bound`): that
+   of the plan may be `REPAIRED_PLAN_FACTOR` times that of the last fresh plan.
 3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
    its value. Chunks that a plan fails to deliver are requested from the source; an overloaded source would delay them.
 4. A peer never gets a parent that it reported as not feeding it. Without any other, it gets the source.
@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predicted
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predict_seconds
 
-WORSE = 1.3
-MANY = 0.25
+REPAIRED_PLAN_FACTOR = 1.3
+CHANGED_PEERS_SHARE = 0.25
 SPARE, CHEAP = 0.25, 1.03
 
 
@@ -45,11 +45,11 @@ class Planner:
         peer, by peer."""
         excluded = excluded or {}
         old = self.plan
-        uplink = _planned(uplink, links, load)
+        uplink = _planned_uplink(uplink, links, load)
         changed = len(old.parents.keys() ^ links.keys())
-        if changed <= MANY * len(links) and old.parents:
+        if changed <= CHANGED_PEERS_SHARE * len(links) and old.parents:
             plan = repair(old, uplink, links, load, excluded)
-            if plan.seconds <= WORSE * self._worth * lower_bound(uplink, links.values(), load.length):
+            if plan.seconds <= REPAIRED_PLAN_FACTOR * self._worth * lower_bound(uplink, links.values(), load.length):
                 self.plan = plan
                 return plan
         plan = build(self._source, uplink, links, load, self._seed)
@@ -60,7 +60,7 @@ class Planner:
         return plan
 
 
-def _planned(uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
+def _planned_uplink(uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
     """Return the part of the source's uplink to plan with (rule 3)."""
     without = (1 - SPARE) * uplink
     soonest = lower_bound(uplink, links.values(), load.length)
@@ -85,7 +85,7 @@ def repair(
     for stripe in range(plan.stripes):
         _assign_parents(stripe, slots, parents, excluded)
     repaired = replace(plan, parents={peer: tuple(ups) for peer, ups in parents.items()})
-    return replace(repaired, seconds=predicted(repaired, uplink, links, load))
+    return replace(repaired, seconds=predict_seconds(repaired, uplink, links, load))
 
 
 class _FreeSlots:

@@ -21,23 +21,23 @@ from heapq import heapify, heapreplace
 from random import Random
 from typing import NamedTuple
 
-LATENCY = 0.05
+DEFAULT_LATENCY_SECONDS = 0.05
 """Seconds one way, if not measured."""
-UPLINK = 1_250_000.0
+DEFAULT_UPLINK = 1_250_000.0
 """Bytes per second, if not measured: 10 Mbit/s."""
 STRIPES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Values of K that are tried, each at most n."""
 _PRECISION = 2**-12
-_ROUNDING = 1e-9
+_ROUNDING_SHARE = 1e-9
 
 
 class LinkCapacity(NamedTuple):
     """A peer's link: bytes per second up and down, seconds one way to the source. `dialable`: whether other peers can
     dial the peer."""
 
-    uplink: float = UPLINK
+    uplink: float = DEFAULT_UPLINK
     downlink: float = math.inf
-    latency: float = LATENCY
+    latency: float = DEFAULT_LATENCY_SECONDS
     dialable: bool = True
 
 
@@ -97,10 +97,10 @@ def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: P
 
 def fanout(uplink: float, stripes: int, rate: float, peers: int) -> int:
     """Return the number of children that an uplink carries in one stripe: u K / B, rounded down."""
-    return min(peers, int(uplink * stripes / rate + _ROUNDING))
+    return min(peers, int(uplink * stripes / rate + _ROUNDING_SHARE))
 
 
-def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
+def predict_seconds(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
     """Return the seconds until the last peer has the payload: the time of the slowest link, plus the longest path of a
     chunk. The former is max(W / min d, children W / (K u)), with the children in all stripes. Each step of the latter
     takes children c / u + l, with the children in that stripe: K c / u + l at a feeder with K children."""
@@ -145,7 +145,7 @@ def _build_with_stripes(
     """Build the plan with this number of stripes."""
     order = list(links)
     Random(seed).shuffle(order)
-    order.sort(key=lambda peer: (-_carried(links[peer]), links[peer].latency))
+    order.sort(key=lambda peer: (-_carried_rate(links[peer]), links[peer].latency))
     rate = _rate(uplink, [links[peer] for peer in order], stripes)
     homes = _assign_stripes(uplink, [links[peer] for peer in order], stripes, rate)
     parents: dict[str, list[str]] = {peer: [""] * stripes for peer in order}
@@ -166,7 +166,7 @@ def _build_with_stripes(
             if room:
                 open_.append((peer, room))
     plan = Plan(source, stripes, {peer: tuple(ups) for peer, ups in parents.items()}, rate, 0.0)
-    seconds = predicted(plan, uplink, links, load)
+    seconds = predict_seconds(plan, uplink, links, load)
     return Plan(source, stripes, plan.parents, rate, seconds)
 
 
@@ -182,7 +182,7 @@ class _StripeAssignment(NamedTuple):
 def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
     """Return B of rule 2. At U / n the source alone feeds every peer, so that rate always works."""
     low = uplink / len(links)
-    high = max(low, min(uplink, (uplink + sum(map(_carried, links))) / len(links)))
+    high = max(low, min(uplink, (uplink + sum(map(_carried_rate, links))) / len(links)))
     if _assign_stripes(uplink, links, stripes, high).suffices:
         return high
     while high / low > 1 + _PRECISION:
@@ -197,7 +197,7 @@ def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
 def _assign_stripes(uplink: float, links: list[LinkCapacity], stripes: int, rate: float) -> _StripeAssignment:
     """Share the feeders among the stripes: the strongest first, each to the stripe with the least room."""
     peers = len(links)
-    own = min(peers * stripes, int(uplink * stripes / rate + _ROUNDING))
+    own = min(peers * stripes, int(uplink * stripes / rate + _ROUNDING_SHARE))
     source = [own // stripes + (stripe < own % stripes) for stripe in range(stripes)]
     # A link that receives less than B cannot forward B / K of every stripe in time; a tenth is measurement error.
     rooms = [
@@ -219,5 +219,5 @@ def _assign_stripes(uplink: float, links: list[LinkCapacity], stripes: int, rate
     return _StripeAssignment(homes, source, least[0][0] >= peers and min(source) > 0)
 
 
-def _carried(link: LinkCapacity) -> float:
+def _carried_rate(link: LinkCapacity) -> float:
     return link.uplink if link.dialable else 0.0

@@ -1,7 +1,7 @@
 """Write verified chunks to the disk, in batches.
 
 1. One task writes all waiting chunks at once, in a worker thread: at high rates, few batches wake the thread.
-2. `put` blocks while more than `ROOM` bytes wait to be written, so that a slow disk slows the peers down.
+2. `put` blocks while more than `UNWRITTEN_BYTES` bytes wait to be written, so that a slow disk slows the peers down.
 3. A chunk counts as stored, and is announced to others, only after it was written.
 """
 
@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from echo2.p2p.swarm.payload_file import PartialPayload
 
-ROOM = 4 << 20
+UNWRITTEN_BYTES = 4 << 20
 """Most bytes that wait to be written while `put` returns at once."""
 
 ProvenChunk = tuple[int, bytes | memoryview, list[bytes]]
@@ -37,7 +37,7 @@ class ChunkWriter:
         self._waiting.append((index, data, proof))
         self._nbytes += len(data)
         self._filled.set()
-        await self._wait_below(ROOM)
+        await self._wait_below(UNWRITTEN_BYTES)
 
     async def drain(self) -> None:
         """Wait until every chunk is written."""

@@ -20,7 +20,7 @@ from echo2.p2p.swarm.chunk_writer import ChunkWriter
 from echo2.p2p.swarm.payload_file import PartialPayload
 from echo2.p2p.swarm.picker import ChunkPicker, PeerRequest
 from echo2.p2p.swarm.transfer_log import TransferLog
-from echo2.p2p.swarm.upload import HEARTBEAT, SharedPayload
+from echo2.p2p.swarm.upload import UPLOAD_HEARTBEAT_SECONDS, SharedPayload
 from echo2.p2p.transport import Stream, Transport
 from echo2.runtime.backoff import Backoff
 
@@ -28,7 +28,7 @@ log = logging.getLogger("p2p")
 
 POLL_INTERVAL = 0.25
 """Seconds between two checks of the connected peers."""
-RETRY = Backoff(0.5, 15.0)
+STREAM_BACKOFF = Backoff(0.5, 15.0)
 """Seconds before a retry after a failed stream: at first, and at most; doubled by each failure."""
 
 
@@ -92,7 +92,11 @@ class Download:
                 while not self._picker.complete:
                     self._recheck, now = anyio.Event(), anyio.current_time()
                     for peer in self._transport.peers():
-                        if peer not in self._in_session and self._is_useful(peer) and not self._bans.banned(peer, now):
+                        if (
+                            peer not in self._in_session
+                            and self._is_useful(peer)
+                            and not self._bans.is_banned(peer, now)
+                        ):
                             self._in_session.add(peer)
                             self._picker.stream_opened(peer, now)
                             tasks.start_soon(self._session, peer, protocol)
@@ -127,7 +131,7 @@ class Download:
             self._recheck.set()
             return
         self._failures[peer] += 1
-        await anyio.sleep(RETRY.delay(self._failures[peer]))
+        await anyio.sleep(STREAM_BACKOFF.delay(self._failures[peer]))
         self._in_session.discard(peer)
 
     async def _exchange_chunks(self, peer: str, stream: Stream) -> None:
@@ -157,7 +161,7 @@ class Download:
             case messages.NotAvailable(index):
                 self._picker.chunk_lost(peer, index)
             case messages.Chunk(index, proof, data):
-                if not self._picker.requested(peer, index):
+                if not self._picker.is_requested(peer, index):
                     raise Malformed(f"chunk {index} was not requested")
                 await self._store(peer, index, data, list(proof))
         self._pump()
@@ -172,7 +176,7 @@ class Download:
             return
         now = anyio.current_time()
         self._received[peer] += len(data)
-        self._transfers.received(peer, len(data), now)
+        self._transfers.on_verified_chunk(peer, len(data), now)
         self._failures[peer] = 0
         self._picker.on_chunk(peer, index, now)
         await self._writer.put(index, data, proof)
@@ -191,7 +195,7 @@ class Download:
         for peer, indices in _by_peer(self._picker.take_cancellations()).items():
             self._writers[peer].put(messages.Cancel(tuple(indices)))
         for peer, indices in _by_peer(requests).items():
-            self._transfers.requested(peer, now)
+            self._transfers.on_request(peer, now)
             self._writers[peer].put(messages.ChunkRequest(tuple(indices)))
         if self._picker.needs_more_peers and not needy:
             self._recheck.set()
@@ -229,7 +233,7 @@ class _Writer:
 
     async def run(self) -> None:
         while True:
-            with anyio.move_on_after(HEARTBEAT):
+            with anyio.move_on_after(UPLOAD_HEARTBEAT_SECONDS):
                 await self._wake.wait()
             batch, self._queue, self._wake = self._queue or [messages.ChunkRequest()], [], anyio.Event()
             with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it

@@ -120,7 +120,7 @@ class ChunkExchange:
 
     async def serve_chunks(self, stream: Stream) -> None:
         """Serve one downloader until it leaves: the stream handler of `PROTOCOL`."""
-        banned = self._context.bans.banned(stream.peer, anyio.current_time())
+        banned = self._context.bans.is_banned(stream.peer, anyio.current_time())
         if banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
             await stream.reset()
             return

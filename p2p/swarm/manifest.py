@@ -66,7 +66,7 @@ def check(manifest: Manifest) -> None:
 
 def manifest_of(path: Path) -> Manifest:
     """Read a payload once, in chunks, and compute its manifest. Blocking. Raises `LocalNetworkFault`."""
-    return bare(hashed(path))
+    return bare(hash_payload(path))
 
 
 def bare(manifest: Manifest) -> Manifest:
@@ -76,7 +76,7 @@ def bare(manifest: Manifest) -> Manifest:
     )
 
 
-def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
+def hash_payload(path: Path, whole: bytes | None = None) -> HashedManifest:
     """Read a payload once, in chunks, and compute its manifest with the chunk digests. Blocking. `whole`: BLAKE3 of the
     payload, if it was computed while the file was written; then only the chunks are hashed. Raises
     `LocalNetworkFault`."""

@@ -21,10 +21,10 @@ Rows = Callable[[int], bytes]
 
 
 def row(index: int, leaf: bytes, rows: Rows, hash: Hash) -> bytes:
-    """Return the row of leaf `index`. `leaf`: its digest (`merkle.leaf_hash`). `rows`: of the leaves before it."""
+    """Return the row of leaf `index`. `leaf`: its digest (`merkle.leaf_hash`). `rows`: rows of the leaves before it."""
     digests, digest, level = [leaf], leaf, 0
     while index >> level & 1:
-        left = _stored(level, (index >> level) - 1, len(leaf), rows)
+        left = _stored_digest(level, (index >> level) - 1, len(leaf), rows)
         digest = hash(_NODE + left + digest)
         digests.append(digest)
         level += 1
@@ -45,7 +45,7 @@ class MerkleLog:
 
     def subtree(self, level: int, position: int) -> bytes:
         """Return the digest of complete subtree `position` of those over 2^`level` leaves. It reads one row."""
-        return _stored(level, position, self._width, self._rows)
+        return _stored_digest(level, position, self._width, self._rows)
 
     def inclusion(self, index: int, size: int) -> list[bytes]:
         """Return the audit path of leaf `index` in the tree of the first `size` leaves, lowest sibling first. Raises
@@ -78,7 +78,7 @@ class MerkleLog:
         length = end - start
         if length & (length - 1) == 0:
             level = length.bit_length() - 1
-            return _stored(level, start >> level, self._width, self._rows)
+            return _stored_digest(level, start >> level, self._width, self._rows)
         middle = start + _split(length)
         return self._hash(_NODE + self._range(start, middle) + self._range(middle, end))
 
@@ -135,7 +135,7 @@ def verify_consistency(
     return large == 0 and old == earlier_root and new == root
 
 
-def _stored(level: int, position: int, width: int, rows: Rows) -> bytes:
+def _stored_digest(level: int, position: int, width: int, rows: Rows) -> bytes:
     """Return the digest of a complete subtree: it stands in the row of its last leaf."""
     return rows(((position + 1) << level) - 1)[width * level : width * (level + 1)]
 

@@ -1,8 +1,8 @@
 """Keep few payload files open, however many the process offers.
 
 Rules
-1. At most `MOST` complete payloads are open. The least recently read one is closed first; a file stays open while a
-   chunk of it is being read.
+1. At most `MOST_OPEN_FILES` complete payloads are open. The least recently read one is closed first; a file stays open
+   while a chunk of it is being read.
 2. Opening a file reads it once, and fails unless it hashes to its manifest. The read is skipped if this program has
    just hashed it: while writing it (`HashedManifest`), or chunk by chunk on arrival (p2p/swarm/payload_file.py).
    Reopening a file reads it again. Its Merkle tree lives only as long as the file is open: 10,000 payloads on offer
@@ -31,7 +31,7 @@ from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import HashedManifest, digest, scan
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
 
-MOST: Final = 48
+MOST_OPEN_FILES: Final = 48
 """Most open files. A daemon has some 40 other files, pipes and listeners, so that without its connections it stays
 below 100 descriptors."""
 RETRY_INTERVAL: Final = 1.0
@@ -67,7 +67,7 @@ class OpenPayload:
 class OpenPayloads:
     """The open files, by hash and path. Thread-safe."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST_OPEN_FILES) -> None:
         self._most = most
         self._open: OrderedDict[Key, OpenPayload] = OrderedDict()
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class OpenPayloads:
             while len(self._open) > self._most:
                 _close_when_idle(self._open.popitem(last=False)[1])
 
-    def moved(self, key: Key, path: Path) -> bool:
+    def on_rename(self, key: Key, path: Path) -> bool:
         """Follow a rename of an open file; return False if `path` is not that very file."""
         with self._lock:
             opened = self._open.get(key)
@@ -154,7 +154,7 @@ class OpenPayloads:
                 self._shrink()
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return OpenPayload(descriptor, _checked(manifest, path, descriptor))
+                return OpenPayload(descriptor, _check_payload(manifest, path, descriptor))
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -177,7 +177,7 @@ async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
         try:
             return await anyio.to_thread.run_sync(function, *args)
         except Exhausted as error:
-            SHORTAGES.met(str(error))
+            SHORTAGES.count_failure(str(error))
             await anyio.sleep(RETRY_INTERVAL)
 
 
@@ -232,7 +232,7 @@ def _close_when_idle(opened: OpenPayload) -> None:
         os.close(opened.descriptor)
 
 
-def _checked(manifest: Manifest, path: Path, descriptor: int) -> merkle.Tree:
+def _check_payload(manifest: Manifest, path: Path, descriptor: int) -> merkle.Tree:
     if isinstance(manifest, HashedManifest):
         leaves, whole, length = manifest.leaves, manifest.hash, os.fstat(descriptor).st_size
     else:

@@ -52,10 +52,10 @@ class PayloadFile:
         descriptor is free."""
         check(manifest)
         files.open(manifest, path)
-        return cls.offered(manifest, path, files)
+        return cls.offer_file(manifest, path, files)
 
     @classmethod
-    def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
+    def offer_file(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
         """Offer a file that is checked on its first read."""
         payload = cls(manifest, path, files)
         payload.have = (1 << payload.chunks) - 1
@@ -106,7 +106,7 @@ class PayloadFile:
         open and was renamed to it."""
         if self._lost:
             return False
-        if path != self.path and not self._files.moved((self.manifest.hash, self.path), path):
+        if path != self.path and not self._files.on_rename((self.manifest.hash, self.path), path):
             return False
         self.path = path
         return True

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-STALL = 5.0
-SLOW = 64 << 10
+CHUNK_STALL_SECONDS = 5.0
+SLOWEST_LINK_RATE = 64 << 10
 """Bytes per second of the slowest link from which a first chunk is awaited in full."""
 STALL_MIN = 2.0
 STALL_FACTOR, ENDGAME_FACTOR = 8, 2
@@ -39,7 +39,7 @@ class StallTimer:
 
     def __init__(self, chunk_size: int) -> None:
         """`chunk_size`: bytes."""
-        self._first = STALL + chunk_size / SLOW
+        self._first = CHUNK_STALL_SECONDS + chunk_size / SLOWEST_LINK_RATE
         self._endgame_most = ENDGAME_STALL + chunk_size / ENDGAME_SLOW
 
     def __call__(self, peer_state: PeerState, *, ending: bool) -> float:

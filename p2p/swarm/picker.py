@@ -10,9 +10,9 @@
 3. A peer that is no parent has at most as many requests open as it answers in `PIPELINE_SECONDS`, and at most
    `_window`: a chunk queued at a slow uplink could have come from elsewhere. The fallback (the coordinator) is asked
    last, for loose chunks that no other live peer has, and only while all of this holds:
-   - Each other connected peer has sent its `Have`, or had `GRACE` seconds to do so.
-   - No other peer announced a chunk of that stripe within the last `GRACE` seconds. A stripe that still spreads will
-     come from peers, and the fallback would send it twice.
+   - Each other connected peer has sent its `Have`, or had `FALLBACK_GRACE_SECONDS` seconds to do so.
+   - No other peer announced a chunk of that stripe within the last `FALLBACK_GRACE_SECONDS` seconds. A stripe that
+     still spreads will come from peers, and the fallback would send it twice.
    - The fallback's window has room. The window is small and grows only while answers are prompt. With many downloaders
      in its queue, each must ask for little, or many request a chunk before the first of them can forward it.
 4. A peer is stalled when it has sent no chunk for too long, although requests are open:
@@ -36,7 +36,7 @@ from random import Random
 
 from echo2.p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
 
-GRACE = 0.5
+FALLBACK_GRACE_SECONDS = 0.5
 """Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""
 PARENT_GRACE = 2.0
 """Seconds that a parent has to connect and to begin with the payload, before its stripe becomes loose."""
@@ -52,9 +52,9 @@ STRIPE_MIN, STRIPE_MAX = 8, 32
 """Requests open at a stripe's parent: for `STRIPE_BYTES` bytes, within these numbers."""
 LAG_MIN, LAG_SHARE, LAG_SECONDS = 4, 0.25, 2.0
 """Chunks, share of a stripe, and seconds. Buffers on the path let stripes run ahead of each other for a while."""
-_SOON = 1e-3
+_LEAST_INTERVAL_SECONDS = 1e-3
 FALLBACK_WINDOW_MIN = 2
-QUEUED = 0.05
+FALLBACK_QUEUE_SECONDS = 0.05
 """Seconds by which an answer of the fallback may exceed twice its best time before its window shrinks."""
 
 
@@ -136,7 +136,7 @@ class ChunkPicker:
     def stream_opened(self, peer: str, now: float) -> None:
         """Note that a stream to `peer` is being opened; its `Have` may follow."""
         if peer != self._fallback:
-            self._awaiting_have[peer] = now + GRACE
+            self._awaiting_have[peer] = now + FALLBACK_GRACE_SECONDS
 
     def on_no_chunks(self, peer: str) -> None:
         """Note an empty `HaveMore`: `peer` is connected, and has no chunk to announce now."""
@@ -185,7 +185,7 @@ class ChunkPicker:
                 _ack_cancelled(peer_state, index)
             self._recount()
 
-    def requested(self, peer: str, index: int) -> bool:
+    def is_requested(self, peer: str, index: int) -> bool:
         """Tell whether `peer` was asked for this chunk and has not answered."""
         peer_state = self._peers.get(peer)
         return peer_state is not None and (peer_state.requested >> index & 1 == 1 or index in peer_state.cancelled)
@@ -201,7 +201,9 @@ class ChunkPicker:
             gap = now - peer_state.progress
             peer_state.interval = gap if peer_state.interval is None else 0.8 * peer_state.interval + 0.2 * gap
             peer_state.progress = now
-            peer_state.pipeline = min(max(int(PIPELINE_SECONDS / max(peer_state.interval, _SOON)), 1), self._window)
+            peer_state.pipeline = min(
+                max(int(PIPELINE_SECONDS / max(peer_state.interval, _LEAST_INTERVAL_SECONDS)), 1), self._window
+            )
             if peer_state.requested & bit:
                 peer_state.requested ^= bit
             else:
@@ -296,7 +298,9 @@ class ChunkPicker:
             or fallback.requested.bit_count() >= self._fallback_window
         ):
             return
-        spreading = sum(stripe.chunks for stripe in self._stripes if now < stripe.last_progress + GRACE)
+        spreading = sum(
+            stripe.chunks for stripe in self._stripes if now < stripe.last_progress + FALLBACK_GRACE_SECONDS
+        )
         others = self._others()
         while len(requests) < room and self._request_rarest(
             requests, self._fallback, self._fallback_window, others | spreading, now
@@ -322,7 +326,7 @@ class ChunkPicker:
 
     def _adapt_window(self, waited: float) -> None:
         self._fallback_best = min(self._fallback_best, waited)
-        step = -1 if waited > 2 * self._fallback_best + QUEUED else 1
+        step = -1 if waited > 2 * self._fallback_best + FALLBACK_QUEUE_SECONDS else 1
         self._fallback_window = min(max(self._fallback_window + step, FALLBACK_WINDOW_MIN), self._window)
 
     def _others(self) -> int:

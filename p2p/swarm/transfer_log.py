@@ -19,11 +19,11 @@ class TransferLog:
         self._began = began
         self._senders: dict[str, _Sender] = {}
 
-    def requested(self, peer: str, now: float) -> None:
+    def on_request(self, peer: str, now: float) -> None:
         """Note that a chunk is requested from `peer`."""
         self._senders.setdefault(peer, _Sender(now, now))
 
-    def received(self, peer: str, nbytes: int, now: float) -> None:
+    def on_verified_chunk(self, peer: str, nbytes: int, now: float) -> None:
         """Note that a verified chunk came from `peer`."""
         sender = self._senders.setdefault(peer, _Sender(now, now))
         sender.nbytes += nbytes

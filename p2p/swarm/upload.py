@@ -16,7 +16,7 @@ from echo2.p2p.swarm.payload_file import PayloadFile
 from echo2.p2p.swarm.request_queue import RequestQueue
 from echo2.p2p.transport import Stream
 
-HEARTBEAT = 5.0
+UPLOAD_HEARTBEAT_SECONDS = 5.0
 """Seconds between two keep-alive messages on an idle stream."""
 
 
@@ -123,13 +123,13 @@ class Upload:
         self, wait_for: Callable[[bytes], Awaitable[SharedPayload]], payload: bytes
     ) -> SharedPayload:
         """Return the payload once this peer has it or begins to fetch it. Until then, send an empty
-        `HaveMore`: at once, then every `HEARTBEAT` seconds."""
+        `HaveMore`: at once, then every `UPLOAD_HEARTBEAT_SECONDS` seconds."""
         patience = 0.0
         while True:
             with anyio.move_on_after(patience):
                 return await wait_for(payload)
             await self._send(messages.HaveMore())
-            patience = HEARTBEAT
+            patience = UPLOAD_HEARTBEAT_SECONDS
 
     async def _write(self, shared: SharedPayload) -> None:
         payload, self._shared = shared.payload, shared
@@ -183,11 +183,12 @@ class Upload:
         self._on_sent(len(data))
 
     async def _idle(self, wait: float | None) -> None:
-        """Wait until there is something to announce or to send; after `HEARTBEAT` seconds send a keep-alive."""
-        with anyio.move_on_after(HEARTBEAT if wait is None else min(wait, HEARTBEAT)):
+        """Wait until there is something to announce or to send; after `UPLOAD_HEARTBEAT_SECONDS` seconds send a
+        keep-alive."""
+        with anyio.move_on_after(UPLOAD_HEARTBEAT_SECONDS if wait is None else min(wait, UPLOAD_HEARTBEAT_SECONDS)):
             await self._awake.wait()
             return
-        if wait is None or wait > HEARTBEAT:
+        if wait is None or wait > UPLOAD_HEARTBEAT_SECONDS:
             await self._send(messages.HaveMore())
 
     async def _send(self, message: messages.FromHolder) -> None:

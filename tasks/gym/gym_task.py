@@ -7,10 +7,11 @@ Rules
    a set has as many as its weight. All sets have their usual settings.
 3. Split and index determine the seed: train and heldout items never share one. Two seeds may give one question, so an
    item of heldout is any item whose question's hash is in the tenth that is held out, and of train any other: the
-   first of `TRIES` seeds that gives one. Which one it is, is remembered for the last `REMEMBERED` items: a held-out
-   one takes ten tries on average.
+   first of `SEED_TRIES` seeds that gives one. Which one it is, is remembered for the last `REMEMBERED_ITEMS` items: a
+   held-out one takes ten tries on average.
 4. The answer is the text after the last "Answer:", or else the whole completion, without blanks around it, cut at
-   `LONGEST` characters. The reward is that of the set's own `score_answer`, between 0 and 1; 1 is success.
+   `MOST_ANSWER_CHARACTERS` characters. The reward is that of the set's own `score_answer`, between 0 and 1; 1 is
+   success.
 """
 
 import difflib
@@ -23,7 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from echo2.tasks.chat import posed
+from echo2.tasks.chat import tokens_of_prompt
 from echo2.tasks.measure import Measure
 from echo2.tasks.task import Score, Split, Tokenizer
 
@@ -31,11 +32,11 @@ SETS: Final = Path(__file__).parent / "sets.json"
 LIBRARY: Final = "reasoning-gym"
 HELDOUT_TENTHS: Final = 1
 SIZE: Final[Mapping[Split, int]] = {"train": 1_000_000, "heldout": 1_000}
-TRIES: Final = 400
-REMEMBERED: Final = 4_096
-LONGEST: Final = 4_000
+SEED_TRIES: Final = 400
+REMEMBERED_ITEMS: Final = 4_096
+MOST_ANSWER_CHARACTERS: Final = 4_000
 MOST_WEIGHT: Final = 1_000
-ASKED: Final = "\nGive the result after the word Answer.\nAnswer:"
+ANSWER_REQUEST: Final = "\nGive the result after the word Answer.\nAnswer:"
 
 Make = Callable[[int], Any]
 """Seed -> a reasoning-gym set of one item."""
@@ -51,7 +52,7 @@ class _GymEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return posed(self._text, [{"role": "user", "content": asked(self._item)}])
+        return tokens_of_prompt(self._text, [{"role": "user", "content": prompt_text(self._item)}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)
@@ -61,14 +62,14 @@ class _GymEpisode:
         return Score(reward, reward >= 1.0)
 
 
-def asked(item: Mapping[str, Any]) -> str:
+def prompt_text(item: Mapping[str, Any]) -> str:
     """Return the prompt's text."""
-    return f"{item['question']}{ASKED}"
+    return f"{item['question']}{ANSWER_REQUEST}"
 
 
 def answer_in(said: str) -> str:
     """Return the answer that a completion gives (rule 4)."""
-    return said.rpartition("Answer:")[2].strip()[:LONGEST]
+    return said.rpartition("Answer:")[2].strip()[:MOST_ANSWER_CHARACTERS]
 
 
 def is_heldout(question: str) -> bool:
@@ -78,7 +79,7 @@ def is_heldout(question: str) -> bool:
 
 
 class GymTask:
-    """A mixture of sets. `name`: as in run.task. `weights`: set -> weight."""
+    """A mixture of sets. `name`: the same as in run.task. `weights`: set -> weight."""
 
     version = 1
     measure = Measure()
@@ -102,7 +103,7 @@ class GymTask:
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _GymEpisode:
         """Return an episode. Raises IndexError outside the split."""
-        item, score_answer = self._graded(split, index)
+        item, score_answer = self._item_and_grader(split, index)
         return _GymEpisode(item, lambda answer: float(score_answer(answer, item)), text)
 
     def demonstration(
@@ -114,25 +115,25 @@ class GymTask:
 
     def item(self, split: Split, index: int) -> Mapping[str, Any]:
         """Return an item: question, answer and the library's facts about it. Raises IndexError outside the split."""
-        return self._graded(split, index)[0]
+        return self._item_and_grader(split, index)[0]
 
-    def _graded(self, split: Split, index: int) -> tuple[Mapping[str, Any], Callable[[str, Any], float]]:
+    def _item_and_grader(self, split: Split, index: int) -> tuple[Mapping[str, Any], Callable[[str, Any], float]]:
         """Return an item and its set's grader (rule 3)."""
         if not 0 <= index < SIZE[split]:
             raise IndexError(f"{self.name}: index {index} is outside {split}, which has {SIZE[split]} prompts")
         name = self.set_at(index)
-        for number in range(self._tries.get((split, index), 0), TRIES):
+        for number in range(self._tries.get((split, index), 0), SEED_TRIES):
             digest = hashlib.blake2b(f"{name}/{split}/{index}/{number}".encode(), digest_size=4).digest()
             items = self._make(name, int.from_bytes(digest, "little") >> 1)
             item = items[0]
             if is_heldout(item["question"]) == (split == "heldout"):
                 self._remember(split, index, number)
                 return item, items.score_answer
-        raise LookupError(f"{name}: none of {TRIES} seeds gives a question of {split}")
+        raise LookupError(f"{name}: none of {SEED_TRIES} seeds gives a question of {split}")
 
     def _remember(self, split: Split, index: int, number: int) -> None:
         self._tries[split, index] = number
-        if len(self._tries) > REMEMBERED:
+        if len(self._tries) > REMEMBERED_ITEMS:
             del self._tries[next(iter(self._tries))]
 
 
@@ -172,7 +173,7 @@ def mixture(argument: str, passed: Sequence[str], refused: Mapping[str, str]) ->
     return weights
 
 
-def unlisted(name: str) -> GymTask:
+def unlisted_task(name: str) -> GymTask:
     """Return the task of one set, on the list or not: for making the list."""
     import reasoning_gym
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from echo2.tasks.check import CheckFault, Extent, check, opened
+from echo2.tasks.check import CheckFault, Extent, check, open_probe
 from echo2.tasks.check_probe import DEMONSTRATION, Question
 from echo2.tasks.gym.gym_task import LIBRARY, SETS
 from echo2.tasks.plugins import GROUP
@@ -49,7 +49,7 @@ def fault_of(name: str, extent: Extent) -> str:
     if faults:
         return f"{faults[0].check}: {faults[0].sentence}"[:200]
     try:
-        with opened(f"{FAMILY}:{name}", extent) as (_, ask):
+        with open_probe(f"{FAMILY}:{name}", extent) as (_, ask):
             for index in range(_OWN_ANSWERS):
                 if not ask(Question("train", index, [DEMONSTRATION])).results[DEMONSTRATION].success:
                     return f"it does not accept its own answer (train {index})"

@@ -1,11 +1,11 @@
 """Equality of mathematical answers, by Math-Verify.
 
 Rules
-1. The last `LONGEST` characters of a completion are read: its answer stands at its end.
+1. The last `MOST_FORMULA_CHARACTERS` characters of a completion are read: its answer stands at its end.
 2. An answer in \\boxed{} counts before any other expression; else the last one does.
-3. Reading and comparing take at most `SECONDS` each. They use SIGALRM, so they run in the main thread of a process,
-   which the environment of a run is (coordinator/environments/). An operation that no signal interrupts is ended by the
-   environment's own limit.
+3. Reading and comparing take at most `EQUALITY_SECONDS` each. They use SIGALRM, so they run in the main thread of a
+   process, which the environment of a run is (coordinator/environments/). An operation that no signal interrupts is
+   ended by the environment's own limit.
 4. An answer that cannot be read, or not be compared in time, is wrong. Nothing that a completion holds raises.
 """
 
@@ -13,8 +13,8 @@ import logging
 from functools import lru_cache
 from typing import Any, Final
 
-LONGEST: Final = 2_000
-SECONDS: Final = 2
+MOST_FORMULA_CHARACTERS: Final = 2_000
+EQUALITY_SECONDS: Final = 2
 
 for _name in ("math_verify.parser", "math_verify.grader", "math_verify.utils"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # a warning with traceback for each answer that is not read
@@ -26,7 +26,7 @@ def expression(text: str) -> list[Any]:
     from math_verify.errors import TimeoutException
 
     try:
-        return list(math_verify.parse(text, parsing_timeout=SECONDS))
+        return list(math_verify.parse(text, parsing_timeout=EQUALITY_SECONDS))
     except (Exception, TimeoutException):
         return []
 
@@ -42,10 +42,10 @@ def is_equal(answer: str, said: str) -> bool:
     from math_verify.errors import TimeoutException
 
     reference = list(_reference(answer))
-    given = expression(said[-LONGEST:])
+    given = expression(said[-MOST_FORMULA_CHARACTERS:])
     if not reference or not given:
         return False
     try:
-        return bool(math_verify.verify(reference, given, timeout_seconds=SECONDS))
+        return bool(math_verify.verify(reference, given, timeout_seconds=EQUALITY_SECONDS))
     except (Exception, TimeoutException):
         return False

@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
-from echo2.tasks.chat import posed
+from echo2.tasks.chat import tokens_of_prompt
 from echo2.tasks.math import equality, problem_files
 from echo2.tasks.math.problem_files import DataFault
 from echo2.tasks.measure import Measure
 from echo2.tasks.task import Score, Split, Tokenizer
 
-ASKED: Final = "\nPut the final answer into \\boxed{}.\n"
+ANSWER_REQUEST: Final = "\nPut the final answer into \\boxed{}.\n"
 
 
 class Problems(Protocol):
@@ -78,7 +78,7 @@ class _MathEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return posed(self._text, [{"role": "user", "content": f"{self._question}{ASKED}"}])
+        return tokens_of_prompt(self._text, [{"role": "user", "content": f"{self._question}{ANSWER_REQUEST}"}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)

@@ -24,9 +24,9 @@ from echo2.tasks.task import Split
 PROBLEM: Final = ("problem", "question", "prompt", "input")
 ANSWER: Final = ("answer", "final_answer", "solution", "target", "output")
 HELDOUT_FILES: Final = ("heldout", "test")
-LONGEST: Final = 100_000
+MOST_PROBLEM_CHARACTERS: Final = 100_000
 """Most characters of a problem or an answer."""
-LONGEST_ROW: Final = 64 * LONGEST
+LONGEST_ROW: Final = 64 * MOST_PROBLEM_CHARACTERS
 """Most bytes of a row of JSONL, which may have other keys too."""
 
 
@@ -149,8 +149,8 @@ def _text(row: dict[str, Any], keys: tuple[str, ...], place: str) -> str:
     value = next((row[key] for key in keys if row.get(key) is not None), None)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
         value = repr(value)
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
-        raise DataFault(f"{place} has no text of 1 to {LONGEST} characters under {', '.join(keys)}")
+    if not isinstance(value, str) or not value.strip() or len(value) > MOST_PROBLEM_CHARACTERS:
+        raise DataFault(f"{place} has no text of 1 to {MOST_PROBLEM_CHARACTERS} characters under {', '.join(keys)}")
     try:
         value.encode()
     except UnicodeEncodeError as error:

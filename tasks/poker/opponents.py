@@ -31,7 +31,7 @@ LEDUC: Final = Path(__file__).parent / "leduc_equilibrium.json"
 MOST_BETS: Final = 2
 """Bets that a hold'em opponent makes in one round, so that a hand ends."""
 _RANKS: Final = "23456789tjqka"
-_GOOD: Final = 22
+_GOOD_RANK_SUM: Final = 22
 """Sum of two ranks, ace 14, from which `tight` calls before the flop: ten and queen."""
 
 Opponent = Callable[[Situation, random.Random], str]
@@ -123,7 +123,11 @@ def _strength(situation: Situation) -> int:
     shown = [_RANKS.index(rank) + 2 for rank in board]
     pair = own[0] == own[1]
     if not shown:
-        return 2 if (pair and own[0] >= 9) or sum(own) >= _GOOD + 3 else int(pair or sum(own) >= _GOOD - 4)
+        return (
+            2
+            if (pair and own[0] >= 9) or sum(own) >= _GOOD_RANK_SUM + 3
+            else int(pair or sum(own) >= _GOOD_RANK_SUM - 4)
+        )
     matched = sum(shown.count(rank) for rank in set(own)) + pair
     if matched >= 2 or (max(own) in shown and max(own) == max(shown)) or (pair and own[0] > max(shown)):
         return 2

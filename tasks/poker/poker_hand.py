@@ -6,7 +6,7 @@ Rules
 3. Kuhn: three cards, ante 1, one bet of 1 (Kuhn, 1950). Leduc: two suits of three ranks, ante 1, bets of 2 and then of
    4, two a round (Southey et al., "Bayes' bluff", 2005). Both are OpenSpiel's kuhn_poker and leduc_poker. Hold'em: no
    limit, blinds of 1 and 2, `STACK` chips each, whole chips.
-4. Kuhn and Leduc have few states: pokerkit plays each once, and its result is kept (`REMEMBERED`).
+4. Kuhn and Leduc have few states: pokerkit plays each once, and its result is kept (`REMEMBERED_STATES`).
 """
 
 import random
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from echo2.tasks.poker.situation import Event, Situation, choices
 
 STACK: Final = 200
-REMEMBERED: Final = 20_000
+REMEMBERED_STATES: Final = 20_000
 """States of small games that are kept; Leduc has 9,457 with its cards."""
 
 
@@ -79,7 +79,7 @@ class PokerHand:
     """A hand under way in pokerkit. `reached`: its state."""
 
     def __init__(self, rules: PokerRules, cards: Sequence[str]) -> None:
-        """`cards`: as `deal` returns them."""
+        """`cards`: cards as `deal` returns them."""
         self._rules, self._cards = rules, cards
         self._state = started_game(rules.name)((rules.most,) * 2, 2)
         for seat in (0, 1) if rules.small else (1, 0):
@@ -113,7 +113,7 @@ class PokerHand:
             if state.can_burn_card("??"):
                 state.burn_card("??")
             state.deal_board("".join(board))
-            self._events.append((-1, Event("board", _shown(self._rules, board))))
+            self._events.append((-1, Event("board", _format_cards(self._rules, board))))
         if state.status and state.actor_index is None:
             return Reached(None, None, self._shown_down())
         if not state.status:
@@ -136,7 +136,7 @@ class PokerHand:
         owed, low = state.checking_or_calling_amount, state.min_completion_betting_or_raising_to_amount
         legal = tuple(filter(None, ("f" * bool(owed), "c", "b" * (low is not None))))
         events = tuple(event if actor in (seat, -1) else Event("they", event.said) for actor, event in self._events)
-        seen = Situation(self._rules.name, seat, _shown(self._rules, self._own(seat)), events, legal)
+        seen = Situation(self._rules.name, seat, _format_cards(self._rules, self._own(seat)), events, legal)
         if self._rules.small:
             return seen
         high = state.max_completion_betting_or_raising_to_amount
@@ -164,7 +164,7 @@ def begin(rules: PokerRules, cards: Sequence[str]) -> PokerHand | SmallHand:
     return SmallHand(rules, cards) if rules.small else PokerHand(rules, cards)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=REMEMBERED_STATES)
 def after(rules: PokerRules, cards: tuple[str, ...], moves: str) -> Reached:
     """Return the state of a small game after moves, each one letter."""
     hand = PokerHand(rules, cards)
@@ -173,6 +173,6 @@ def after(rules: PokerRules, cards: tuple[str, ...], moves: str) -> Reached:
     return hand.reached
 
 
-def _shown(rules: PokerRules, cards: Sequence[str]) -> str:
+def _format_cards(rules: PokerRules, cards: Sequence[str]) -> str:
     """Return cards as a player reads them: in small games their ranks."""
     return " ".join(card[0] if rules.small else card for card in cards).lower()

@@ -19,22 +19,22 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from echo2.tasks.chat import followed
+from echo2.tasks.chat import tokens_of_reply
 from echo2.tasks.measure import Measure
 from echo2.tasks.poker import poker_hand
 from echo2.tasks.poker.opponents import OPPONENTS, Opponent, uniform_sized
 from echo2.tasks.poker.poker_hand import RULES, PokerRules
-from echo2.tasks.poker.situation import LONGEST, Situation, again, answer, prompt_tokens, read
+from echo2.tasks.poker.situation import MOST_MOVE_TOKENS, Situation, again, answer, prompt_tokens, read
 from echo2.tasks.task import Score, Split, Tokenizer
 
 NUMBERS: Final = 1_000_000
 _STRIDE: Final = 611_953
 _OFFSET: Final = 271_828
 """Place p of a permutation of the numbers has (p x stride + offset) modulo `NUMBERS`; the stride is prime to that."""
-HELDOUT: Final = NUMBERS // 10
+HELDOUT_HANDS: Final = NUMBERS // 10
 ASKED_AGAIN: Final = 1
-FORFEIT: Final = -1.0
-_WRITTEN: Final = "bcf0123456789"
+FORFEIT_REWARD: Final = -1.0
+_MOVE_CHARACTERS: Final = "bcf0123456789"
 
 
 def hand_number(split: Split, index: int) -> int:
@@ -42,19 +42,19 @@ def hand_number(split: Split, index: int) -> int:
     size = _size(split)
     if not 0 <= index < size:
         raise IndexError(f"index {index} is outside {split}, which has {size} hands")
-    place = index if split == "heldout" else HELDOUT + index
+    place = index if split == "heldout" else HELDOUT_HANDS + index
     return (place * _STRIDE + _OFFSET) % NUMBERS
 
 
 def _size(split: Split) -> int:
-    return HELDOUT if split == "heldout" else NUMBERS - HELDOUT
+    return HELDOUT_HANDS if split == "heldout" else NUMBERS - HELDOUT_HANDS
 
 
 class _PokerEpisode:
-    """One hand. `cards`: all of it, as `poker_hand.deal` returns them. `moves`: of both players so far."""
+    """One hand. `cards`: all of it, as `poker_hand.deal` returns them. `moves`: moves of both players so far."""
 
     def __init__(self, rules: PokerRules, opponent: Opponent, key: str, number: int, text: Tokenizer) -> None:
-        """`key`: of all chance in the hand."""
+        """`key`: key of all chance in the hand."""
         self._rules, self._opponent, self._key, self._number, self._text = rules, opponent, key, number, text
         chance = random.Random(f"{key}/deal")
         self._seat = chance.randrange(2)
@@ -72,18 +72,18 @@ class _PokerEpisode:
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         situation = self.situation
-        move = read(self._text.decode(sampled), situation) if len(sampled) <= LONGEST else None
+        move = read(self._text.decode(sampled), situation) if len(sampled) <= MOST_MOVE_TOKENS else None
         if move is None:
             self._asked += 1
             self._forfeited = self._asked > ASKED_AGAIN
-            return None if self._forfeited else followed(self._text, again(situation))
+            return None if self._forfeited else tokens_of_reply(self._text, again(situation))
         self._play(move)
         self._let_opponent_play()
-        return None if self._hand.reached.situation is None else followed(self._text, answer(self.situation))
+        return None if self._hand.reached.situation is None else tokens_of_reply(self._text, answer(self.situation))
 
     def score(self) -> Score:
         if self._forfeited or self._hand.reached.situation is not None:
-            return Score(FORFEIT, False)
+            return Score(FORFEIT_REWARD, False)
         chips = self._hand.reached.chips[self._seat]
         return Score(chips / self._rules.most, chips > 0)
 
@@ -106,7 +106,7 @@ class _PokerEpisode:
 
 
 class PokerTask:
-    """A game against an opponent. `name`: as in run.task."""
+    """A game against an opponent. `name`: the same as in run.task."""
 
     version = 1
     turns = 64
@@ -139,7 +139,7 @@ class PokerTask:
         if chance.random() < slip:
             move = uniform_sized(situation, chance) if situation.sized else chance.choice(situation.legal)
         written = "".join(
-            chance.choice(_WRITTEN.replace(right, "")) if chance.random() < noise else right for right in move
+            chance.choice(_MOVE_CHARACTERS.replace(right, "")) if chance.random() < noise else right for right in move
         )
         return [*text.encode(written), text.eos]
 

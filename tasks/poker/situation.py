@@ -17,11 +17,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from echo2.tasks.chat import followed, posed
+from echo2.tasks.chat import tokens_of_prompt, tokens_of_reply
 from echo2.tasks.task import Tokenizer
 
 Who = Literal["you", "they", "board"]
-LONGEST: Final = 32
+MOST_MOVE_TOKENS: Final = 32
 """Most tokens of a move; more are no legal move."""
 _MOVE: Final = re.compile(r"([fc])|b ?([0-9]{1,6})?")
 
@@ -37,8 +37,9 @@ class Event(NamedTuple):
 
 class Situation(NamedTuple):
     """View of a player who is to move. `game`: its name. `seat`: 0 acts first. `cards`: own, such as "k" or "ah kd".
-    `events`: in order. `legal`: letters of the legal moves. `low`, `high`: a bet's bounds in hold'em; 0: the game has
-    one size. `pot`, `owed`: chips of both players so far, and chips that a call costs; hold'em alone tells them."""
+    `events`: events in order. `legal`: letters of the legal moves. `low`, `high`: a bet's bounds in hold'em; 0: the
+    game has one size. `pot`, `owed`: chips of both players so far, and chips that a call costs; hold'em alone tells
+    them."""
 
     game: str
     seat: int
@@ -117,7 +118,7 @@ def read(said: str, situation: Situation) -> str | None:
 
 def prompt_tokens(number: int, situation: Situation, text: Tokenizer) -> list[int]:
     """Return the tokens of the prompt of a hand, as the model's chat template writes it where the run has one."""
-    return posed(text, [{"role": "user", "content": segments(number, situation)[0]}])
+    return tokens_of_prompt(text, [{"role": "user", "content": segments(number, situation)[0]}])
 
 
 def tokens_before(number: int, situation: Situation, text: Tokenizer) -> list[int]:
@@ -125,5 +126,5 @@ def tokens_before(number: int, situation: Situation, text: Tokenizer) -> list[in
     own = [event.said for event in situation.events if event.who == "you"]
     tokens = prompt_tokens(number, situation, text)
     for move, after in zip(own, segments(number, situation)[1:], strict=True):
-        tokens += [*text.encode(move), text.eos, *followed(text, after)]
+        tokens += [*text.encode(move), text.eos, *tokens_of_reply(text, after)]
     return tokens

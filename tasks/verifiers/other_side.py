@@ -48,7 +48,7 @@ class OtherSide:
         """By episode; the empty name: of the opening."""
         self._names = {"", _PING}
 
-    def opened(self) -> dict[str, Any]:
+    def wait_until_open(self) -> dict[str, Any]:
         """Wait until the taskset is open, and return what it is. Raises `TasksetFault`."""
         told = self._next("", None)
         assert told is not None

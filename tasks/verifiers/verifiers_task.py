@@ -16,9 +16,9 @@ Rules
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
 6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
-   known: of `TRIED` rollouts at first, those of them that make a call, and each later one may shorten them. The
-   tokens of a sample's first call behind the prompt of its lease are the environment's first turn. A call that begins
-   otherwise fails its episode.
+   known: of `TRIED_ROLLOUTS` rollouts at first, those of them that make a call, and each later one may shorten them.
+   The tokens of a sample's first call behind the prompt of its lease are the environment's first turn. A call that
+   begins otherwise fails its episode.
 """
 
 import json
@@ -42,14 +42,14 @@ from echo2.tasks.verifiers import taskset_file
 from echo2.tasks.verifiers.other_side import SCRIPTS, OtherSide
 from echo2.tasks.verifiers.taskset_file import TasksetFile
 
-FIRST: Final = 120.0
+FIRST_CONVERSATION_SECONDS: Final = 120.0
 """Most seconds of the first conversation."""
 MOST_SPARE: Final = 64
 MOST_PROMPTS: Final = 4096
 """Prompts that are remembered for rule 3."""
-SOON: Final = 0.1
+LEAST_FIRST_CALL_SECONDS: Final = 0.1
 """Least seconds for the first call of a rollout that was begun beside others."""
-TRIED: Final = 16
+TRIED_ROLLOUTS: Final = 16
 """Rollouts whose first calls tell how prompts begin (rule 6)."""
 MOST_TURNS: Final = 2
 """Told as most turns: tasksets do not say how many they have, so that the run must be served."""
@@ -237,7 +237,7 @@ class VerifiersTask:
         if not 0 <= index < self._sizes[split]:
             raise IndexError(f"index {index} is outside {split}, which has {self._sizes[split]} rows")
         if self._text is not text:
-            self._server.tell("write", **written(text, self._folder(), self._renderer))
+            self._server.tell("write", **write_tokenizer(text, self._folder(), self._renderer))
             self._text, self._common = text, None
             if not self.opened:
                 self._try(split, index, text)
@@ -264,7 +264,7 @@ class VerifiersTask:
     def ready(self, text: Tokenizer) -> None:
         """Pose a row, with time for the first conversation: verifiers loads renderer and harness for it. Raises
         `TaskFault`."""
-        usual, self._seconds = self._seconds, FIRST
+        usual, self._seconds = self._seconds, FIRST_CONVERSATION_SECONDS
         try:
             self.episode("train", 0, text)
         except TaskFault:
@@ -344,12 +344,12 @@ class VerifiersTask:
     def _try_many(self) -> None:
         """Pose rows that are spread over the training split, all at once and in the time of one (rule 6). Raises
         `TaskFault` if none is posed."""
-        indices = [number * self._sizes["train"] // TRIED for number in range(TRIED)]
+        indices = [number * self._sizes["train"] // TRIED_ROLLOUTS for number in range(TRIED_ROLLOUTS)]
         rollouts = [self.rollout("train", index) for index in indices]
         fault, until = None, time.monotonic() + self._seconds
         for index, rollout in zip(indices, rollouts, strict=True):
             try:
-                self.note_call(rollout.prompt_within(max(SOON, until - time.monotonic())))
+                self.note_call(rollout.prompt_within(max(LEAST_FIRST_CALL_SECONDS, until - time.monotonic())))
                 self.give_back("train", index, rollout)
             except TaskBroken:
                 raise
@@ -370,7 +370,7 @@ class VerifiersTask:
                 episode.leave()
 
 
-def written(text: Tokenizer, folder: Path, renderer: dict[str, Any] | None) -> dict[str, Any]:
+def write_tokenizer(text: Tokenizer, folder: Path, renderer: dict[str, Any] | None) -> dict[str, Any]:
     """Write a tokenizer for transformers into an empty folder; return how conversations are written with it. Raises
     `TaskFault`."""
     settings = text.settings if isinstance(text, ChatTokenizer) else None
@@ -397,7 +397,7 @@ def task(argument: str) -> VerifiersTask:
     file = taskset_file.read(argument)
     server = OtherSide([file.python, str(SCRIPTS / "bridge_server.py"), json.dumps(_settings(file))])
     try:
-        opened = server.opened()
+        opened = server.wait_until_open()
     except BaseException:
         server.close()
         raise

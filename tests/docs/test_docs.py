@@ -294,7 +294,7 @@ def test_a_settings_table_is_read_by_its_first_column() -> None:
 
 def test_no_message_or_page_prints_a_command_that_fetches_the_bare_name_from_an_index() -> None:
     """A stranger could have registered it (runtime/installation.py, rule 3). Records of the past keep their words."""
-    assert not installation.PUBLISHED, "after the release this test goes"
+    assert not installation.IS_PUBLISHED, "after the release this test goes"
     fetching = re.compile(
         r"\b(?:pip3?|uv|pipx|uvx)\b[^\n`|&;#]*?(?:\binstall|\binject|\brun|\badd|\buvx)\b"
         r"[^\n`|&;#]*?[\s'\"](echo2)(?=[\s'\"`\[=<>~,.;:)]|$)(?!\S* @ )", re.MULTILINE

@@ -327,10 +327,10 @@ RELAY = RelayLimits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
-    "requests.md: skew": f"{response_log.SKEW // 60_000} minutes",
-    "requests.md: small request": f"{methods.SMALL >> 10} KiB",
+    "requests.md: skew": f"{response_log.MOST_EXPIRY_SKEW_MS // 60_000} minutes",
+    "requests.md: small request": f"{methods.SMALL_REQUEST_BYTES >> 10} KiB",
     "requests.md: answers remembered": f"{response_log.MOST_ANSWERS} answers",
-    "requests.md: status beat": f"every {rpc.HEARTBEAT:g} s",
+    "requests.md: status beat": f"every {rpc.RPC_HEARTBEAT_SECONDS:g} s",
     "requests.md: requests a peer": f"{request_slots.PER_PEER} requests of one peer",
     "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
     "evidence.md: bins": f"{token_evidence.BINS} bins",
@@ -339,12 +339,12 @@ CONSTANTS: dict[str, str] = {
     "evidence.md: statistics": ", ".join(f"`{name}`" for name in token_evidence.STATISTICS),
     "evidence.md: bets": f"bets {', '.join(map(str, evidence.BETS))} in units of 1/{evidence.BET_UNIT}",
     "evidence.md: least p": f"at least 2^{(evidence.LEAST_P / token_evidence.ONE).hex().partition('p')[2]}",
-    "evidence.md: thresholds": f"{evidence.REFUSAL:,} per node and day, {evidence.LIFELONG_REFUSAL:,} per key",
-    "evidence.md: doubt": f"from {evidence.DOUBT:,} on",
+    "evidence.md: thresholds": f"{evidence.REFUSAL_EVIDENCE:,} per node and day, {evidence.LIFELONG_REFUSAL:,} per key",
+    "evidence.md: doubt": f"from {evidence.DOUBT_EVIDENCE:,} on",
     "evidence.md: largest stake": f"above 2^{evidence.MOST_POWER} becomes",
     "evidence.md: smallest stake": f"below 2^{evidence.LEAST_POWER} becomes 0",
     "evidence.md: confidence": f"confidence {calibration.CONFIDENCE}",
-    "evidence.md: allowance": f"{calibration.ALLOWANCE:g} times",
+    "evidence.md: allowance": f"{calibration.THRESHOLD_ALLOWANCE:g} times",
     "evidence.md: fewest tokens": f"{calibration.TOKENS_LEAST:,} tokens",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",
     "mux.md: header": f"a header of {mux.HEADER.size} bytes",
@@ -353,17 +353,17 @@ CONSTANTS: dict[str, str] = {
     "mux.md: largest window": f"up to {mux.WINDOW_MAX >> 20} MiB",
     "mux.md: streams": f"may have {mux.STREAMS_MAX}",
     "mux.md: quantum": f"{mux.QUANTUM} bytes each",
-    "mux.md: faults forgiven": f"{bans.FORGIVEN} such faults are forgiven",
-    "mux.md: a ban": f"{bans.TERM / 60:g} minutes, {bans.STEP:g} times as long",
+    "mux.md: faults forgiven": f"{bans.FORGIVEN_CHARGES} such faults are forgiven",
+    "mux.md: a ban": f"{bans.BAN_SECONDS / 60:g} minutes, {bans.BAN_FACTOR:g} times as long",
     "mux.md: answers": f"At most {mux.ANSWERS_MAX} frames",
-    "chunks.md: first ban": f"For {bans.TERM / 60:g} minutes",
+    "chunks.md: first ban": f"For {bans.BAN_SECONDS / 60:g} minutes",
     "peer.md: connections of a subnet": f"; {subnets.PER_SUBNET} from one IPv4 /24 or IPv6 /48",
     "peer.md: dials": f"{subnets.DIALS_BURST:g} of them at once and then {subnets.DIALS_RATE:g} per second",
     "peer.md: connections in all": f"{NodeConfig().connections} in all at a node",
     "peer.md: connections of a coordinator": f"{NetworkSection().connections} at a coordinator",
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{yamux.UNREAD_MAX >> 20} MiB on a connection",
-    "peer.md: silence": f"| {transport.PATIENCE:g} s | the stream is reset |",
+    "peer.md: silence": f"| {transport.TRANSPORT_SILENCE_SECONDS:g} s | the stream is reset |",
     "peer.md: requests at work": f"| requests at work | {request_slots.PER_PEER};"
     f" of a subnet {request_slots.STREAMS_PER_PARTY}",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} per second",
@@ -374,14 +374,14 @@ CONSTANTS: dict[str, str] = {
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
     "https.md: the paths": f"`GET {routes.PEER}`",
     "https.md: chunks at a time": f"At most {routes.BATCH} chunks",
-    "https.md: news": f"after {routes.WAIT:g} s",
+    "https.md: news": f"after {routes.LONG_POLL_SECONDS:g} s",
     "https.md: connections": f"{LIMITS.connections} connections, of which one IPv4 address",
     "https.md: connections of one": f"may have {LIMITS.per_visitor},",
     "https.md: requests": f"{LIMITS.rate:g} requests per second and address, {LIMITS.burst:g} at once",
     "https.md: handshake": f"handshake has {LIMITS.handshake:g} s",
-    "https.md: patience": f"each read and each write of {routes.PIECE >> 10} KiB {LIMITS.patience:g} s",
+    "https.md: patience": f"each read and each write of {routes.WRITE_BYTES >> 10} KiB {LIMITS.patience:g} s",
     "https.md: slowest": f"at {LIMITS.slowest:g} bytes per second",
-    "https.md: a node's patience": f"after {client.PATIENCE:g} s without a byte",
+    "https.md: a node's patience": f"after {client.SILENCE_SECONDS:g} s without a byte",
     "https.md: lanes": f"in at most {client.LANES} requests",
     "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_subnet} of one",
     "reach.md: life": f"{RELAY.life:g} s, or as long as",
@@ -390,38 +390,40 @@ CONSTANTS: dict[str, str] = {
     "reach.md: rate of a node": f"{NodeConfig().relay_rate:g} Mbit/s at a node",
     "reach.md: rate of a coordinator": f"{NetworkSection().relay_rate:g} Mbit/s at a coordinator",
     "reach.md: requests": f"looked at together | {relay_service.REQUESTS} |",
-    "reach.md: a message": f"at most {circuit.LONGEST} bytes",
+    "reach.md: a message": f"at most {circuit.MOST_CIRCUIT_MESSAGE_BYTES} bytes",
     "reach.md: upgrade": f"at most {hole_punch.ADDRESSES} addresses",
     "reach.md: rounds": f"at most {hole_punch.ROUNDS} rounds",
-    "reach.md: grace": f"closed {hole_punch.GRACE:g} s after",
-    "reach.md: announced": f"addresses, at most {mdns.MOST}",
+    "reach.md: grace": f"closed {hole_punch.RELAY_GRACE_SECONDS:g} s after",
+    "reach.md: announced": f"addresses, at most {mdns.MOST_ANNOUNCED_ADDRESSES}",
     "reach.md: service": f"`{mdns.SERVICE}`",
     "reach.md: rounds with a peer": f"{hole_punch.PEER_BURST:g} rounds at once with one other",
     "reach.md: rounds in all": f"{hole_punch.BURST:g} with all",
     "reach.md: a subnet": f"more than {hole_punch.PER_SUBNET} of one public subnet",
-    "documents.md: a record's life": f"less than {peer_records.LIFE // 3_600_000} h ago",
-    "documents.md: a record's renewal": f"and every {peer_records.RENEW // 3_600_000} h;",
-    "documents.md: a record from ahead": f"no more than {peer_records.SKEW // 60_000} minutes ahead",
-    "documents.md: a record's bytes": f"at most {peer_records.LIMIT} bytes",
-    "documents.md: dials": f"{dial_backoff.BURST:g} at once, then {60 * dial_backoff.RATE:g} per minute",
-    "documents.md: a failure": f"a backoff of {dial_backoff.PAUSE:g} s",
-    "documents.md: failures": f"{dial_backoff.LONGEST / 60:g} minutes at most; four failures in a public subnet",
+    "documents.md: a record's life": f"less than {peer_records.RECORD_LIFE_MS // 3_600_000} h ago",
+    "documents.md: a record's renewal": f"and every {peer_records.RECORD_RENEWAL_MS // 3_600_000} h;",
+    "documents.md: a record from ahead": f"no more than {peer_records.RECORD_SKEW_MS // 60_000} minutes ahead",
+    "documents.md: a record's bytes": f"at most {peer_records.MOST_RECORD_BYTES} bytes",
+    "documents.md: dials": f"{dial_backoff.DIAL_BURST:g} at once, "
+    f"then {60 * dial_backoff.DIALS_PER_SECOND:g} per minute",
+    "documents.md: a failure": f"a backoff of {dial_backoff.DIAL_PAUSE_SECONDS:g} s",
+    "documents.md: failures": f"{dial_backoff.LONGEST_DIAL_PAUSE_SECONDS / 60:g} minutes at most; "
+    "four failures in a public subnet",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
-    "documents.md: invite length": f"{invite.LONGEST} characters",
-    "leases-and-rollouts.md: margin": f"| `margin` | {verification.EXACT.margin:g} |",
-    "leases-and-rollouts.md: drift_most": f"| `drift_most` | {verification.EXACT.drift_most:g} |",
-    "leases-and-rollouts.md: drift_median": f"| `drift_median` | {verification.EXACT.drift_median:g} |",
-    "leases-and-rollouts.md: close_rate": f"| `close_rate` | {verification.EXACT.close_rate:g} |",
-    "leases-and-rollouts.md: close_chance": f"| `close_chance` | {verification.EXACT.close_chance:g} |",
+    "documents.md: invite length": f"{invite.MOST_INVITE_CHARACTERS} characters",
+    "leases-and-rollouts.md: margin": f"| `margin` | {verification.EXACT_THRESHOLDS.margin:g} |",
+    "leases-and-rollouts.md: drift_most": f"| `drift_most` | {verification.EXACT_THRESHOLDS.drift_most:g} |",
+    "leases-and-rollouts.md: drift_median": f"| `drift_median` | {verification.EXACT_THRESHOLDS.drift_median:g} |",
+    "leases-and-rollouts.md: close_rate": f"| `close_rate` | {verification.EXACT_THRESHOLDS.close_rate:g} |",
+    "leases-and-rollouts.md: close_chance": f"| `close_chance` | {verification.EXACT_THRESHOLDS.close_chance:g} |",
     "leases-and-rollouts.md: given tokens": f"{verification.MOST_GIVEN} tokens",
-    "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
+    "documents.md: edges of an index": f"the newest {publisher.REACH_EDGES}; readers take up to {documents.MAX_EDGES}",
     "leases-and-rollouts.md: open leases of a node": f"may have {LeasesSection().per_node} open leases by default",
-    "leases-and-rollouts.md: most open leases": f"of its request, and by {open_lease_limit.MOST}.",
-    "leases-and-rollouts.md: groups measured": f"last {delivery_record.SAMPLE} groups, or twice",
+    "leases-and-rollouts.md: most open leases": f"of its request, and by {open_lease_limit.MOST_OPEN_LEASES}.",
+    "leases-and-rollouts.md: groups measured": f"last {delivery_record.MEASURED_GROUPS} groups, or twice",
     "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED}"
     " of these requests have been unanswered",
-    "requests.md: expired requests": f"until {response_log.SKEW // 60_000} minutes *past* its `expires`",
+    "requests.md: expired requests": f"until {response_log.MOST_EXPIRY_SKEW_MS // 60_000} minutes *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{POINTS_ISSUED:,}".replace(",", " "),
 }
@@ -555,7 +557,7 @@ def frames_example() -> dict[str, str]:
 
 
 def https_example() -> dict[str, str]:
-    return {"etag of head": routes.etag(b"head"), "gone 300": routes.framed(wire.NotAvailable(300)).hex()}
+    return {"etag of head": routes.etag(b"head"), "gone 300": routes.frame_message(wire.NotAvailable(300)).hex()}
 
 
 def mux_example() -> dict[str, str]:
@@ -574,7 +576,7 @@ def test_the_table_of_frames_is_that_of_the_code() -> None:
 
 def ledger_example() -> dict[str, str]:
     node = identity.peer_id(identity.public_bytes(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))))
-    postings = ledger_entries.transfer(ledger_entries.ESCROW, ledger_entries.accrued(node), 109)
+    postings = ledger_entries.transfer(ledger_entries.ESCROW, ledger_entries.accrued_account(node), 109)
     first = ledger_entries.canonical(
         1,
         1000,
@@ -584,14 +586,14 @@ def ledger_example() -> dict[str, str]:
         b"\x80",
     )
     second = ledger_entries.canonical(2, 2000, "lease.accepted", "lease:00", postings, b"\x80")
-    one = ledger_entries.chained(ledger_entries.ORIGIN, first)
+    one = ledger_entries.chain_hash(ledger_entries.ORIGIN, first)
     assert one == hashlib.sha256(bytes(32) + first).digest()
     return {
         "entry 1": first.hex(),
         "hash 1": one.hex(),
         "entry 2": second.hex(),
-        "hash 2": ledger_entries.chained(one, second).hex(),
-        "balances": f"fund:operator -500, escrow:run 391, {ledger_entries.accrued(node)} 109",
+        "hash 2": ledger_entries.chain_hash(one, second).hex(),
+        "balances": f"fund:operator -500, escrow:run 391, {ledger_entries.accrued_account(node)} 109",
     }
 
 
@@ -634,7 +636,7 @@ def tasks_example() -> dict[str, str]:
 
 def decay_example() -> dict[str, str]:
     known = {f"n({hours})": str(audited_work.table()[hours]) for hours in (0, 1, 84, 167)}
-    after, _ = audited_work.decayed(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
+    after, _ = audited_work.decay_count(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
     return known | {"30 groups after 24 h": str(after)}
 
 
@@ -689,7 +691,7 @@ def test_every_task_of_this_build_stands_on_the_page_with_its_sizes() -> None:
     (rows,) = [rows for header, *rows in tables(PAGES["tasks.md"]) if header[0] == "Task"]
     written = {(code(row[0]), int(row[1])): [int(cell) for cell in row[2:6]] for row in rows}
     true = {}
-    for name, version in registry.known():
+    for name, version in registry.list_tasks():
         task = registry.get(name, version)
         train, heldout = task.size("train"), task.size("heldout")
         true[name, version] = [train + heldout, (train + heldout) // heldout, train, heldout]

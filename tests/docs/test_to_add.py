@@ -43,7 +43,7 @@ from echo2.protocol.methods import Method, message
 from echo2.protocol.refusals import REASONS, Reason
 from echo2.runtime.settings import Loader
 from echo2.tasks import registry as task_registry
-from echo2.tasks.task import Score, Split, Tokenizer, Transcript, begun, replay
+from echo2.tasks.task import Score, Split, Tokenizer, Transcript, begin_episode, replay
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.documents import SPAN, section
@@ -152,12 +152,12 @@ class Echo:
 def test_a_task_is_a_class_and_a_call_of_register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_registry, "_TASKS", dict(task_registry._TASKS))  # so that it is gone afterwards
     task_registry.register(Echo())
-    assert ("echo", 1) in task_registry.known()
+    assert ("echo", 1) in task_registry.list_tasks()
     task = task_registry.get("echo", 1)
     right = [*TEXT.encode("4"), TEXT.eos]
     for answer, reward in ((right, 1.0), ([*TEXT.encode("5"), TEXT.eos], 0.0)):
         transcript = Transcript(answer, [len(answer)])
-        assert replay(begun(task, "train", 4, TEXT), transcript, ends=TEXT.ends, limit=8).reward == reward
+        assert replay(begin_episode(task, "train", 4, TEXT), transcript, ends=TEXT.ends, limit=8).reward == reward
     with pytest.raises(ValueError, match="there is a task echo version 1"):
         task_registry.register(Echo())
 
@@ -242,7 +242,7 @@ def test_a_verification_rule_is_a_reason_a_function_and_an_entry(
     lease = world.lease()
     sure = rollout(lease, "2", logprobs=struct.pack("<2f", -0.01, -0.01))
     world.submit(group(lease, rollouts=[rollout(lease, "1"), sure]))
-    (waiting,) = world.group_service.undecided(10)
+    (waiting,) = world.group_service.list_undecided(10)
     scores = [SampleScore(logprobs=[value] * 2, margins=[0.0] * 2) for value in (-0.5, -0.01)]
     refused = world.decide(waiting, scores)
     assert (refused.code, refused.reason) == ("too-sure", "Sample 1: -0.01 nats.")

@@ -12,7 +12,7 @@ from echo2.engines.engine import Engine, Job
 from echo2.engines.llamacpp import architectures
 from echo2.engines.llamacpp.engine import create
 from echo2.engines.transformers.engine import TransformersEngine
-from echo2.protocol.task_kinds import SINGLE
+from echo2.protocol.task_kinds import SINGLE_KIND
 from echo2.tasks.chat import ChatTokenizer
 from echo2.tasks.tokenizer import load
 from tests.support import family_models, llama_cpp
@@ -30,7 +30,7 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 def jobs(model: OnDisk) -> list[Job]:
     """Return jobs of one turn, whose prompts the model's own template writes."""
     facts = model_folder.facts(model.folder)
-    settings = chat_settings.settings_of(model.folder, RunSection(template="chat"), SINGLE)
+    settings = chat_settings.settings_of(model.folder, RunSection(template="chat"), SINGLE_KIND)
     assert settings is not None
     text = ChatTokenizer(load(model.folder / "tokenizer.json", facts.eos, *facts.other_ends), settings)
     return [
@@ -52,7 +52,7 @@ def jobs(model: OnDisk) -> list[Job]:
 def test_each_end_of_a_family_ends_answers_and_the_scorer_agrees(name: str, engine: str, tmp_path: Path) -> None:
     model = family_models.make(tmp_path / "model", name)
     kind = model.model.config.model_type
-    if engine == "llamacpp" and kind not in architectures.KNOWN:
+    if engine == "llamacpp" and kind not in architectures.KNOWN_MODEL_TYPES:
         pytest.skip(f"llama.cpp's engine does not know {kind}")
     made_engine, scorer = ENGINES[engine](), TransformersEngine()
     for one in (made_engine, scorer):

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job
-from echo2.engines.rate import PROMPT, STEADY, WARM, Rate, TaskShare, Workload, by_weight, measure
+from echo2.engines.rate import (
+    MOST_WARM_UP_SECONDS,
+    PROMPT_TOKENS,
+    STEADY_SECONDS,
+    Rate,
+    TaskShare,
+    Workload,
+    by_weight,
+    measure,
+)
 from echo2.tasks import tokenizer
 
 WORK = Workload(tasks=(TaskShare(name="reverse", version=1),), limit=8, group=4, eos=tokenizer.EOS)
@@ -74,7 +83,7 @@ def test_jobs_of_a_task_whose_code_is_at_the_operator_have_drawn_prompts_within_
     tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
     work = Workload(tasks=(GYM,), limit=8, group=2, eos=tokenizer.EOS)
     first, second = itertools.islice(work.jobs(tmp_path), 2)
-    assert (len(first.prompt), first.single_turn, first.prompt != second.prompt) == (PROMPT, True, True)
+    assert (len(first.prompt), first.single_turn, first.prompt != second.prompt) == (PROMPT_TOKENS, True, True)
     assert max(first.prompt) < tokenizer.CHAR_SIZE
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 20}')
     assert len(next(work.jobs(tmp_path)).prompt) == 12
@@ -96,13 +105,13 @@ def test_the_jobs_of_several_tasks_come_in_the_proportion_of_their_weights(tmp_p
 def test_the_measurement_begins_once_the_number_of_rows_is_steady() -> None:
     engine = CountingEngine([2, 2, 2, 4, 4, 8, 8, 32])
     assert measured(engine).per_second == 32.0
-    assert engine.now >= 7 + STEADY + 5
+    assert engine.now >= 7 + STEADY_SECONDS + 5
 
 
 def test_a_number_of_rows_that_is_never_steady_is_measured_all_the_same() -> None:
     engine = CountingEngine(list(range(1, 100)))
     assert measured(engine).seconds == 5.0
-    assert engine.now <= WARM + 8
+    assert engine.now <= MOST_WARM_UP_SECONDS + 8
 
 
 def test_a_group_that_fails_ends_the_measurement_and_leaves_nothing_under_way() -> None:

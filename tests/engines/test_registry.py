@@ -11,7 +11,7 @@ from echo2.engines import registry
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, find, is_exact, known, register
+from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, engine_names, find, is_exact, register
 from echo2.runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.paths import ROOT
@@ -75,7 +75,7 @@ def test_an_engine_whose_packages_are_missing_is_named_with_the_command_that_bri
     second = replace(TRANSFORMERS, name="second")
     register(second)
     assert choose("auto") is second
-    assert known() == ["transformers", "second"]
+    assert engine_names() == ["transformers", "second"]
 
 
 def test_an_engine_of_an_extra_is_named_with_the_command_that_adds_it_to_this_installation(
@@ -135,7 +135,7 @@ def own_builds() -> list[str]:
 
 def test_only_llama_cpp_computes_with_a_quantised_base_as_it_is_stored() -> None:
     """A run cannot admit vllm/blocks: no node could compute in it."""
-    assert [name for name in known() if "blocks" in row_of(name).dtypes] == ["llamacpp"]
+    assert [name for name in engine_names() if "blocks" in row_of(name).dtypes] == ["llamacpp"]
 
 
 def row_of(name: str) -> registry.EngineRow:

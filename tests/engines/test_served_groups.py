@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.engines.batch.continuous_batch import STEPWISE
+from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS
 from echo2.engines.batch.row_limit import RowLimit
 from echo2.engines.engine import Job, Sample, SampledTurn
 from tests.support.served import Answers, play, served
@@ -27,7 +27,7 @@ def echoes(turns: int) -> Answers:
         if sampled_turn.turn_number >= 2 * (turns - 1):
             return None
         said = [2 + len(sampled_turn.tokens) % 14, 3 + sampled_turn.turn_number]
-        return said * (STEPWISE if len(sampled_turn.tokens) % 2 else 1)
+        return said * (MOST_STEPWISE_TOKENS if len(sampled_turn.tokens) % 2 else 1)
 
     return answer
 

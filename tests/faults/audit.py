@@ -20,8 +20,8 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.verdicts.verdicts import ACCEPTED
-from echo2.ledger.ledger_entries import accrued, unvested
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
+from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from echo2.p2p.wire_types import decode
@@ -66,10 +66,13 @@ def check_ledger(database: Database) -> None:
     for lease, node, verdict, weight, entry in database.all("SELECT lease, node, verdict, weight, entry FROM verdicts"):
         place, end = by_lease[lease]
         assert (place, end.weight) == (entry, weight)
-        assert (end.code in ACCEPTED) == (verdict == "accepted")
+        assert (end.code in ACCEPTED_CODES) == (verdict == "accepted")
         earned[node] += weight
     peers = {node: peer_id(node) for node in earned}
-    paid_to = {node: ledger.balance(accrued(peer)) + ledger.balance(unvested(peer)) for node, peer in peers.items()}
+    paid_to = {
+        node: ledger.balance(accrued_account(peer)) + ledger.balance(unvested_account(peer))
+        for node, peer in peers.items()
+    }
     assert paid_to == dict(earned)
 
 

@@ -26,7 +26,7 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.model_folder import TINY_MODEL
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from tests.support.paths import ROOT
 
@@ -82,9 +82,9 @@ def make_template(
         },
         **{name: dict(section) for name, section in (more or {}).items()},
     }  # fmt: skip
-    config = setup.settings_for(TINY, flags, env={})
+    config = setup.settings_for(TINY_MODEL, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
-    setup.init(folder, TINY, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    setup.init(folder, TINY_MODEL, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
     return folder
 
 

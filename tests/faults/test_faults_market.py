@@ -141,7 +141,10 @@ def test_a_coordinator_killed_at_28_points_of_its_epochs_loses_and_doubles_nothi
         run.coordinator.start()
         before = until("epochs go on", lambda: closed(run.coordinator))
         until("epochs go on", lambda: closed(run.coordinator) > before + 1)
-        until("nodes have proofs", lambda: all(receipts.verified(one.home, None).epochs > 3 for one in run.volunteers))
+        until(
+            "nodes have proofs",
+            lambda: all(receipts.verify_receipts(one.home, None).epochs > 3 for one in run.volunteers),
+        )
         end_and_compare(run, folder)
 
 
@@ -151,7 +154,7 @@ def end_and_compare(run: Run, folder: Path) -> None:
         program.end()
     check_receipts(run)
     export(run.coordinator.folder, folder / "export", unsigned=True, market_of=market_of)
-    state = replay(folder / "export", market_of).state.encoded()
+    state = replay(folder / "export", market_of).state.as_bytes()
     second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
     assert second.stdout == state
     name = load_run(run.coordinator.home, now=0, env={}).id
@@ -160,7 +163,7 @@ def end_and_compare(run: Run, folder: Path) -> None:
     nodes = {one.peer_id: one for one in run.volunteers}
     assert {nodes[peer].name: ask // NANO for peer, ask in played.asks.items()} == ASKS
     for peer, node in nodes.items():
-        checked = receipts.verified(node.home, None)
+        checked = receipts.verify_receipts(node.home, None)
         assert checked.faults == []
         assert checked.epochs > 0
         print(f"{node.name}: {played.places[peer]['active']} epochs active, {checked.epochs} of them checked by it, "

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.attacks.attack_client import AttackRefused, Client
 from benchmarks.attacks.forgeries import FORGERIES, Forgery
-from echo2.coordinator.verdicts.verdicts import ACCEPTED
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until
@@ -128,7 +128,7 @@ async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_i
     tell, right = FORGERIES[lie]
     async with liar_at(run.coordinator) as liar:
         assert await _told(tell, liar) in right
-        assert await liar.verdict(liar.work(await liar.lease())) in ACCEPTED
+        assert await liar.verdict(liar.work(await liar.lease())) in ACCEPTED_CODES
     assert run.coordinator.alive
     assert all(run.coordinator.row(volunteer).refused == 0 for volunteer in run.volunteers)
 

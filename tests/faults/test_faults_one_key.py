@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.ledger.audited_work import KNOWN
+from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS
 from echo2.runtime.exit_codes import Exit
 from tests.faults.processes import PATIENCE, ROOT, Volunteer, running, until
 from tests.support.quick_disk import quick_folder
@@ -32,7 +32,7 @@ def told(node: Volunteer) -> list[str]:
 def test_one_key_works_in_one_daemon_and_the_other_one_is_told_and_ends_once_it_is_replaced(template: Path) -> None:
     with quick_folder() as folder, running(template, folder, "ann") as run:
         ann, invite = run.volunteers[0], run.coordinator.invite()
-        until("ann has standing", lambda: ann.accepted() > KNOWN)
+        until("ann has standing", lambda: ann.accepted() > KNOWN_AUDITED_GROUPS)
         code, said = command(*ann.argv, invite)
         assert (code, "already runs" in said) == (Exit.TEMPORARY, True), said
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.attacks.attack_client import Client
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run.setup import load_run
-from echo2.coordinator.verdicts.verdicts import ACCEPTED
+from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.protocol.leases import Lease
@@ -84,7 +84,7 @@ async def test_a_node_that_shows_bytes_of_the_version_before_is_refused_for_that
         stale = msgspec.structs.replace(honest, ranges=shown_of(_earlier(liar, lease), lease.id))
         assert stale.ranges != honest.ranges
         assert await liar.verdict(stale) == "other-weights"
-        assert await liar.verdict(liar.work(await liar.lease())) in ACCEPTED
+        assert await liar.verdict(liar.work(await liar.lease())) in ACCEPTED_CODES
 
 
 def test_the_books_agree_afterwards(run: Run) -> None:

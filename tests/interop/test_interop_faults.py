@@ -11,7 +11,7 @@ import trio
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.libp2p import yamux as libp2p_foreign
 from echo2.p2p.libp2p.mux import STREAMS_MAX
-from echo2.p2p.limits.bans import FORGIVEN
+from echo2.p2p.limits.bans import FORGIVEN_CHARGES
 from tests.support import stock_peers
 from tests.support.interop_peers import Ours, cut, met, on_trio
 from tests.support.peers import payload_file
@@ -227,7 +227,7 @@ async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it
 
     async with met("ours") as (one, honest), stock_peers.running() as other:
         one.peer.serve("slow", slow, limit=10)
-        for number in range(FORGIVEN + 1):
+        for number in range(FORGIVEN_CHARGES + 1):
             await other.dial(await one.peer.addresses())
             stream = await other.open(one.peer.peer_id, stock_peers.RPC)
             await stream.write(framed(b"slow") + framed(b""))
@@ -237,7 +237,7 @@ async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it
             await stock_peers.until(lambda: not other.host.get_connected_peers())
         await stock_peers.until(lambda: one.transport.connections.banned_for(other.peer_id) > 0)
         await lives(one, honest)
-    assert p2p_log.text.count("bytes received and not read") == FORGIVEN + 2  # each, and the ban
+    assert p2p_log.text.count("bytes received and not read") == FORGIVEN_CHARGES + 2  # each, and the ban
 
 
 async def flood(yamux: Yamux, stream: INetStream) -> None:

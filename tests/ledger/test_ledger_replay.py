@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.ledger_search import find, proof, shown
+from echo2.coordinator.accounts.ledger_search import find, format_entry, proof
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.coordinator.command_line.ledger_app import ledger_app
 from echo2.coordinator.ledger_files.ledger_export import export
@@ -27,7 +27,7 @@ from echo2.ledger.costs_in_force import CostsSet, seal_costs
 from echo2.ledger.export_files import STATE, SUMS, sums
 from echo2.ledger.export_replay import lines, replay
 from echo2.ledger.ledger_audit import LedgerWalk
-from echo2.ledger.ledger_entries import ORIGIN, Entry, Tampered, canonical, chained, sha256
+from echo2.ledger.ledger_entries import ORIGIN, Entry, Tampered, canonical, chain_hash, sha256
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.identity import generate_key, peer_id
 from echo2.p2p.swarm import merkle
@@ -90,7 +90,7 @@ class History(World):
     def refused_by_the_pass(self, node: bytes) -> bytes:
         lease = self.lease(node)
         self.submit(group(lease), node)
-        (waiting,) = self.service.undecided(10)
+        (waiting,) = self.service.list_undecided(10)
         scores = honest_scores(waiting.submission)
         wrong = [SampleScore(logprobs=one.logprobs, margins=[9.0] * len(one.margins)) for one in scores]
         assert self.decide(waiting, wrong).verdict == "refused"
@@ -134,7 +134,7 @@ def rechained(entries: list[Entry]) -> list[Row]:
     rows, previous = list[Row](), ORIGIN
     for number, entry in enumerate(entries, start=1):
         written = canonical(number, *entry[1:6])
-        previous = chained(previous, written)
+        previous = chain_hash(previous, written)
         rows.append((written, previous))
     return rows
 
@@ -142,7 +142,7 @@ def rechained(entries: list[Entry]) -> list[Row]:
 def test_the_replay_has_the_coordinators_own_state_every_byte(history: History, exported: Path) -> None:
     replayed = replay(exported)
     own = of_tables(history.service.database)
-    assert replayed.state.encoded() == own.encoded() == (exported / STATE).read_bytes()
+    assert replayed.state.as_bytes() == own.as_bytes() == (exported / STATE).read_bytes()
     assert replayed.compared
     assert {one.rank for one in replayed.state.keys.values()} == {"known"}
     assert [one.node for one in replayed.state.ranking] == [row.id for row in history.rows() if row.weight]
@@ -340,8 +340,8 @@ def test_entries_are_found_by_number_lease_key_and_node(history: History) -> Non
     assert list(find(ledger, lease)) == [accepted]
     assert list(find(ledger, accepted.key)) == [accepted]
     assert accepted in list(find(ledger, peer_id(ALICE)))
-    assert {json.loads(shown(one))["facts"]["node"] for one in find(ledger, peer_id(BOB))} >= {peer_id(BOB)}
-    assert json.loads(shown(accepted))["facts"]["lease"] == lease
+    assert {json.loads(format_entry(one))["facts"]["node"] for one in find(ledger, peer_id(BOB))} >= {peer_id(BOB)}
+    assert json.loads(format_entry(accepted))["facts"]["lease"] == lease
     for nothing in ("99999", "ab" * 16, "lease:", "1" * 40, "", "9" * 5000):
         assert list(find(ledger, nothing)) == []
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.ledger.ledger_entries import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chained
+from echo2.ledger.ledger_entries import ORIGIN, Entry, LedgerFault, Posting, Tampered, canonical, chain_hash
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.ledger.payout_facts import (
     CONFIRMED,
     KINDS,
-    MINOR,
+    PAYOUT_RESTORED_KIND,
     PLANNED,
     QUESTIONED,
-    RESTORED,
     RETURNED,
     SENT,
+    UNITS_PER_HUNDREDTH,
     Fact,
     PayoutEnded,
     PayoutPlanned,
@@ -26,7 +26,7 @@ from echo2.ledger.payout_facts import (
     Payouts,
     PayoutSent,
     commitment,
-    paid,
+    paid_account,
     payable,
     payment_id,
 )
@@ -36,18 +36,25 @@ from tests.support import paths
 RUN, NODE = b"r" * 32, peer_id(bytes([1]) * 32)
 ID = payment_id(RUN, 1, NODE)
 PLAN = PayoutPlanned(
-    plan=1, rail="https", currency="USD", payments=1, total=500 * MINOR, file=b"f" * 32, head=7, head_hash=b"h" * 32
+    plan=1,
+    rail="https",
+    currency="USD",
+    payments=1,
+    total=500 * UNITS_PER_HUNDREDTH,
+    file=b"f" * 32,
+    head=7,
+    head_hash=b"h" * 32,
 )
 SEND = PayoutSent(
     payment=ID, plan=1, node=NODE, rail="https", provider=b"p" * 16, account=commitment("alice", b"s" * 32),
-    amount=500 * MINOR,
+    amount=500 * UNITS_PER_HUNDREDTH,
 )  # fmt: skip
 LOST = PayoutRestored(
-    payment=ID, plan=1, node=NODE, rail="https", provider=b"p" * 16, account=SEND.account, amount=500 * MINOR,
-    file=b"f" * 32,
+    payment=ID, plan=1, node=NODE, rail="https", provider=b"p" * 16, account=SEND.account,
+    amount=500 * UNITS_PER_HUNDREDTH, file=b"f" * 32,
 )  # fmt: skip
-GONE = (Posting(payable(NODE), -500 * MINOR), Posting(paid("https"), 500 * MINOR))
-BACK = (Posting(paid("https"), -500 * MINOR), Posting(payable(NODE), 500 * MINOR))
+GONE = (Posting(payable(NODE), -500 * UNITS_PER_HUNDREDTH), Posting(paid_account("https"), 500 * UNITS_PER_HUNDREDTH))
+BACK = (Posting(paid_account("https"), -500 * UNITS_PER_HUNDREDTH), Posting(payable(NODE), 500 * UNITS_PER_HUNDREDTH))
 Step = tuple[str, Fact | PayoutPlanned]
 
 
@@ -68,7 +75,7 @@ def entries(steps: list[Step]) -> list[Entry]:
     for seq, (kind, fact) in enumerate(steps, start=1):
         facts = msgspec.msgpack.encode(fact)
         key, postings = payouts.take(Entry(seq, seq * 1000, kind, "", (), facts, b""))
-        before = chained(before, canonical(seq, seq * 1000, kind, key, postings, facts))
+        before = chain_hash(before, canonical(seq, seq * 1000, kind, key, postings, facts))
         made.append(Entry(seq, seq * 1000, kind, key, postings, facts, before))
     return made
 
@@ -110,18 +117,22 @@ def test_what_may_follow_and_what_it_moves(steps: list[Step], postings: list[tup
 
 OTHER = msgspec.structs.replace
 NEXT = OTHER(PLAN, plan=2, payments=2)
-LATER = OTHER(SEND, payment=b"l" * 16, plan=2, amount=MINOR)
+LATER = OTHER(SEND, payment=b"l" * 16, plan=2, amount=UNITS_PER_HUNDREDTH)
 BACK_AGAIN: dict[str, tuple[list[Step], list[tuple[Posting, ...]]]] = {
-    "of a plan that the ledger lacks, and it arrived": ([(RESTORED, LOST), (CONFIRMED, ended(1))], [GONE, ()]),
+    "of a plan that the ledger lacks, and it arrived": (
+        [(PAYOUT_RESTORED_KIND, LOST), (CONFIRMED, ended(1))], [GONE, ()],
+    ),
     "of one that it has, and it came back": (
-        [(PLANNED, PLAN), (RESTORED, LOST), (RETURNED, ended(1))], [(), GONE, BACK],
+        [(PLANNED, PLAN), (PAYOUT_RESTORED_KIND, LOST), (RETURNED, ended(1))], [(), GONE, BACK],
     ),
     "of an earlier plan than the one that is sent": (
-        [(PLANNED, NEXT), (SENT, LATER), (RESTORED, LOST), (SENT, OTHER(LATER, payment=b"m" * 16))],
-        [(), (Posting(payable(NODE), -MINOR), Posting(paid("https"), MINOR)), GONE,
-         (Posting(payable(NODE), -MINOR), Posting(paid("https"), MINOR))],
+        [(PLANNED, NEXT), (SENT, LATER), (PAYOUT_RESTORED_KIND, LOST), (SENT, OTHER(LATER, payment=b"m" * 16))],
+        [(), (Posting(payable(NODE), -UNITS_PER_HUNDREDTH), Posting(paid_account("https"), UNITS_PER_HUNDREDTH)), GONE,
+         (Posting(payable(NODE), -UNITS_PER_HUNDREDTH), Posting(paid_account("https"), UNITS_PER_HUNDREDTH))],
     ),
-    "and a later plan is made": ([(RESTORED, OTHER(LOST, plan=6)), (PLANNED, OTHER(PLAN, plan=7))], [GONE, ()]),
+    "and a later plan is made": (
+        [(PAYOUT_RESTORED_KIND, OTHER(LOST, plan=6)), (PLANNED, OTHER(PLAN, plan=7))], [GONE, ()],
+    ),
 }  # fmt: skip
 
 
@@ -142,12 +153,12 @@ CANNOT: dict[str, list[Step]] = {
     "a plan of points": [(PLANNED, OTHER(PLAN, rail="points"))],
     "a payment sent twice": [*STEPS, (SENT, SEND)],
     "a payment of an earlier plan": [(PLANNED, PLAN), (PLANNED, OTHER(PLAN, plan=2)), (SENT, SEND)],
-    "more than planned": [(PLANNED, OTHER(PLAN, total=499 * MINOR)), (SENT, SEND)],
-    "more payments than planned": [*STEPS, (SENT, OTHER(SEND, payment=bytes(16), amount=MINOR))],
+    "more than planned": [(PLANNED, OTHER(PLAN, total=499 * UNITS_PER_HUNDREDTH)), (SENT, SEND)],
+    "more payments than planned": [*STEPS, (SENT, OTHER(SEND, payment=bytes(16), amount=UNITS_PER_HUNDREDTH))],
     "another rail": [(PLANNED, PLAN), (SENT, OTHER(SEND, rail="csv"))],
-    "a part of a hundredth": [(PLANNED, PLAN), (SENT, OTHER(SEND, amount=MINOR + 1))],
+    "a part of a hundredth": [(PLANNED, PLAN), (SENT, OTHER(SEND, amount=UNITS_PER_HUNDREDTH + 1))],
     "nothing": [(PLANNED, PLAN), (SENT, OTHER(SEND, amount=0))],
-    "a negative amount": [(PLANNED, PLAN), (SENT, OTHER(SEND, amount=-MINOR))],
+    "a negative amount": [(PLANNED, PLAN), (SENT, OTHER(SEND, amount=-UNITS_PER_HUNDREDTH))],
     "a short key": [(PLANNED, PLAN), (SENT, OTHER(SEND, payment=b"x"))],
     "an end before the sending": [(PLANNED, PLAN), (CONFIRMED, ended(1))],
     "a number too high": [*STEPS, (CONFIRMED, ended(2))],
@@ -159,15 +170,23 @@ CANNOT: dict[str, list[Step]] = {
     "by somebody else": [*STEPS, (CONFIRMED, ended(1, "node"))],
     "two questions": [*STEPS, (QUESTIONED, asked(1)), (QUESTIONED, asked(2))],
     "a question of nothing": [*STEPS, (QUESTIONED, asked(1, ""))],
-    "a payment put back that the ledger has": [*STEPS, (RESTORED, LOST)],
-    "a payment put back twice": [(RESTORED, LOST), (RESTORED, LOST)],
-    "a payment sent that was put back": [(PLANNED, PLAN), (RESTORED, LOST), (SENT, SEND)],
-    "more of a plan of which one was put back": [(PLANNED, NEXT), (RESTORED, OTHER(LOST, plan=2)), (SENT, LATER)],
-    "more of a plan behind which one was put back": [(PLANNED, NEXT), (RESTORED, OTHER(LOST, plan=3)), (SENT, LATER)],
-    "a plan of a number that was put back": [(RESTORED, OTHER(LOST, plan=2)), (PLANNED, NEXT)],
-    "put back of no plan": [(RESTORED, OTHER(LOST, plan=0))],
-    "put back of no file": [(RESTORED, OTHER(LOST, file=b""))],
-    "put back over no rail": [(RESTORED, OTHER(LOST, rail="points"))],
+    "a payment put back that the ledger has": [*STEPS, (PAYOUT_RESTORED_KIND, LOST)],
+    "a payment put back twice": [(PAYOUT_RESTORED_KIND, LOST), (PAYOUT_RESTORED_KIND, LOST)],
+    "a payment sent that was put back": [(PLANNED, PLAN), (PAYOUT_RESTORED_KIND, LOST), (SENT, SEND)],
+    "more of a plan of which one was put back": [
+        (PLANNED, NEXT),
+        (PAYOUT_RESTORED_KIND, OTHER(LOST, plan=2)),
+        (SENT, LATER),
+    ],
+    "more of a plan behind which one was put back": [
+        (PLANNED, NEXT),
+        (PAYOUT_RESTORED_KIND, OTHER(LOST, plan=3)),
+        (SENT, LATER),
+    ],
+    "a plan of a number that was put back": [(PAYOUT_RESTORED_KIND, OTHER(LOST, plan=2)), (PLANNED, NEXT)],
+    "put back of no plan": [(PAYOUT_RESTORED_KIND, OTHER(LOST, plan=0))],
+    "put back of no file": [(PAYOUT_RESTORED_KIND, OTHER(LOST, file=b""))],
+    "put back over no rail": [(PAYOUT_RESTORED_KIND, OTHER(LOST, rail="points"))],
 }
 
 
@@ -191,11 +210,11 @@ def test_a_replay_finds_a_payment_that_moves_another_amount() -> None:
     replay = replay_of()
     replay.take(first)
     with pytest.raises(Tampered, match="another amount"):
-        replay.take(second._replace(postings=(Posting(payable(NODE), -1), Posting(paid("https"), 1))))
+        replay.take(second._replace(postings=(Posting(payable(NODE), -1), Posting(paid_account("https"), 1))))
 
 
 def test_a_plan_of_more_than_is_payable_is_none() -> None:
-    facts = msgspec.msgpack.encode(msgspec.structs.replace(PLAN, total=PLAN.total + MINOR))
+    facts = msgspec.msgpack.encode(msgspec.structs.replace(PLAN, total=PLAN.total + UNITS_PER_HUNDREDTH))
     with pytest.raises(Tampered, match="a plan of 5010000000, where 5000000000 is payable"):
         replay_of().take(Entry(1, 0, PLANNED, "payouts:1", (), facts, b""))
 
@@ -208,7 +227,7 @@ def test_the_account_is_hidden_and_bound() -> None:
 def test_the_golden_entries_of_payments(repository: Path) -> None:
     """A change here is a change of the ledger's format."""
     steps = [*STEPS, (CONFIRMED, ended(1)), (RETURNED, ended(2)), (QUESTIONED, asked(3, "contradiction"))]
-    steps.append((RESTORED, OTHER(LOST, payment=payment_id(RUN, 2, NODE), plan=2)))
+    steps.append((PAYOUT_RESTORED_KIND, OTHER(LOST, payment=payment_id(RUN, 2, NODE), plan=2)))
     made = entries(steps)
     assert {entry.kind for entry in made} == set(KINDS)
     told = [{"canonical": canonical(*entry[:6]).hex(), "hash": entry.hash.hex()} for entry in made]

@@ -28,8 +28,8 @@ def small_run(tmp_path: Path) -> SmallRun:
 @pytest.fixture
 def slow_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a coordinator look after its state every five seconds: most of what a simulated hour costs."""
-    monkeypatch.setattr(daemon, "TICK", 5.0)
-    monkeypatch.setattr(broadcast_planner, "LOOK", 2.0)
+    monkeypatch.setattr(daemon, "EXPIRY_POLL_SECONDS", 5.0)
+    monkeypatch.setattr(broadcast_planner, "NODE_POLL_SECONDS", 2.0)
 
 
 @pytest.fixture

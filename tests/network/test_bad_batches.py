@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.metrics import run_metrics
-from echo2.coordinator.verdicts.token_storage import WINDOW
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Receipt
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from echo2.tasks.task import Score
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -139,8 +139,8 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
                 " AND lease NOT IN (SELECT lease FROM set_aside)",
                 (at - group_service.terms.staleness,),
             )
-            assert total == drawn + len(bad) + group_service.buffered() + too_old
-            dropped = group_service.forget([], at, 1, now + WINDOW + 3_600_000)
+            assert total == drawn + len(bad) + group_service.count_buffered() + too_old
+            dropped = group_service.forget([], at, 1, now + CHALLENGE_WINDOW_MS + 3_600_000)
             gone = {row[0] for row in group_service.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}
             assert dropped > 0
             assert set(bad) <= gone, "nothing can ask for their tokens any more"
@@ -339,7 +339,7 @@ def test_rewards_that_are_not_finite_are_paid_and_too_many_of_them_pause_the_run
     def score(self: Any) -> Score:
         return Score(math.nan, False) if bad else Score(float(len(self._tokens) % 3), False)
 
-    episode = type(REVERSE.episode("train", 0, _Letters()))
+    episode = type(REVERSE_TASK.episode("train", 0, _Letters()))
     monkeypatch.setattr(episode, "reply", lambda self, sampled: setattr(self, "_tokens", sampled))
     monkeypatch.setattr(episode, "score", score)
 
@@ -442,7 +442,7 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
         monkeypatch.setattr(swarm.scorer, "generate_all", dies)
         async with lasting(swarm) as coordinator:
             await until(lambda: coordinator.learning.training.finished.is_set(), 600)
-            await until(lambda: coordinator.learning.scoring.settled(), 600)
+            await until(lambda: coordinator.learning.scoring.is_settled(), 600)
             assert not picture(coordinator)["refused"]
             assert not picture(coordinator)["evaluations"]
 

@@ -47,7 +47,7 @@ class Witness:
 
     def _watch(self, node: Node) -> None:
         acknowledger = node.daemon.acknowledger
-        fetched, applied, last = acknowledger.fetched, acknowledger.applied, 0.0
+        fetched, applied, last = acknowledger.on_payload, acknowledger.on_version_load, 0.0
 
         def watched(payload_hash: bytes, told: FetchReport) -> None:
             nonlocal last
@@ -59,7 +59,7 @@ class Witness:
             self.applied[node.peer_id, version] = anyio.current_time()
             applied(era, version, payloads)
 
-        acknowledger.fetched, acknowledger.applied = watched, holding  # type: ignore[method-assign]
+        acknowledger.on_payload, acknowledger.on_version_load = watched, holding  # type: ignore[method-assign]
 
 
 def view(swarm: Swarm) -> BroadcastView:

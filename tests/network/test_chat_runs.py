@@ -13,7 +13,7 @@ from echo2.coordinator.settings.training_config import RunSection
 from echo2.coordinator.web import page, prometheus
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Rollout, Submission
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.tasks.chat import ChatTokenizer
 from echo2.tasks.tokenizer import load
 from tests.support.bigram import random_table, write_table
@@ -38,7 +38,7 @@ class ChatRun:
         write_table(self.model / "model.safetensors", table)
 
     def text(self, **section: Any) -> ChatTokenizer:
-        settings = chat_settings.settings_of(self.model, RunSection(template="chat", **section), SERVED)
+        settings = chat_settings.settings_of(self.model, RunSection(template="chat", **section), SERVED_KIND)
         assert settings is not None
         facts = model_folder.facts(self.model)
         return ChatTokenizer(load(self.model / "tokenizer.json", facts.eos, *facts.other_ends), settings)
@@ -58,7 +58,7 @@ def rollouts(coordinator: Coordinator) -> list[Rollout]:
 async def test_a_family_talks_behind_its_template_and_each_of_its_ends_ends_a_turn(name: str, tmp_path: Path) -> None:
     run = ChatRun(tmp_path, name, likelier=2.0)
     text = run.text()
-    swarm = run.swarm(ServedTask(text, Talks(2)), kind=SERVED, limit=60, steps=6)
+    swarm = run.swarm(ServedTask(text, Talks(2)), kind=SERVED_KIND, limit=60, steps=6)
     assert swarm.run.runspec.ends == tuple(run.ends)
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice"), swarm.node("bob")):

@@ -50,7 +50,7 @@ def test_no_verdict_is_given_before_the_check_after_an_unclean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the file is checked, leases are given and groups are received."""
-    monkeypatch.setattr("echo2.coordinator.database.database.LARGE", 0)
+    monkeypatch.setattr("echo2.coordinator.database.database.LARGE_DATABASE_BYTES", 0)
     swarm = make_swarm(tmp_path)
     run_fake(lambda: stopped(swarm))
     with closing(sqlite3.connect(tmp_path / "run" / "run.sqlite")) as left, left:

@@ -246,7 +246,7 @@ def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
             await anyio.sleep(120)
             assert tidied >= 3
             with anyio.fail_after(30):
-                await coordinator.feeding._settled("a newcomer", False)
+                await coordinator.feeding._await_plan("a newcomer", False)
 
     run_fake(main)
 

@@ -11,13 +11,13 @@ import pytest
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.played_group import MOST_GIVEN
 from echo2.coordinator.environments.task_host import TurnAnswer
-from echo2.coordinator.submissions.step_loop import LOOK, StepLoop
+from echo2.coordinator.submissions.step_loop import ENDED_LEASE_POLL_SECONDS, StepLoop
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import Lease, Submission
 from echo2.protocol.requests import Refusal
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.task_kinds import OPENED
+from echo2.protocol.task_kinds import OPENED_KIND
 from echo2.tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
@@ -25,7 +25,7 @@ from tests.support.group_world import EOS, SPEC, TEXT, World, name
 from tests.support.hosted_task import Dealt, DealtEpisode, ServedTask
 from tests.support.swarm import Swarm, finished, make_swarm, whole, working
 
-TASK = TaskReference(name="guess", version=1, kind=OPENED)
+TASK = TaskReference(name="guess", version=1, kind=OPENED_KIND)
 KEYS = 40
 
 
@@ -46,7 +46,7 @@ def turns(database: Database) -> list[list[list[int]]]:
 @on_fake_clock
 @pytest.mark.slow
 async def test_an_environment_that_opens_no_episode_pauses_the_run_and_harms_no_node(tmp_path: Path) -> None:
-    host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=1)
+    host = ServedTask(TEXT, Dealt(2), kind=OPENED_KIND, failing=1)
     swarm = riddles(tmp_path, host)
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice"), swarm.node("bob")):
@@ -73,7 +73,7 @@ class Crowded(Dealt):
 @on_fake_clock
 @pytest.mark.slow
 async def test_an_opening_for_which_the_model_has_no_room_fails_its_sample_and_harms_no_node(tmp_path: Path) -> None:
-    swarm = riddles(tmp_path, ServedTask(TEXT, Crowded(2), kind=OPENED))
+    swarm = riddles(tmp_path, ServedTask(TEXT, Crowded(2), kind=OPENED_KIND))
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice")):
             await until(lambda: finished(coordinator), 900)
@@ -101,14 +101,14 @@ class OpenedBehindAny(DealtEpisode):
 @on_fake_clock
 async def test_free_keys_that_open_episodes_and_vanish_leave_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]), batch_groups=KEYS)
-    steps, host = world.group_service.steps, ServedTask(TEXT, DealtBehindAny(2), name="guess", kind=OPENED)
+    steps, host = world.group_service.steps, ServedTask(TEXT, DealtBehindAny(2), name="guess", kind=OPENED_KIND)
     loop = StepLoop(host, steps, world.group_service.episodes.of("guess"), workers=1, clock=lambda: world.now / 1000)
     running = asyncio.create_task(loop.run())
 
     async def sent(key: bytes, lease: Lease, **changes: object) -> StepResponse | Refusal:
         request = msgspec.structs.replace(StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[]), **changes)
         answer = steps.step(key, request, world.now)
-        if (event := steps.asked(lease.id, request.sample)) is not None:
+        if (event := steps.answer_event(lease.id, request.sample)) is not None:
             await event.wait()
             answer = steps.step(key, request, world.now)
         return answer
@@ -130,7 +130,7 @@ async def test_free_keys_that_open_episodes_and_vanish_leave_nothing(tmp_path: P
     world.now = max(lease.expires for _, lease in held) + 60_000
     while world.group_service.tick(world.now):
         pass
-    await asyncio.sleep(2 * LOOK)
+    await asyncio.sleep(2 * ENDED_LEASE_POLL_SECONDS)
     assert (host.open, loop._open, steps._asked, steps._spent, len(steps._queues["guess"].queue)) == (0, {}, {}, {}, 0)
     assert steps.table.open_episodes(held[0][0]) == set()
     assert rows(world.group_service.database, "steps") == 0
@@ -150,7 +150,7 @@ async def test_an_opening_that_comes_behind_the_end_of_its_lease_changes_nothing
     world.now += 86_400_000
     while world.group_service.tick(world.now):
         pass
-    steps.answered(asked, TurnAnswer([7, 8]), 1.0, world.now)
-    assert (steps.asked(lease.id, 0), steps._spent) == (None, {})
+    steps.on_answer(asked, TurnAnswer([7, 8]), 1.0, world.now)
+    assert (steps.answer_event(lease.id, 0), steps._spent) == (None, {})
     assert rows(world.group_service.database, "steps") == 0
     world.close()

@@ -132,8 +132,8 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
 
 @pytest.mark.slow
 async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
-    monkeypatch.setattr("echo2.node.links.coordinator_client.BETTER", Backoff(0.2, 300.0))
-    monkeypatch.setattr("echo2.node.links.coordinator_client.PATIENCE", 0.5)
+    monkeypatch.setattr("echo2.node.links.coordinator_client.BETTER_ROUTE_BACKOFF", Backoff(0.2, 300.0))
+    monkeypatch.setattr("echo2.node.links.coordinator_client.COORDINATOR_ANSWER_SECONDS", 0.5)
     swarm.network.patience = 0.2
     async with AsyncExitStack() as stack:
         coordinator, invite, _ = await coordinating(swarm, stack)

@@ -25,7 +25,7 @@ from echo2.ledger.ledger_facts import Remark
 from echo2.node.control.stored_fork import check_no_fork
 from echo2.node.errors import TrustFailure
 from echo2.node.rollouts import receipts
-from echo2.node.rollouts.fork_notices import WITHIN
+from echo2.node.rollouts.fork_notices import FORK_END_SECONDS
 from echo2.node.trust import proof_watch
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.ledger_witness import WitnessedHead
@@ -78,9 +78,11 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
         alice, bob = swarm.node("alice"), swarm.node("bob")
         async with swarm.coordinating(), working(alice, bob):
             await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
-            await until(lambda: alice.daemon.ledger_store.proved() and bob.daemon.ledger_store.proved(), 120)
+            await until(
+                lambda: alice.daemon.ledger_store.count_proved() and bob.daemon.ledger_store.count_proved(), 120
+            )
         for node in (alice, bob):
-            checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+            checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
             check_no_fork(node.home)
             assert checked.faults == []
             assert checked.heads >= 3
@@ -92,7 +94,7 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
             longer = msgspec.msgpack.encode([prompt, [[turns[0][0] + 1], *turns[1:]]])
             outbox.execute("UPDATE submissions SET lengths = ? WHERE lease = ?", (longer, lease))
             outbox.commit()
-        (fault,) = receipts.verified(alice.home, None).faults
+        (fault,) = receipts.verify_receipts(alice.home, None).faults
         assert fault.startswith(lease.hex())
         assert "states other lengths than those of this node's group" in fault
         export(swarm.run.folder, tmp_path / "export")
@@ -102,7 +104,9 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
 
     run_fake(main)
     second = subprocess.run([sys.executable, REPLAYER, tmp_path / "export"], capture_output=True, check=True)
-    assert second.stdout == replay(tmp_path / "export").state.encoded(), "two replayers, one of them not of the product"
+    assert second.stdout == replay(tmp_path / "export").state.as_bytes(), (
+        "two replayers, one of them not of the product"
+    )
 
 
 @pytest.mark.usefixtures("slow_ticks")
@@ -119,15 +123,17 @@ def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_pa
         async with swarm.coordinating():
             async with working(node):
                 await until(lambda: heads_of(node) >= 1, 900)
-                before, proved = heads_of(node), node.daemon.ledger_store.proved()
+                before, proved = heads_of(node), node.daemon.ledger_store.count_proved()
             async with working(other):
                 await until(lambda: heads_of(other) >= before + 2, 900)
         socket_path(run).unlink(missing_ok=True)
         keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=milliseconds())
         again = life()
         async with swarm.coordinating(), working(again):
-            await until(lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.proved() > proved, 900)
-        assert receipts.verified(as_on_disk(again, swarm.invite()), None).faults == []
+            await until(
+                lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.count_proved() > proved, 900
+            )
+        assert receipts.verify_receipts(as_on_disk(again, swarm.invite()), None).faults == []
         export(swarm.run.folder, tmp_path / "export")
         assert audit(tmp_path / "export").heads > before + 3
 
@@ -141,7 +147,7 @@ def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: P
         node = swarm.node("alice")
         async with swarm.coordinating():
             await node.daemon.run()
-        checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+        checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
         assert checked.faults == []
         assert checked.proved == checked.good > 0
 
@@ -153,7 +159,7 @@ class TwoFaced:
 
     def __init__(self, run: Run, coordinator: Coordinator, folder: Path, deceived: str) -> None:
         real = coordinator.ledger_heads
-        self._real, self._deceived, self._shown = real, deceived, coordinator.foreign_heads.shown
+        self._real, self._deceived, self._shown = real, deceived, coordinator.foreign_heads.on_evidence
         self._database = Database.open(folder / "other.sqlite")
         sealer, self._ledger = Sealer(run), Ledger(self._database)
         self._other = LedgerHeads(self._database, self._ledger, run.id, sealer, sealer.note, every=1)
@@ -161,7 +167,7 @@ class TwoFaced:
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         self._shown(peer, request.fork)
         if peer != self._deceived:
-            return LedgerResponse(heads=self._real.grown(request.after))
+            return LedgerResponse(heads=self._real.heads_after(request.after))
         newest = self._real.newest()
         if newest is not None and self._ledger.tip().entries < newest.head.size:
             for number in range(self._ledger.tip().entries, newest.head.size):
@@ -169,7 +175,7 @@ class TwoFaced:
                     1, "node.noted", f"other:{number}", Remark(node=self._deceived, why="another history")
                 )
             self._other.sign(newest.head.issued)
-        return LedgerResponse(heads=self._other.grown(request.after))
+        return LedgerResponse(heads=self._other.heads_after(request.after))
 
 
 class Copying:
@@ -180,7 +186,7 @@ class Copying:
         self._key = generate_key()
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        heads = self._real.grown(request.after)
+        heads = self._real.heads_after(request.after)
         if peer == self._deceived:
             heads = [msgspec.structs.replace(one, sealed=self._copy(one.sealed)) for one in heads]
         return LedgerResponse(heads=heads, proofs=self._real.proofs(request.entries, request.size))
@@ -200,7 +206,7 @@ class Withholding:
         self.proves = False
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        heads = self._real.grown(request.after)
+        heads = self._real.heads_after(request.after)
         if peer in self.deceived:
             heads = [msgspec.structs.replace(one, consistency=[bytes(32)]) for one in heads]
         proofs = self._real.proofs(request.entries, request.size) if self.proves else []
@@ -225,7 +231,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[Handlers]:
 def test_a_head_whose_proof_does_not_hold_is_taken_from_another_peer_and_missing_proofs_stop_leases_in_the_end(
     tmp_path: Path, tables: list[Handlers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_watch, "STOP", 300_000)
+    monkeypatch.setattr(proof_watch, "STOP_MS", 300_000)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 20})
@@ -272,7 +278,7 @@ def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Pat
             later = msgspec.structs.replace(newest.head, number=9, size=newest.head.size + 99, root=bytes(32))
             sealed = Sealer(swarm.run)("ledgerhead", encode(later))
             node.daemon.ledger_store.put(WitnessedHead(later, sealed), 0)
-            node.daemon.connectivity.coordinator_client.lost("a test")
+            node.daemon.connectivity.coordinator_client.drop_connection("a test")
             await until(lambda: evidence(coordinator.group_service.database), 60)
             assert "LedgerHead 9 over" in evidence(coordinator.group_service.database)
             assert "an older copy; restore a later one" in coordinator.view_builder.build().ledger.foreign
@@ -350,9 +356,9 @@ def test_the_one_node_that_saw_another_history_is_told_of_to_the_coordinator_and
                     tasks.start_soon(ended_by_fork, node, ended)
                 await until(lambda: any(node.daemon.run_state.withheld for node in nodes), 3600)
                 since = wall()
-                await until(lambda: coordinator.view_builder.build().ledger.foreign, WITHIN)
-                await until(lambda: len(ended) == len(nodes), 3 * WITHIN)
-                assert wall() - since < 2 * WITHIN
+                await until(lambda: coordinator.view_builder.build().ledger.foreign, FORK_END_SECONDS)
+                await until(lambda: len(ended) == len(nodes), 3 * FORK_END_SECONDS)
+                assert wall() - since < 2 * FORK_END_SECONDS
             assert all(fork_of(node.home) for node in nodes)
             said = coordinator.view_builder.build().ledger.foreign
             assert "two histories are signed" in said
@@ -403,7 +409,7 @@ def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_o
                 await until(
                     lambda: (
                         all(heads_of(node) > old for node, old in zip(again, reached, strict=True))
-                        and all(node.daemon.rollouts.done and node.daemon.ledger_store.proved() for node in again)
+                        and all(node.daemon.rollouts.done and node.daemon.ledger_store.count_proved() for node in again)
                     ),
                     3600,
                 )
@@ -412,11 +418,11 @@ def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_o
                     assert "signed two histories" in told
                     newest = node.daemon.ledger_store.newest()
                     assert newest is not None
-                    own = coordinator.ledger_heads.grown(newest.head.number - 1)
+                    own = coordinator.ledger_heads.heads_after(newest.head.number - 1)
                     assert newest.sealed == own[0].sealed, "the node follows another history"
             assert evidence(coordinator.group_service.database) == ""
         assert [fork_of(node.home) for node in again] == [None, None]
         check_no_fork(as_on_disk(again[1], swarm.invite()))
-        assert receipts.verified(again[1].home, None).faults == []
+        assert receipts.verify_receipts(again[1].home, None).faults == []
 
     run_fake(main)

@@ -161,7 +161,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commit 439044d takes a blocked event loop for a suspended machine."""
-    monkeypatch.setattr("echo2.coordinator.leases.absence.STOPPED", 1_500)
+    monkeypatch.setattr("echo2.coordinator.leases.absence.ABSENCE_MS", 1_500)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

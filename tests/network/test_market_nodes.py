@@ -97,7 +97,7 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             assert "tries again every hour" in early
         for node in (alice, bob):
             home = as_on_disk(node, swarm.invite())
-            checked = receipts.verified(home, None)
+            checked = receipts.verify_receipts(home, None)
             assert checked.faults == []
             assert checked.epochs >= 2
             known = read(NodeConfig(home=home))
@@ -114,4 +114,4 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
     assert replayed.compared
     assert replayed.state.market is not None
     second = subprocess.run([sys.executable, REPLAYER, tmp_path / "export"], capture_output=True, check=True)
-    assert second.stdout == replayed.state.encoded(), "two replayers, one of them not of the product"
+    assert second.stdout == replayed.state.as_bytes(), "two replayers, one of them not of the product"

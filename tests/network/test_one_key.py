@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.nodes.key_fence import LIVE
+from echo2.coordinator.nodes.key_fence import HOLDER_LIVE_MS
 from echo2.p2p.identity import generate_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -34,7 +34,7 @@ def test_a_copied_home_waits_while_the_first_works_and_takes_over_when_it_is_gon
                     status = await first.daemon.commands.status({})
                     assert "asked for work from elsewhere, and was refused" in status["other_daemon"]
             async with working(copy := swarm.node("copy", key=key, at="elsewhere")):
-                await until(lambda: copy.daemon.rollouts.done >= 2, LIVE / 1000 + 200)
+                await until(lambda: copy.daemon.rollouts.done >= 2, HOLDER_LIVE_MS / 1000 + 200)
                 assert (await copy.daemon.commands.status({}))["other_daemon"] == ""
 
     run_fake(main)

@@ -8,7 +8,15 @@ import pytest
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.publishing.foreign_heads import newest_held
-from echo2.ledger.payout_facts import MINOR, PLANNED, SENT, PayoutPlanned, PayoutSent, paid, payment_id
+from echo2.ledger.payout_facts import (
+    PLANNED,
+    SENT,
+    UNITS_PER_HUNDREDTH,
+    PayoutPlanned,
+    PayoutSent,
+    paid_account,
+    payment_id,
+)
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -28,19 +36,19 @@ def test_a_node_that_tells_its_head_makes_it_count_as_published_and_payments_bec
             with Database.read(swarm.run.folder.database) as database:
                 await until(lambda: newest_held(database) >= 1, 900)
             plan = PayoutPlanned(
-                plan=1, rail="csv", currency="USD", payments=1, total=100 * MINOR, file=bytes(32), head=1,
+                plan=1, rail="csv", currency="USD", payments=1, total=100 * UNITS_PER_HUNDREDTH, file=bytes(32), head=1,
                 head_hash=bytes(32),
             )  # fmt: skip
             send = PayoutSent(
                 payment=payment_id(swarm.run.id, 1, peer), plan=1, node=peer, rail="csv", provider=bytes(16),
-                account=bytes(32), amount=100 * MINOR,
+                account=bytes(32), amount=100 * UNITS_PER_HUNDREDTH,
             )  # fmt: skip
             with pytest.raises(LocalFault, match="newest plan"):
                 await coordinator.pay(SENT, msgspec.msgpack.encode(send).hex())
             await coordinator.pay(PLANNED, msgspec.msgpack.encode(plan).hex())
             await coordinator.pay(SENT, msgspec.msgpack.encode(send).hex())
             with Database.read(swarm.run.folder.database) as database:
-                assert Ledger(database).balance(paid("csv")) == 100 * MINOR
+                assert Ledger(database).balance(paid_account("csv")) == 100 * UNITS_PER_HUNDREDTH
 
     run_fake(main)
 

@@ -49,7 +49,7 @@ async def lost(swarm: Swarm, copy: Path, *nodes: Node) -> None:
 def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_receipt_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_heads, "QUIET", 120_000)
+    monkeypatch.setattr(foreign_heads, "RESTORED_QUIET_MS", 120_000)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
@@ -67,7 +67,7 @@ def test_after_a_restore_without_a_later_head_the_run_goes_on_and_every_lost_rec
             async with swarm.coordinating() as coordinator:
                 await until(lambda: min(heads_of(alice), heads_of(bob)) > copied.head, 900)
                 for node, leases in claims:
-                    await until(lambda: node.daemon.ledger_store.lost() == leases, 900)  # noqa: B023
+                    await until(lambda: node.daemon.ledger_store.lost_leases() == leases, 900)  # noqa: B023
                     assert node.daemon.ledger_store.fork() is None
                     shown = (await node.daemon.commands.why({}))["lost_receipts"]
                     assert shown == [lease.hex() for lease in leases][:16]
@@ -113,7 +113,7 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
             log_commands.install(swarm.run.folder.path, request.with_name("request.signed"))
             await until(lambda: min(newest_log(alice), newest_log(bob)) == 1, 300)
             for node, leases in claims:
-                assert node.daemon.outbox.lost() == leases
+                assert node.daemon.outbox.lost_leases() == leases
                 assert node.daemon.ledger_store.fork() is None
                 shown = (await node.daemon.commands.why({}))["lost_receipts"]
                 assert shown == [lease.hex() for lease in leases][:16]
@@ -122,11 +122,11 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
             await until(lambda: accepted(alice) > before and accepted(bob) > more, 900)
             await until(lambda: min(heads_of(alice), heads_of(bob)) > copied.head + 1, 900)
             assert evidence(coordinator.group_service.database) == ""
-            await until(lambda: not alice.daemon.outbox.unproved(copied.entries, 1), 300)
+            await until(lambda: not alice.daemon.outbox.unproved_receipts(copied.entries, 1), 300)
         assert not any(node.daemon.run_state.finishing for node in (alice, bob))
         assert reached > copied.head
     for node, leases in claims:
-        checked = receipts.verified(as_on_disk(node, swarm.invite()), None)
+        checked = receipts.verify_receipts(as_on_disk(node, swarm.invite()), None)
         assert checked.faults == []
         assert checked.claims == len(leases)
         assert checked.evident > 0

@@ -11,7 +11,7 @@ from echo2.coordinator.environments.played_group import MOST_GIVEN
 from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease, Rollout, Submission
-from echo2.protocol.task_kinds import OPENED
+from echo2.protocol.task_kinds import OPENED_KIND
 from echo2.tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
@@ -61,7 +61,7 @@ def groups(coordinator: Coordinator) -> list[tuple[Lease, list[Rollout]]]:
 @on_fake_clock
 @pytest.mark.slow
 async def test_the_prompts_of_a_groups_samples_may_differ(tmp_path: Path) -> None:
-    swarm = riddles(tmp_path, ServedTask(TEXT, Dealt(2), kind=OPENED), steps=12)
+    swarm = riddles(tmp_path, ServedTask(TEXT, Dealt(2), kind=OPENED_KIND), steps=12)
     async with swarm.coordinating() as coordinator:
         async with working(*(swarm.node(name) for name in ("alice", "bob"))):
             await until(lambda: finished(coordinator), 900)
@@ -77,7 +77,7 @@ async def test_the_prompts_of_a_groups_samples_may_differ(tmp_path: Path) -> Non
 @on_fake_clock
 @pytest.mark.slow
 async def test_an_opened_episode_goes_on_after_its_coordinator_or_its_node_has_ended(tmp_path: Path) -> None:
-    host = ServedTask(TEXT, Dealt(2), kind=OPENED)
+    host = ServedTask(TEXT, Dealt(2), kind=OPENED_KIND)
     host.stops_at = 1
     swarm = riddles(tmp_path, host, steps=4)
     node = swarm.node("alice")
@@ -95,7 +95,7 @@ async def test_an_opened_episode_goes_on_after_its_coordinator_or_its_node_has_e
 @on_fake_clock
 @pytest.mark.slow
 async def test_a_rollout_that_the_environment_fails_to_open_is_paid_and_never_learned_from(tmp_path: Path) -> None:
-    host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=50)
+    host = ServedTask(TEXT, Dealt(2), kind=OPENED_KIND, failing=50)
     swarm = riddles(tmp_path, host, steps=30)
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice")):

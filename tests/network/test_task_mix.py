@@ -9,7 +9,7 @@ from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import TEXT
@@ -27,7 +27,7 @@ def tasks_of_leases(coordinator: Coordinator) -> list[str]:
 @pytest.mark.slow
 async def test_nodes_carry_a_mix_of_pure_and_single_tasks_to_its_last_step(tmp_path: Path) -> None:
     riddle = HostedTask(TEXT)
-    hosts = [LocalTask(REVERSE, TEXT), riddle]
+    hosts = [LocalTask(REVERSE_TASK, TEXT), riddle]
     swarm = make_swarm(tmp_path, host=hosts, task="3 reverse + riddle", steps=16)
     spec = swarm.run.runspec
     assert [(task.name, task.kind, task.weight) for task in spec.tasks] == [

@@ -40,7 +40,7 @@ async def test_turns_end_at_each_of_them_and_the_answers_that_were_cut_are_count
 
 @on_fake_clock
 async def test_a_node_of_the_first_number_gets_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connectivity, "SPOKEN", (numbers.OLDEST, numbers.OLDEST))
+    monkeypatch.setattr(connectivity, "SPOKEN_NUMBERS", (numbers.OLDEST_NUMBER, numbers.OLDEST_NUMBER))
     swarm = make_swarm(tmp_path, steps=2, other_ends=OTHERS)
     async with swarm.coordinating() as coordinator:
         node = swarm.node("older")

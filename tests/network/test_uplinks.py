@@ -27,15 +27,15 @@ async def take(peer: Peer, manifest: Manifest, path: Path, stats: BroadcastStats
     told = anyio.Event()
 
     async def tell(make: Callable[[], Acknowledgement]) -> None:
-        stats.acknowledged(peer.peer_id, make(), now(), here_since=0, admitted=True)
+        stats.on_acknowledgement(peer.peer_id, make(), now(), here_since=0, admitted=True)
         told.set()
 
     acknowledger = Acknowledger(tell)
-    acknowledger.heard(1, 1)
+    acknowledger.on_message(1, 1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(acknowledger.run)
-        acknowledger.fetched(manifest.hash, await peer.fetch(manifest, path, fallback=last))
-        acknowledger.applied(1, 1, {manifest.hash})
+        acknowledger.on_payload(manifest.hash, await peer.fetch(manifest, path, fallback=last))
+        acknowledger.on_version_load(1, 1, {manifest.hash})
         await told.wait()
         tasks.cancel_scope.cancel()
 
@@ -52,7 +52,7 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
             await source.share(manifest, tmp_path / "payload")
             for node in nodes:  # a star: the nodes are not connected with each other
                 await node.dial(await source.addresses())
-            stats.announced(1, 1, now())
+            stats.on_announcement(1, 1, now())
             async with anyio.create_task_group() as tasks:
                 for node in nodes:
                     tasks.start_soon(take, node, manifest, tmp_path / node.peer_id, stats)
@@ -72,7 +72,7 @@ def test_a_swarm_measures_strong_and_weak_uplinks(tmp_path: Path) -> None:
             network.set_uplink(name, uplink)
         async with peers(network, *lines) as (source, *nodes):
             await source.share(manifest, tmp_path / "payload")
-            stats.announced(1, 1, now())
+            stats.on_announcement(1, 1, now())
             async with anyio.create_task_group() as tasks:
                 for node in nodes:
                     fetch = (node, manifest, tmp_path / node.peer_id, stats)

@@ -19,8 +19,8 @@ from echo2.coordinator.run import keys_commands
 from echo2.coordinator.web import page
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.node.rollouts.outbox import Outbox
-from echo2.node.rollouts.receipts import verified
-from echo2.node.rollouts.worker import EXPIRED
+from echo2.node.rollouts.receipts import verify_receipts
+from echo2.node.rollouts.worker import EXPIRED_REASON
 from echo2.node.trust.trusted_set import TrustedSet
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import generate_key, write_key
@@ -102,7 +102,7 @@ def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_p
                 await until(lambda n=nodes, r=renewal: all(serial(node) == 2 * r - 1 for node in n), 120)
                 await at_work(*nodes)
             for node in nodes:
-                good, _, _, faults, *_ = verified(node.home, None)
+                good, _, _, faults, *_ = verify_receipts(node.home, None)
                 assert (good >= 6, faults) == (True, [])
         nodes = [life_of(swarm, name, keys[name]) for name in names]
         newcomer = make_node(swarm.network, tmp_path / "new", invite, local=now)
@@ -132,7 +132,7 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
         async with swarm.coordinating():
             pass
         for node in nodes:
-            good, _, _, faults, *_ = verified(node.home, None)
+            good, _, _, faults, *_ = verify_receipts(node.home, None)
             assert (good >= 9, faults) == (True, [])
 
     run_fake(main)
@@ -160,7 +160,7 @@ def test_receipts_from_between_issue_and_installation_of_a_root_are_replaced(rev
             keys_commands.install(home, tmp_path / "request.signed", secret=None)
             await coordinator.renew()
             await at_work(node)
-        good, _, _, faults, *_ = verified(node.home, None)
+        good, _, _, faults, *_ = verify_receipts(node.home, None)
         assert (good >= 12, faults) == (True, [])
 
     run_fake(main)
@@ -308,7 +308,7 @@ def test_what_a_revoked_key_signed_goes_out_under_the_new_one(tmp_path: Path) ->
                 assert signer == chain[1].roles["ledger"].keys[0]
                 decode(trusted(again).open_kept(sealed, "receipt"), Receipt)
         assert kept == len(stored) > 0
-        good, _, _, faults, *_ = verified(again.home, None)
+        good, _, _, faults, *_ = verify_receipts(again.home, None)
         assert (good, faults) == (len(receipts(again)), []), "the node keeps what it stored before the revocation"
 
     run_fake(main)
@@ -342,7 +342,7 @@ def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renew
             told = (await node.daemon.commands.why({}))["blocked"]
             done = node.daemon.rollouts.done
             await anyio.sleep(60)
-            assert (told, node.daemon.rollouts.done) == (EXPIRED, done)
+            assert (told, node.daemon.rollouts.done) == (EXPIRED_REASON, done)
             assert "ended on" in coordinator.view_builder.build().root_ends
             await changed(swarm, None, coordinator)
             await at_work(node)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from echo2.node import cli
 from echo2.node.control.command_server import CommandServer
-from echo2.node.home import locked, run_folder
+from echo2.node.home import lock_home, run_folder
 from echo2.node.links import local_discovery
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
@@ -85,7 +85,7 @@ def test_the_version_names_the_protocol() -> None:
 @pytest.mark.slow
 def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> None:
     invite = Invite(run=RUN, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"]).to_text()
-    with locked(tmp_path):
+    with lock_home(tmp_path):
         done = command("join", invite, "--home", str(tmp_path))
     assert done.returncode == Exit.TEMPORARY
     assert "already runs" in done.stderr

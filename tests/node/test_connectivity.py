@@ -16,7 +16,7 @@ from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol import hello_work
 from echo2.protocol.requests import Hello, Refusal
-from echo2.tasks.registry import known
+from echo2.tasks.registry import list_tasks
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.swarm import working
@@ -48,7 +48,7 @@ def test_a_greeting_describes_engine_tasks_and_addresses(tmp_path: Path) -> None
                 await until(lambda: node.coordinator_client.peer)
             (greeting,) = coordinator.greetings
             assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/float32/cpu", "a table")
-            assert [(task.name, task.version) for task in greeting.tasks] == list(known())
+            assert [(task.name, task.version) for task in greeting.tasks] == list(list_tasks())
             record = decode_own(greeting.record)
             assert record.peer == node.peer_id
             assert record.addresses

@@ -31,7 +31,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(engine_devices, "sights", sights)
-    monkeypatch.setattr("echo2.engines.registry.installed", lambda: ["transformers", "llamacpp"])
+    monkeypatch.setattr("echo2.engines.registry.installed_engines", lambda: ["transformers", "llamacpp"])
     monkeypatch.setattr("echo2.engines.registry.EngineRow.missing", lambda row: [])
 
 

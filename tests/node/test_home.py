@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from echo2.node.errors import BadConfig, TryLater
-from echo2.node.home import check_place, joined, locked, run_folder
+from echo2.node.home import check_place, invite_of_joined_run, lock_home, run_folder
 from echo2.p2p.discovery.invite import Invite
 
 
 def test_two_daemons_never_share_a_home(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(TryLater, match=f"process {os.getpid()}"), locked(tmp_path):
+    with lock_home(tmp_path), pytest.raises(TryLater, match=f"process {os.getpid()}"), lock_home(tmp_path):
         pass
-    with locked(tmp_path):
+    with lock_home(tmp_path):
         pass
 
 
 def test_a_home_on_a_path_that_is_no_folder_is_a_bad_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadConfig, match="choose another folder with --home"), locked(tmp_path / "file" / "home"):
+    with pytest.raises(BadConfig, match="choose another folder with --home"), lock_home(tmp_path / "file" / "home"):
         pass
 
 
@@ -41,7 +41,7 @@ def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_home_without_an_invite_names_the_command_that_joins(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="echo2-node join INVITE"):
-        joined(tmp_path)
+        invite_of_joined_run(tmp_path)
     invite = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"])
     (tmp_path / "invite").write_text(invite.to_text())
-    assert joined(tmp_path) == invite
+    assert invite_of_joined_run(tmp_path) == invite

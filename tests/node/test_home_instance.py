@@ -20,39 +20,39 @@ def started(folder: Path, number: int) -> HomeInstance:
 def test_a_restart_names_the_daemon_before_it(tmp_path: Path) -> None:
     first = started(tmp_path, 1)
     assert (first.id, first.after) == (drawn(1), [])
-    first.welcomed()
+    first.on_welcome()
     assert started(tmp_path, 2).after == [drawn(1)]
 
 
 def test_a_daemon_that_was_killed_before_its_greeting_hides_none_that_the_run_knows(tmp_path: Path) -> None:
-    started(tmp_path, 1).welcomed()
+    started(tmp_path, 1).on_welcome()
     for number in range(2, 9):
         started(tmp_path, number)
     last = started(tmp_path, 9)
     assert len(last.after) <= MOST_INSTANCES
     assert last.after[0] == drawn(1)
     assert last.after[-1] == drawn(8)
-    last.welcomed()
+    last.on_welcome()
     assert started(tmp_path, 10).after == [drawn(9)]
 
 
 def test_a_daemon_that_is_fenced_does_not_count_as_known_to_the_run(tmp_path: Path) -> None:
-    started(tmp_path, 1).welcomed()
+    started(tmp_path, 1).on_welcome()
     fenced = started(tmp_path, 2)
-    fenced.heard("works")
-    fenced.welcomed()
+    fenced.on_message("works")
+    fenced.on_welcome()
     assert started(tmp_path, 3).after == [drawn(1), drawn(2)]
 
 
 def test_the_owner_is_told_what_to_do(tmp_path: Path) -> None:
     one = started(tmp_path, 1)
     assert one.warning == ""
-    one.heard("works")
+    one.on_message("works")
     assert one.warning == REASONS["fenced"].sentence
-    one.heard("waits")
+    one.on_message("waits")
     assert "asked for work from elsewhere" in one.warning
     assert "keys rotate" in one.warning
-    one.heard("")
+    one.on_message("")
     assert one.warning == ""
 
 

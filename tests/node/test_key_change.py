@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from echo2.node import cli, key_change
 from echo2.node.errors import BadConfig
-from echo2.node.home import locked
+from echo2.node.home import lock_home
 from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
@@ -82,7 +82,7 @@ def test_a_dispute_is_of_the_present_key_and_waits_for_the_next_greeting(home: P
 
 def test_a_node_that_runs_keeps_its_key(home: Path) -> None:
     before = own(home)
-    with locked(home):
+    with lock_home(home):
         result = CliRunner().invoke(cli.app, ["keys", "rotate", "--home", str(home)])
     assert result.exit_code != 0
     assert "already runs" in result.stderr
@@ -144,7 +144,7 @@ def test_the_standing_follows_to_the_new_key_and_the_old_one_gets_no_lease(tmp_p
             assert accounts.of(public_bytes(load_key(tmp_path / "stolen/node.key")), now).code == "banned"
             await ended(again)
         assert own(home) != old
-        (heard,) = home.glob(f"runs/*/{key_change.HEARD}")
+        (heard,) = home.glob(f"runs/*/{key_change.HEARD_FILE}")
         assert heard.read_text().split()[0] == own(home)
         now = int(heard.read_text().split()[1])
         with pytest.raises(BadConfig, match=r"less than a day ago.*repeat this after .* UTC; with --give-up both stay"):

@@ -61,7 +61,7 @@ def test_the_run_joined_last_is_taken_without_a_search_when_its_fingerprint_is_a
         searches.append(accepted)
         return other
 
-    monkeypatch.setattr("echo2.node.links.local_discovery.confirmed", confirmed)
+    monkeypatch.setattr("echo2.node.links.local_discovery.confirm_invite", confirmed)
     invite_of(NodeConfig(home=tmp_path, invite=INVITE.to_text()))
     same = NodeConfig(home=tmp_path, accept_fingerprint=INVITE.fingerprint.lower())
     assert (invite_of(same), searches) == (INVITE, [])

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed, P2PError, Unreachable
-from echo2.p2p.guard import guarded, one_error
+from echo2.p2p.guard import guard_handler, one_error
 
 
 class FakeStream:
@@ -38,7 +38,7 @@ async def test_a_fault_stays_inside_the_guard_and_resets_the_stream(fault, level
     async def handler(argument: object) -> None:
         raise fault
 
-    assert await guarded(handler)(stream) is None
+    assert await guard_handler(handler)(stream) is None
     assert stream.resets == 1
     assert [record.levelno for record in caplog.records if record.msg != "reset failed: %r"] == [level]
 
@@ -47,7 +47,7 @@ async def test_cancellation_passes_through_the_guard():
     async def handler(stream: object) -> None:
         await asyncio.sleep(60)
 
-    task = asyncio.create_task(guarded(handler)(FakeStream()))
+    task = asyncio.create_task(guard_handler(handler)(FakeStream()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -59,7 +59,7 @@ async def test_cancellation_in_a_group_with_faults_passes_through_and_the_faults
         raise BaseExceptionGroup("", [KeyError("bug"), asyncio.CancelledError()])
 
     with pytest.raises(BaseExceptionGroup) as caught:
-        await guarded(handler)(FakeStream())
+        await guard_handler(handler)(FakeStream())
     assert caught.value.split(asyncio.CancelledError)[1] is None
 
 
@@ -67,9 +67,9 @@ async def test_a_handlers_result_passes_the_guard_and_guarding_twice_changes_not
     async def handler(number: int) -> int:
         return number + 1
 
-    safe = guarded(handler)
+    safe = guard_handler(handler)
     assert await safe(1) == 2
-    assert guarded(safe) is safe
+    assert guard_handler(safe) is safe
 
 
 RANKED = {

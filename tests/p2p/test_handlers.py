@@ -5,7 +5,7 @@ import anyio.lowlevel
 import pytest
 
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.handlers import COUNTED, METHOD_LIMIT, Handlers
+from echo2.p2p.handlers import METHOD_LIMIT, MOST_COUNTED_REQUESTS, Handlers
 
 
 async def echo(peer: str, request: bytes) -> bytes:
@@ -35,13 +35,13 @@ def test_a_request_counts_as_unanswered_until_its_handler_ends() -> None:
     handlers, counts = Handlers(), []
 
     async def slow(peer: str, request: bytes) -> bytes:
-        counts.append((handlers.unanswered(["slow"]), handlers.unanswered(["plan", "head"])))
+        counts.append((handlers.count_unanswered(["slow"]), handlers.count_unanswered(["plan", "head"])))
         raise Unreachable("not now")
 
     handlers.serve("slow", slow, limit=10)
     with pytest.raises(Unreachable):
         anyio.run(handlers.answer, "slow", "alice", b"")
-    counts.append((handlers.unanswered(["slow"]), handlers.unanswered(["plan", "head"])))
+    counts.append((handlers.count_unanswered(["slow"]), handlers.count_unanswered(["plan", "head"])))
     assert counts == [(1, 0), (0, 0)]
 
 
@@ -57,16 +57,16 @@ async def test_a_few_peers_with_many_requests_make_no_crowd() -> None:
         for peer in (*["alice"] * 30, *["bob"] * 30, "carol"):
             tasks.start_soon(handlers.answer, "slow", peer, b"")
         await anyio.lowlevel.checkpoint()
-        assert handlers.unanswered(["slow"]) == 2 * COUNTED + 1
+        assert handlers.count_unanswered(["slow"]) == 2 * MOST_COUNTED_REQUESTS + 1
         answer.set()
-    assert handlers.unanswered(["slow"]) == 0
+    assert handlers.count_unanswered(["slow"]) == 0
 
 
 def test_requests_at_an_entrance_on_another_thread_are_counted_here_too() -> None:
     handlers, counts = Handlers(), []
 
     async def slow(peer: str, request: bytes) -> bytes:
-        counts.append((handlers.unanswered(["slow"]), elsewhere.unanswered(["slow"])))
+        counts.append((handlers.count_unanswered(["slow"]), elsewhere.count_unanswered(["slow"])))
         return b""
 
     handlers.serve("slow", slow, limit=10)

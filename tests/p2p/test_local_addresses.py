@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from echo2.p2p.local_addresses import dialable, is_taken, machine_addresses
-from echo2.p2p.multiaddr import MOST
+from echo2.p2p.multiaddr import MOST_ADDRESSES
 
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 
@@ -28,7 +28,7 @@ def test_each_address_is_listed_once_and_their_number_is_bounded() -> None:
     assert dialable(["/ip4/192.0.2.7/tcp/1", "/ip4/0.0.0.0/tcp/1"], "P", ["192.0.2.7"]) == [
         "/ip4/192.0.2.7/tcp/1/p2p/P"
     ]
-    assert len(dialable([f"/ip4/192.0.2.7/tcp/{port}" for port in range(99)], "P", [])) == MOST
+    assert len(dialable([f"/ip4/192.0.2.7/tcp/{port}" for port in range(99)], "P", [])) == MOST_ADDRESSES
 
 
 def test_a_machine_has_at_least_one_address() -> None:

@@ -16,7 +16,7 @@ from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.https import routes
 from echo2.p2p.limits import origin
-from echo2.p2p.multiaddr import LONGEST, address_of, pack, parse, tcp, through, unpack
+from echo2.p2p.multiaddr import MOST_ADDRESS_CHARACTERS, address_of, pack, parse, tcp, through, unpack
 from tests.support.sources import paths, source
 
 PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
@@ -82,7 +82,7 @@ def test_an_address_is_read(
         "an unknown component": "/ip4/192.0.2.7/tcp/1/carrier-pigeon/p2p/X",
         "a value is missing": "/ip4/192.0.2.7/tcp",
         "a slash too many": "/ip4/192.0.2.7/tcp/1/",
-        "too long": "/dns4/" + "a" * LONGEST,
+        "too long": "/dns4/" + "a" * MOST_ADDRESS_CHARACTERS,
     }.values(),
 )
 def test_text_that_is_no_multiaddress_is_malformed_and_as_a_hint_leads_nowhere(text: str) -> None:

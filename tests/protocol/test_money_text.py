@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from echo2.protocol.money_text import BadAmount, amount_text, ask_text, parse_amount, rounded_text
-from echo2.protocol.sealed_asks import LEAST, MOST, parse_ask
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, parse_ask
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_rounded_amount_has_no_exponent_and_looks_like_zero_only_if_it_is(
     assert rounded_text(amount) == text
 
 
-@pytest.mark.parametrize("ask", [LEAST, 123_456_789, MOST])
+@pytest.mark.parametrize("ask", [LEAST_ASK, 123_456_789, MOST_ASK])
 def test_an_ask_is_shown_as_it_is_read(ask: int) -> None:
     assert parse_ask(ask_text(ask), "USD") == ask
 

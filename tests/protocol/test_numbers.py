@@ -42,5 +42,5 @@ def test_ends_out_of_bounds_are_malformed(ends: list[object]) -> None:
 
 
 def test_only_a_run_with_several_ends_needs_the_second_number() -> None:
-    assert (numbers.needed([]), numbers.needed([7])) == ((1, 1), (2, 2))
-    assert numbers.SPOKEN == (1, 2)
+    assert (numbers.number_range([]), numbers.number_range([7])) == ((1, 1), (2, 2))
+    assert numbers.SPOKEN_NUMBERS == (1, 2)

@@ -12,13 +12,13 @@ from echo2.p2p.errors import BadSignature
 from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest
-from echo2.protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog, chain_of, heads_up_to, unverified
+from echo2.protocol.restored_logs import KIND, LogChain, LogRestored, SealedLog, chain_of, heads_up_to, open_unverified
 from tests.support import paths
 
 VECTOR = json.loads((paths.VECTORS / "restored_logs.json").read_text())
 SEALED = bytes.fromhex(VECTOR["sealed"])
 RUN = bytes(range(32))
-ONE = unverified(SEALED)
+ONE = open_unverified(SEALED)
 LOGS = chain_of(RUN, [SEALED])
 KEY = generate_key()
 

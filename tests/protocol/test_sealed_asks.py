@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk, most_after, parse_ask, steps_to
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, BadAsk, most_after, parse_ask, steps_to
 
 ASK = 120_000_000
 
@@ -51,16 +51,18 @@ def test_an_ask_rises_by_a_quarter_per_epoch_until_it_is_the_one_wanted() -> Non
     assert steps_to(200_000_000, 100_000_000) == [125_000_000, 156_250_000, 195_312_500, 200_000_000]
     assert all(
         after <= most_after(before)
-        for before, after in zip([LEAST, *steps_to(MOST, LEAST)], steps_to(MOST, LEAST), strict=False)
+        for before, after in zip(
+            [LEAST_ASK, *steps_to(MOST_ASK, LEAST_ASK)], steps_to(MOST_ASK, LEAST_ASK), strict=False
+        )
     )
 
 
 def test_an_ask_falls_at_once_and_a_first_one_is_as_wanted() -> None:
-    assert steps_to(LEAST, MOST) == [LEAST]
-    assert steps_to(MOST, None) == [MOST]
+    assert steps_to(LEAST_ASK, MOST_ASK) == [LEAST_ASK]
+    assert steps_to(MOST_ASK, None) == [MOST_ASK]
     assert steps_to(ASK, ASK) == []
 
 
 @pytest.mark.parametrize("standing", [0, 1, 3])
 def test_an_ask_below_the_least_that_a_run_tells_is_left_behind(standing: int) -> None:
-    assert steps_to(2 * LEAST, standing)[0] == LEAST
+    assert steps_to(2 * LEAST_ASK, standing)[0] == LEAST_ASK

@@ -17,7 +17,7 @@ STATEMENT = Succession(old=public_bytes(OLD), new=public_bytes(NEW), at=NOW)
 
 
 def test_a_statement_is_opened_by_the_run_that_it_is_for() -> None:
-    assert succession.opened(succession.make(RUN, OLD, NEW, NOW), RUN, public_bytes(NEW)) == STATEMENT
+    assert succession.open_succession(succession.make(RUN, OLD, NEW, NOW), RUN, public_bytes(NEW)) == STATEMENT
 
 
 FALSE: dict[str, Callable[[], bytes]] = {
@@ -40,5 +40,5 @@ FALSE: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("what", FALSE)
 def test_a_false_statement_is_refused(what: str) -> None:
     with pytest.raises(PeerFault):
-        succession.opened(FALSE[what](), RUN, public_bytes(NEW))
+        succession.open_succession(FALSE[what](), RUN, public_bytes(NEW))
     assert decode_unverified(succession.make(RUN, OLD, NEW, NOW)).kind == KIND

@@ -12,14 +12,14 @@ from echo2.protocol.authority import MOST_WEIGHT, TaskReference
 from echo2.protocol.leases import Rollout, Segment
 from echo2.protocol.requests import Hello
 from echo2.protocol.steps import StepRequest
-from echo2.protocol.task_kinds import OPENED, PLAYED, PURE, SERVED, SINGLE, is_played
+from echo2.protocol.task_kinds import OPENED_KIND, PLAYED_KINDS, PURE_KIND, SERVED_KIND, SINGLE_KIND, is_played
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "task_kinds.json").read_text())
-GYM = TaskReference(name="gym-easy", version=1, kind=SINGLE, weight=3, settings_hash=b"s" * 32)
+GYM = TaskReference(name="gym-easy", version=1, kind=SINGLE_KIND, weight=3, settings_hash=b"s" * 32)
 HELLO = Hello(
     protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
-    tasks=[TaskReference(name="single_sum", version=1)], record=b"sealed", kinds=[SINGLE],
+    tasks=[TaskReference(name="single_sum", version=1)], record=b"sealed", kinds=[SINGLE_KIND],
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_an_opened_episode_has_the_bytes_of_the_golden_vectors(case: str) -> Non
 
 def test_a_task_of_an_earlier_runspec_is_pure_has_weight_1_and_no_settings() -> None:
     old = decode(msgspec.msgpack.encode({"name": "reverse", "version": 1}), TaskReference)
-    assert (old.kind, old.weight, old.settings_hash) == (PURE, 1, None)
+    assert (old.kind, old.weight, old.settings_hash) == (PURE_KIND, 1, None)
 
 
 @pytest.mark.parametrize("weight", [0, -1, MOST_WEIGHT + 1])
@@ -60,14 +60,14 @@ def test_a_weight_out_of_bounds_is_malformed(weight: int) -> None:
 
 TASKS = {("reverse", 1), ("guess", 1)}
 CASES = {
-    "a pure task of the build": (PURE, "reverse", 1, (), True),
-    "a pure task in another version": (PURE, "reverse", 2, (SINGLE,), False),
-    "a pure task that the build lacks": (PURE, "gym", 1, (SINGLE,), False),
-    "a single task that the build lacks": (SINGLE, "gym", 1, (SINGLE,), True),
-    "a single task, by a node older than the kinds, even with the task": (SINGLE, "reverse", 1, (), False),
-    "a task of a kind invented later": (SERVED, "gym", 1, (SINGLE,), False),
-    "an opened task, by a node older than that kind": (OPENED, "gym", 1, (SINGLE, SERVED), False),
-    "an opened task, by a node of this build": (OPENED, "gym", 1, PLAYED, True),
+    "a pure task of the build": (PURE_KIND, "reverse", 1, (), True),
+    "a pure task in another version": (PURE_KIND, "reverse", 2, (SINGLE_KIND,), False),
+    "a pure task that the build lacks": (PURE_KIND, "gym", 1, (SINGLE_KIND,), False),
+    "a single task that the build lacks": (SINGLE_KIND, "gym", 1, (SINGLE_KIND,), True),
+    "a single task, by a node older than the kinds, even with the task": (SINGLE_KIND, "reverse", 1, (), False),
+    "a task of a kind invented later": (SERVED_KIND, "gym", 1, (SINGLE_KIND,), False),
+    "an opened task, by a node older than that kind": (OPENED_KIND, "gym", 1, (SINGLE_KIND, SERVED_KIND), False),
+    "an opened task, by a node of this build": (OPENED_KIND, "gym", 1, PLAYED_KINDS, True),
 }
 
 

@@ -242,7 +242,7 @@ class Replay:
         check((told.groups, told.weight) == (len(weights), sum(weights)), "others were in this quarantine")
         return shift(f"held:{told.node}", f"node:{told.node}:accrued" if told.released else "escrow:run", told.weight)
 
-    def vested(self, entry: Map, told: Map) -> Moves:
+    def vested_tranches(self, entry: Map, told: Map) -> Moves:
         check(self.canaries.pop(told.lease, None) == (told.node, told.weight), "no such canary waits")
         return shift(f"node:{told.node}:unvested", f"node:{told.node}:accrued", told.weight)
 
@@ -394,7 +394,7 @@ RULES = {
     "appeal.answered": ("{by}:{lease}:{asked}", None),
     "log.restored": ("restored:{serial}", Replay.log_restored),
     "costs.set": ("costs:{costs}", Replay.set_costs),
-    "canary.vested": ("vested:{lease}", Replay.vested),
+    "canary.vested": ("vested:{lease}", Replay.vested_tranches),
     "key.rotated": ("key:{successor}:{seq}", None),
     **dict.fromkeys([f"node.{end}" for end in ("suspended", "vouched", "banned", "unbanned", "noted")],
                     ("key:{node}:{seq}", None)),

@@ -76,8 +76,8 @@ def rows(ledger: ExampleLedger) -> dict[str, tuple[int, int]]:
     for entry in ledger.ledger.entries():
         first.take(entry)
         second.take(canonical(*entry[:6]), entry.hash)
-    assert second.state().encode() == first.state().encoded()
-    (closed,) = ledger.ledger.keyed("epoch:2:closed")
+    assert second.state().encode() == first.state().as_bytes()
+    (closed,) = ledger.ledger.entries_with_prefix("epoch:2:closed")
     told = msgspec.msgpack.decode(closed.facts, type=EpochClosed).nodes
     return {LETTERS[row.node]: (row.price, row.pay) for row in told if row.active}
 

@@ -22,7 +22,7 @@ from echo2.coordinator.market.market_replay import ReplayedMarket, market_of
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.export_files import SUMS, sums
 from echo2.ledger.ledger_audit import LedgerWalk
-from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chained
+from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chain_hash
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
@@ -55,7 +55,7 @@ def agree(run: Run, entries: Iterable[Entry], market: bool) -> None:
     for entry in entries:
         first.take(entry)
         second.take(canonical(*entry[:6]), entry.hash)
-    assert second.state().encode() == first.state().encoded()
+    assert second.state().encode() == first.state().as_bytes()
 
 
 def agree_on(run: Run, seed: int) -> None:
@@ -315,7 +315,7 @@ def rechained(entries: list[Entry], last: Entry) -> list[Row]:
     """Return rows of entries, the last one replaced, with the hash that follows."""
     rows = [(canonical(*one[:6]), one.hash) for one in entries[:-1]]
     written = canonical(*last[:6])
-    return [*rows, (written, chained(rows[-1][1], written))]
+    return [*rows, (written, chain_hash(rows[-1][1], written))]
 
 
 def test_a_head_or_a_document_that_was_changed_ends_the_second_one_as_well(exported: Path) -> None:

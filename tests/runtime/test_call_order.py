@@ -34,10 +34,10 @@ def test_calls_that_are_answered_at_once_begin_as_they_came() -> None:
 def test_a_barrier_waits_for_the_deferred_calls_before_it_and_all_that_came_later_wait_for_it() -> None:
     order = ordered("generate", "score", "generate", "load", "generate", "score")
     assert begun(order) == [1, 2, 3]
-    order.answered(1)
+    order.on_answer(1)
     assert begun(order) == []
     assert order.begun == {3}
-    order.answered(3)
+    order.on_answer(3)
     assert begun(order) == [4, 5, 6]
     assert order.busy
 

@@ -60,8 +60,8 @@ def test_memory_that_a_process_uses_is_measured_and_a_process_that_has_ended_use
 async def test_a_child_that_takes_too_much_memory_is_killed_and_its_call_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child, "RESIDENT", 0.0)
-    monkeypatch.setattr(child, "LOOK", 0.05)
+    monkeypatch.setattr(child, "RESIDENT_MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(child, "MEMORY_POLL_SECONDS", 0.05)
     one = Child([sys.executable, "-c", "import time; time.sleep(60)"], name="hungry")
     await one.start()
     with pytest.raises(ChildDied, match="GB of memory, and may use"):

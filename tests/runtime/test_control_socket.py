@@ -21,7 +21,7 @@ async def serving(home: Path) -> AsyncIterator[tuple[asyncio.StreamReader, async
     """Serve the command `slow`, which takes several times the patience; yield one connection."""
 
     async def slow(asked: dict[str, Any]) -> dict[str, Any]:
-        await asyncio.sleep(4 * control_socket.PATIENCE)
+        await asyncio.sleep(4 * control_socket.ANSWER_SECONDS)
         return {"done": asked["number"]}
 
     server = ControlSocket(socket_path(home), {"slow": slow}, logger="test")
@@ -39,7 +39,7 @@ async def serving(home: Path) -> AsyncIterator[tuple[asyncio.StreamReader, async
 async def test_a_command_that_takes_longer_than_the_patience_is_answered_and_so_is_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_socket, "PATIENCE", 0.1)
+    monkeypatch.setattr(control_socket, "ANSWER_SECONDS", 0.1)
     async with serving(tmp_path) as (reader, writer):
         for number in (1, 2):
             writer.write(json.dumps({"command": "slow", "number": number}).encode() + b"\n")
@@ -50,7 +50,7 @@ async def test_a_command_that_takes_longer_than_the_patience_is_answered_and_so_
 async def test_a_connection_that_sends_no_whole_line_in_time_is_ended(
     sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_socket, "PATIENCE", 0.1)
+    monkeypatch.setattr(control_socket, "ANSWER_SECONDS", 0.1)
     async with serving(tmp_path) as (reader, writer):
         writer.write(sent)
         assert await asyncio.wait_for(reader.read(), 30) == b""

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from echo2.runtime.descriptors import RESERVED, Shortages, fitted, raise_limit
-from echo2.runtime.log_throttle import QUIET
+from echo2.runtime.descriptors import RESERVED_DESCRIPTORS, Shortages, fit_connections, raise_limit
+from echo2.runtime.log_throttle import THROTTLE_SECONDS
 
 PRINT = "from echo2.runtime.descriptors import raise_limit; print(raise_limit())"
 
@@ -51,24 +51,24 @@ def test_a_system_that_refuses_its_own_hard_limit_is_asked_for_less(monkeypatch:
     ("limit", "wanted", "fits"),
     {
         "all of them": (65_536, (1024, 1024), (1024, 1024)),
-        "just": (RESERVED + 300, (200, 100), (200, 100)),
-        "in proportion": (RESERVED + 96, (1024, 512), (64, 32)),
+        "just": (RESERVED_DESCRIPTORS + 300, (200, 100), (200, 100)),
+        "in proportion": (RESERVED_DESCRIPTORS + 96, (1024, 512), (64, 32)),
         "one at least": (64, (1024, 2), (1, 1)),
     }.values(),
 )
 def test_connections_are_fitted_to_the_limit(limit: int, wanted: tuple[int, ...], fits: tuple[int, ...]) -> None:
-    assert fitted(limit, *wanted) == fits
+    assert fit_connections(limit, *wanted) == fits
 
 
 def test_shortages_are_counted_each_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     shortages = Shortages(lambda: now)
     for _ in range(100):
-        shortages.met("opening a file")
+        shortages.count_failure("opening a file")
     assert shortages.count == 100
     assert caplog.text.count("no descriptor is free") == 1
-    now = QUIET
-    shortages.met("opening a file")
+    now = THROTTLE_SECONDS
+    shortages.count_failure("opening a file")
     assert "100 times since" in caplog.text
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.runtime import files
 from echo2.runtime.errors import DiskFull, LocalFault
-from echo2.runtime.files import hidden, move, room, syncing, writing
+from echo2.runtime.files import hidden_path, move, room, syncing, writing
 
 
 def test_a_file_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> None:
@@ -16,9 +16,9 @@ def test_a_file_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> No
     with writing(path) as file:
         file.write(b"new")
         assert not path.exists()
-        assert hidden(path).exists()
+        assert hidden_path(path).exists()
     assert path.read_bytes() == b"new"
-    assert not hidden(path).exists()
+    assert not hidden_path(path).exists()
 
 
 def test_a_failure_leaves_what_was_there_and_no_hidden_file(tmp_path: Path) -> None:

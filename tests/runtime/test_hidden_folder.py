@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.runtime.hidden_folder import HIDDEN
+from echo2.runtime.hidden_folder import HIDDEN_FOLDER_VARIABLE
 from tests.support.paths import ROOT
 
 PREFACE = "import os, sys, subprocess; from echo2.runtime.hidden_folder import hide_named; hide_named()\n"
@@ -27,7 +27,7 @@ DENIED = ("read the parent's memory", "read the parent's environment")
 
 
 def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, HIDDEN: str(folder), "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, HIDDEN_FOLDER_VARIABLE: str(folder), "PYTHONPATH": str(ROOT)}
     text = PREFACE + code.format(folder=str(folder), parent=os.getpid())
     return subprocess.run(
         [sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=60, check=False

@@ -6,8 +6,8 @@ from echo2.runtime import quantiles as statistics
 
 
 def test_measurements_are_smoothed() -> None:
-    assert statistics.smoothed(None, 5.0) == 5.0
-    assert statistics.smoothed(5.0, 10.0) == 6.0
+    assert statistics.moving_average(None, 5.0) == 5.0
+    assert statistics.moving_average(5.0, 10.0) == 6.0
     assert statistics.quantile([3, 1, 2], 0.5) == 2
     assert statistics.quantile(range(1, 11), 0.9) == 9
     assert statistics.quantile([7], 0.9) == 7

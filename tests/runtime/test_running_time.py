@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from echo2.runtime.running_time import GAP, RunningTime
+from echo2.runtime.running_time import STOP_GAP_SECONDS, RunningTime
 
 
 class Clock:
@@ -17,7 +17,12 @@ class Clock:
 def test_short_times_between_two_looks_count_and_long_ones_do_not() -> None:
     clock = Clock()
     ran = RunningTime(clock)
-    for seconds, counted in ((1.0, 1.0), (GAP - 0.5, GAP + 0.5), (GAP + 30.0, GAP + 0.5), (0.25, GAP + 0.75)):
+    for seconds, counted in (
+        (1.0, 1.0),
+        (STOP_GAP_SECONDS - 0.5, STOP_GAP_SECONDS + 0.5),
+        (STOP_GAP_SECONDS + 30.0, STOP_GAP_SECONDS + 0.5),
+        (0.25, STOP_GAP_SECONDS + 0.75),
+    ):
         clock.now += seconds
         assert ran() == pytest.approx(counted)
 

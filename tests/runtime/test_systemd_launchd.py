@@ -37,7 +37,7 @@ def test_a_linux_that_systemd_did_not_boot_is_told_the_same(stubs: Stubs, tmp_pa
 def test_lingering_is_asked_for_where_it_is_needed(
     stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systemd_launchd, "_LINGERING", tmp_path)
+    monkeypatch.setattr(systemd_launchd, "_LINGERING_FOLDER", tmp_path)
     said = SystemdOfUser().presence()
     user = said.rpartition(" ")[2]
     assert f"sudo loginctl enable-linger {user}" in said

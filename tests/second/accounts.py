@@ -131,7 +131,7 @@ class Replay:
         elif kind.startswith("payout."):
             check(key == self.payout(seq, kind, postings, told), f"entry {seq} is of another payment than its key")
         elif kind == "quarantine.ended":
-            self.released(seq, key, postings, told)
+            self.released_tranches(seq, key, postings, told)
         elif kind == "key.rotated":
             old, new = told["node"], told["successor"]
             check(
@@ -226,7 +226,7 @@ class Replay:
         self.audited[node] = max(0, self.audited[node] + ONE * told["audited"] * (1 if told["paid"] else -1))
         codes[:] = ["?" if code in WRONG else code for code in codes] if told["paid"] else [*codes[:-1], "drift"]
 
-    def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
+    def released_tranches(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that ends the quarantine of one node and day."""
         node, kept = told["node"], self.kept.pop((told["node"], told["day"]), [])
         check(key == f"quarantine:{node}:{told['day']}", f"entry {seq} is of another quarantine than its key")

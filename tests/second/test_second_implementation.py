@@ -30,10 +30,10 @@ from echo2.coordinator.accounts.reversals import reverse
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import setup
-from echo2.coordinator.run.model_folder import TINY
+from echo2.coordinator.run.model_folder import TINY_MODEL
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, LeaseOutcome
 from echo2.ledger.canary_facts import CanaryVested
-from echo2.ledger.ledger_entries import ESCROW, accrued, quarantined, transfer, unvested
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, transfer, unvested_account
 from echo2.ledger.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key
 from echo2.protocol.group_weights import rollout_points
@@ -165,7 +165,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("second") / "run"
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=shape)
-    setup.init(folder, TINY, setup.settings_for(TINY, flags, env={}), now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    setup.init(
+        folder,
+        TINY_MODEL,
+        setup.settings_for(TINY_MODEL, flags, env={}),
+        now=time.time_ns() // 1_000_000,
+        warm_up=warm_up,
+    )
     return folder
 
 
@@ -223,7 +229,7 @@ def ledger_of(path: Path) -> None:
             for lease, weight in ((b"a" * 16, 109), (b"b" * 16, 0)):
                 kind, code = ("lease.accepted", "ok") if weight else ("lease.expired", "expired")
                 end = end_of(lease, code, weight)
-                ledger.append(2_000, kind, f"lease:{lease.hex()}", end, transfer(ESCROW, accrued(NODE), weight))
+                ledger.append(2_000, kind, f"lease:{lease.hex()}", end, transfer(ESCROW, accrued_account(NODE), weight))
             for lease, code in ((b"c" * 16, "drift"), (b"d" * 16, "expired"), (b"e" * 16, "tokens")):
                 ends.put(lease, msgspec.msgpack.encode(end_of(lease, code, 0)), 3_000)
             assert ends.write_entry(100_000) == 3
@@ -312,13 +318,13 @@ def quarantine_of(
             receipts = []
             for lease, weight, at in ((b"a" * 16, 109, 5), (b"b" * 16, 16, DAY)):
                 end = evidenced(lease, "quarantine", weight, peak if at < DAY else 3)
-                postings = transfer(ESCROW, quarantined(NODE), weight)
+                postings = transfer(ESCROW, quarantine_account(NODE), weight)
                 entry = ledger.append(at, "lease.accepted", f"lease:{lease.hex()}", end, postings)
                 receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
                 receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
             facts = {"rules": VERDICT_RULES, "node": NODE, "day": day, "groups": 1, "weight": 109, "released": released}
             fact = QuarantineEnded(**facts, calibration=calibration)  # type: ignore[arg-type]
-            postings = transfer(quarantined(NODE), target, 109)
+            postings = transfer(quarantine_account(NODE), target, 109)
             ledger.append(DAY, "quarantine.ended", f"quarantine:{NODE}:{day}", fact, postings)
     return {"peer": NODE, "receipts": receipts}
 
@@ -333,7 +339,7 @@ def reversed_ledger(path: Path) -> dict[str, Any]:
             ledger.issue_points(1_000, 1_000)
             for lease, code, weight in ((b"a" * 16, "ok", 109), (b"b" * 16, "drift", 0)):
                 end = msgspec.structs.replace(end_of(lease, code, weight), rules=VERDICT_RULES, audited="exact")
-                kind, postings = "accepted" if weight else "refused", transfer(ESCROW, accrued(NODE), weight)
+                kind, postings = "accepted" if weight else "refused", transfer(ESCROW, accrued_account(NODE), weight)
                 entry = ledger.append(5, f"lease.{kind}", f"lease:{lease.hex()}", end, postings)
                 accounts.take(entry)
                 receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
@@ -370,7 +376,7 @@ def canary_ledger(path: Path, *, vested: int) -> dict[str, Any]:
             ledger.issue_points(1_000, 1_000)
             for lease, code, weight, audited in ((b"a" * 16, "canary", 30, "canary"), (b"b" * 16, "ok", 109, "rerun")):
                 end = msgspec.structs.replace(end_of(lease, code, weight), rules=VERDICT_RULES, audited=audited)
-                account = unvested(NODE) if code == "canary" else accrued(NODE)
+                account = unvested_account(NODE) if code == "canary" else accrued_account(NODE)
                 postings = transfer(ESCROW, account, weight)
                 entry = ledger.append(5, "lease.accepted", f"lease:{lease.hex()}", end, postings)
                 accounts.take(entry)
@@ -378,7 +384,7 @@ def canary_ledger(path: Path, *, vested: int) -> dict[str, Any]:
                 receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
             if vested:
                 fact = CanaryVested(node=NODE, lease=b"a" * 16, weight=vested)
-                postings = transfer(unvested(NODE), accrued(NODE), vested)
+                postings = transfer(unvested_account(NODE), accrued_account(NODE), vested)
                 ledger.append(6, "canary.vested", f"vested:{(b'a' * 16).hex()}", fact, postings)
         assert accounts.account(public_key(NODE)).audited == 2 << 32
         rank = accounts.of(public_key(NODE), 9).rank
@@ -407,11 +413,11 @@ def test_the_ledger_replay_refuses_a_canary_that_vests_more_than_it_earned(tmp_p
 @pytest.mark.parametrize(
     ("released", "target", "earned", "rerun", "peak"),
     [
-        (True, accrued(NODE), 109, b"", 3),
+        (True, accrued_account(NODE), 109, b"", 3),
         (False, ESCROW, 0, b"", 3),
         (False, ESCROW, 0, b"", 4),
-        (True, accrued(NODE), 109, bytes(32), 3),
-        (True, accrued(NODE), 109, bytes(32), 5),
+        (True, accrued_account(NODE), 109, bytes(32), 3),
+        (True, accrued_account(NODE), 109, bytes(32), 5),
     ],
 )
 def test_the_ledger_replay_follows_a_quarantine_to_its_end(
@@ -423,18 +429,18 @@ def test_the_ledger_replay_follows_a_quarantine_to_its_end(
     done = walled(SECOND / "accounts.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
-    assert (replayed["earned"], replayed["balances"][quarantined(NODE)]) == (earned, 16)
+    assert (replayed["earned"], replayed["balances"][quarantine_account(NODE)]) == (earned, 16)
 
 
 @pytest.mark.parametrize(
     ("released", "target", "day", "rerun", "peak", "why"),
     [
         (True, ESCROW, 0, b"", 3, "pays other than it says"),
-        (False, accrued(NODE), 0, b"", 3, "pays other than it says"),
-        (True, accrued(NODE), 7, b"", 3, "ends another quarantine"),
+        (False, accrued_account(NODE), 0, b"", 3, "pays other than it says"),
+        (True, accrued_account(NODE), 7, b"", 3, "ends another quarantine"),
         (False, ESCROW, 0, bytes(32), 3, "a re-run that does not release"),
-        (True, accrued(NODE), 0, bytes(31), 3, "a re-run that does not release"),
-        (True, accrued(NODE), 0, b"", 4, "whose evidence rose too high"),
+        (True, accrued_account(NODE), 0, bytes(31), 3, "a re-run that does not release"),
+        (True, accrued_account(NODE), 0, b"", 4, "whose evidence rose too high"),
     ],
 )
 def test_the_ledger_replay_detects_a_quarantine_that_ends_otherwise(
@@ -455,7 +461,7 @@ def test_the_ledger_replay_detects_a_group_outside_quarantine_on_a_day_in_doubt(
     """After a group in quarantine the others of the key and day are in quarantine too."""
     told = quarantine_of(tmp_path / "run.sqlite", False, ESCROW)
     with closing(Database.open(tmp_path / "run.sqlite")) as database:
-        end, postings = evidenced(b"c" * 16, "ok", 8), transfer(ESCROW, accrued(NODE), 8)
+        end, postings = evidenced(b"c" * 16, "ok", 8), transfer(ESCROW, accrued_account(NODE), 8)
         entry = Ledger(database).append(at, "lease.accepted", f"lease:{end.lease.hex()}", end, postings)
     receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": end.lease, "weight": 8}
     told["receipts"].append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())

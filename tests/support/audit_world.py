@@ -41,7 +41,7 @@ class AuditWorld(CanaryWorld):
     def refused(self, lease: Lease, texts: list[str]) -> Receipt:  # type: ignore[override]
         """Let the node of a lease bring a group of these texts, which the scorer finds wrong."""
         self.submit(group(lease, texts), lease.node)
-        return self.found_wrong(next(one for one in self.group_service.undecided() if one.lease.id == lease.id))
+        return self.found_wrong(next(one for one in self.group_service.list_undecided() if one.lease.id == lease.id))
 
     def found_wrong(self, waiting: Undecided) -> Receipt:
         """Let the scorer find a group wrong."""

@@ -100,5 +100,5 @@ if __name__ == "__main__":
             from echo2.coordinator.demo import demo
             from echo2.coordinator.demo.demo_settings import DemoOptions
 
-            demo.POLL = 0.1  # type: ignore[misc]
+            demo.API_POLL_SECONDS = 0.1  # type: ignore[misc]
             sys.exit(demo.play(DemoOptions(), programs(story)).code)

@@ -18,7 +18,7 @@ from echo2.coordinator.market.epochs import (
     vest,
 )
 from echo2.coordinator.market.market_state import MarketState
-from echo2.ledger.ledger_entries import accrued, unvested
+from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, Place
 from echo2.protocol.sealed_asks import BadAsk
@@ -108,8 +108,8 @@ class EpochMarket:
             coming=None if coming is None else self._terms(coming),
             running=None if running is None else self._terms(running.terms),
             refused=refused, sealed=state.sealed.get(node), ask=state.asks.get(node), place=place,
-            active_at=active_at, rank=None if active_at is None else 1, accrued=balances[accrued(node)],
-            unvested=balances[unvested(node)], payable=balances[payable(node)],
+            active_at=active_at, rank=None if active_at is None else 1, accrued=balances[accrued_account(node)],
+            unvested=balances[unvested_account(node)], payable=balances[payable(node)],
         )  # fmt: skip
 
     def _terms(self, terms: EpochAnnounced) -> EpochTerms:

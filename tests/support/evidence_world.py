@@ -109,7 +109,7 @@ class Bfloat16World:
         self.scorer.wrong = wrong
         lease = self.lease()
         self.world.submit(group(lease, ranges=shown or name_of_ranges(lease.id)))
-        (undecided,) = self.service.undecided()
+        (undecided,) = self.service.list_undecided()
         verdict = asyncio.run(self.verifier.verify(undecided, first))
         if before is not None:
             self.scorer.wrong = before

@@ -13,7 +13,7 @@ from echo2.coordinator.market import epochs
 from echo2.coordinator.market.entries import EpochAnnounced, NewEntry
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.ledger.ledger_entries import Posting, canonical, chained
+from echo2.ledger.ledger_entries import Posting, canonical, chain_hash
 from echo2.ledger.ledger_facts import KeyRotated, LeaseReversed, Remark
 from echo2.p2p.identity import peer_id
 from echo2.protocol.sealed_asks import commitment
@@ -103,7 +103,7 @@ class ExampleLedger(GeneratedLedger):
             for number in range(10_000):
                 fact = Remark(node=order[0], why=f"{number}")
                 written = canonical(tip.entries + 1, self.now, "node.noted", key, (), msgspec.msgpack.encode(fact))
-                beacon = hashlib.sha256(self.run + chained(tip.hash, written)).digest()
+                beacon = hashlib.sha256(self.run + chain_hash(tip.hash, written)).digest()
                 lots = [hashlib.sha256(beacon + node.encode()).digest() for node in order]
                 if lots == sorted(lots):
                     break

@@ -15,7 +15,7 @@ from echo2.coordinator.run.setup import Run
 from echo2.ledger.export_files import SUMS, sums
 from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import Tampered
-from echo2.ledger.ledger_entries import canonical, chained, sha256
+from echo2.ledger.ledger_entries import canonical, chain_hash, sha256
 from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, Remark
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import peer_id, public_bytes
@@ -89,7 +89,7 @@ class ExportWorld:
                 facts, kind = LogBegun(**(told | {"sealed": sealed_logs[place]} | changed)), LOG_RESTORED
                 key = f"restored:{facts.serial}"
             written.append(canonical(number, number * 1_000, kind, key, (), encode(facts)))
-            tip = chained(tip, written[-1])
+            tip = chain_hash(tip, written[-1])
             rows.append((written[-1], tip))
         tips = [tip for _, tip in rows]
         (folder / "entries" / f"{1:010d}").write_bytes(gzip.compress(msgspec.msgpack.encode(rows)))
@@ -330,7 +330,7 @@ def exports(run: Run, folder: Path) -> list[Export]:
             edit(world)
             world.write(place)
             try:
-                state = replay(place).state.encoded().decode()
+                state = replay(place).state.as_bytes().decode()
             except (Tampered, Untrusted, LocalFault):
                 state = None
             made.append(Export(f"{'restored' if restored else 'export'}: {name}", place, state))

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.engines.direct import generate
 from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
-from echo2.engines.process.messages import ROWS, Probed
+from echo2.engines.process.messages import ROWS_NOTICE, Probed
 from echo2.engines.process.process import EngineProcess, Play
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
@@ -468,7 +468,7 @@ class InProcessEngine(EngineProcess):
         size = max(self._under_way, default=1)
         waiting = size * max(0, len(self._under_way) - self.places)
         rows = EngineRows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
-        self._told(ROWS, msgspec.msgpack.encode(rows))
+        self._on_message(ROWS_NOTICE, msgspec.msgpack.encode(rows))
 
     async def _generating(self, engine: BigramEngine, job: Job) -> None:
         with anyio.move_on_after(self.seconds):

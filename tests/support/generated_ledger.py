@@ -24,7 +24,17 @@ from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.balance_waits import BalanceDisputed
 from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
-from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, Entry, Posting, accrued, quarantined, transfer, unvested
+from echo2.ledger.ledger_entries import (
+    ESCROW,
+    FORFEIT,
+    FUND,
+    Entry,
+    Posting,
+    accrued_account,
+    quarantine_account,
+    transfer,
+    unvested_account,
+)
 from echo2.ledger.ledger_facts import (
     KeyRotated,
     LeaseCounts,
@@ -141,7 +151,7 @@ class GeneratedLedger:
             turns=[list(turns) for turns in lengths.turns], costs=self.costs[0],
             audited=self.dice.choice(("", "exact", "exact")),
         )  # fmt: skip
-        target = {"quarantine": quarantined, "canary": unvested}.get(code, accrued)(node)
+        target = {"quarantine": quarantine_account, "canary": unvested_account}.get(code, accrued_account)(node)
         self.append("lease.accepted", f"lease:{one.lease.hex()}", one, self.weight(ESCROW, target, amount))
         self.outcomes.append(one)
         if code == "quarantine":
@@ -180,14 +190,14 @@ class GeneratedLedger:
         fact = QuarantineEnded(
             rules=3, node=node, day=day, groups=len(weights), weight=sum(weights), released=released
         )  # fmt: skip
-        moves = self.weight(quarantined(node), accrued(node) if released else ESCROW, sum(weights))
+        moves = self.weight(quarantine_account(node), accrued_account(node) if released else ESCROW, sum(weights))
         self.append("quarantine.ended", f"quarantine:{node}:{day}", fact, moves)
 
     def canary(self) -> None:
         if self.canaries:
             one = self.canaries.pop(0)
             fact = CanaryVested(node=one.node, lease=one.lease, weight=one.weight)
-            moves = self.weight(unvested(one.node), accrued(one.node), one.weight)
+            moves = self.weight(unvested_account(one.node), accrued_account(one.node), one.weight)
             self.append("canary.vested", f"vested:{one.lease.hex()}", fact, moves)
 
     def reversal(self) -> None:
@@ -203,13 +213,15 @@ class GeneratedLedger:
         lengths = self.lengths()
         amount = group_weight(self.costs[1], lengths) if paid else one.weight
         told = {"prompt": lengths.prompt, "turns": [list(t) for t in lengths.turns]}
-        there = amount if paid or self.market is not None else min(self.ledger.balance(accrued(one.node)), amount)
+        there = (
+            amount if paid or self.market is not None else min(self.ledger.balance(accrued_account(one.node)), amount)
+        )
         fact = LeaseReversed(
             node=one.node, lease=one.lease, code=one.code, paid=paid, weight=amount, lacking=amount - there,
             audited=self.dice.random() < 0.5, by="operator", why="a check", costs=self.costs[0] if paid else 0,
             **(told if paid else {}),  # type: ignore[arg-type]
         )  # fmt: skip
-        source, target = (ESCROW, accrued(one.node)) if paid else (accrued(one.node), ESCROW)
+        source, target = (ESCROW, accrued_account(one.node)) if paid else (accrued_account(one.node), ESCROW)
         self.append("lease.reversed", f"{reversals.PREFIX}{one.lease.hex()}", fact, self.weight(source, target, there))
 
     def set_costs(self, **told: int) -> None:

@@ -96,5 +96,5 @@ def save(path: Path, content: object) -> None:
 
 
 if __name__ == "__main__":
-    with mock.patch.object(standing, "PROVEN", 2):
+    with mock.patch.object(standing, "PROVEN_AUDITED_GROUPS", 2):
         main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -38,7 +38,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, RunSpec, TaskReference
 from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
 from echo2.protocol.requests import Hello, Refusal
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from echo2.tasks.guess import GUESS
 from echo2.tasks.task import Task
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
@@ -48,7 +48,7 @@ T0 = 1_700_000_000_000
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 KEYS = {r: Ed25519PrivateKey.from_private_bytes(hashlib.sha256(r.encode()).digest()) for r in ("channel", "ledger")}
 ALICE, BOB = (public_bytes(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
-TASKS = {(task.name, task.version): task for task in (REVERSE, GUESS)}
+TASKS = {(task.name, task.version): task for task in (REVERSE_TASK, GUESS)}
 SPEC = RunSpec(
     run=RUN,
     name="test",
@@ -166,7 +166,7 @@ class World:
             rollouts_per_step=float(terms.batch_groups * terms.group_size),
             supply=0.0,
         )
-        completed = run_metrics.completed(
+        completed = run_metrics.complete_measurements(
             self.group_service.database, known, reach, self.now, {}, refill=self.group_service.buffer.refill
         )
         return view(terms.staleness, 1, 1.1, completed)
@@ -214,7 +214,7 @@ class World:
 
     def decide_all(self) -> list[Receipt]:
         """Accept every waiting group, those that agree with their answer without the scorer; return the receipts."""
-        return [self.decide_one(group) for group in self.group_service.undecided(1000)]
+        return [self.decide_one(group) for group in self.group_service.list_undecided(1000)]
 
     def decide_one(self, group: Undecided) -> Receipt:
         """Accept a waiting group as the scoring loop does, with the scores of an honest scorer."""

@@ -8,9 +8,9 @@ from typing import Final
 import anyio
 
 from echo2.coordinator.environments.task_host import LocalTask, OpenEpisode, TaskFacts, TurnAnswer
-from echo2.protocol.task_kinds import SERVED, SINGLE
-from echo2.tasks.arithmetic import REVERSE
-from echo2.tasks.chat import followed, posed
+from echo2.protocol.task_kinds import SERVED_KIND, SINGLE_KIND
+from echo2.tasks.arithmetic import REVERSE_TASK
+from echo2.tasks.chat import tokens_of_prompt, tokens_of_reply
 from echo2.tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript
 
 
@@ -18,7 +18,7 @@ class HostedTask:
     """A `TaskHost` of the kind single. `going`: cleared, no episode is scored. `failing`: every n-th episode fails; 0:
     none does. `scored`: episodes."""
 
-    def __init__(self, text: Tokenizer, task: Task = REVERSE, *, failing: int = 0, name: str = "riddle") -> None:
+    def __init__(self, text: Tokenizer, task: Task = REVERSE_TASK, *, failing: int = 0, name: str = "riddle") -> None:
         self._task, self._name = LocalTask(task, text), name
         self.failing = failing
         self.going = asyncio.Event()
@@ -27,7 +27,7 @@ class HostedTask:
 
     @property
     def facts(self) -> TaskFacts:
-        return self._task.facts._replace(name=self._name, version=3, kind=SINGLE)
+        return self._task.facts._replace(name=self._name, version=3, kind=SINGLE_KIND)
 
     async def prompt(self, split: Split, index: int) -> list[int]:
         return await self._task.prompt(split, index)
@@ -122,7 +122,7 @@ class TalkEpisode:
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._said.append(self._text.decode(sampled))
-        return followed(self._text, "And then?") if len(self._said) < self._turns else None
+        return tokens_of_reply(self._text, "And then?") if len(self._said) < self._turns else None
 
     def score(self) -> Score:
         said = "".join(self._said)
@@ -141,7 +141,7 @@ class Talks:
         return 100
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> TalkEpisode:
-        return TalkEpisode(posed(text, [{"role": "user", "content": f"{split} {index}"}]), self.turns, text)
+        return TalkEpisode(tokens_of_prompt(text, [{"role": "user", "content": f"{split} {index}"}]), self.turns, text)
 
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
@@ -163,7 +163,7 @@ class ServedTask:
         failing: int = 0,
         seconds: float = 0.0,
         name: str = "riddles",
-        kind: str = SERVED,
+        kind: str = SERVED_KIND,
     ) -> None:
         self._name, self._kind = name, kind
         self._task, self.failing, self.seconds, self.stops_at = LocalTask(task, text), failing, seconds, 0

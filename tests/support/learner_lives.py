@@ -48,7 +48,7 @@ def live(life: Life) -> NoReturn:
     for number in range(1, len(main.published) + 2):
         ask(batch(number))  # a journal may name the groups of each earlier step
     session = main.open(publish=False)
-    opened = session.opened()
+    opened = session.answer_open()
     publish(opened.export)
     for number in range(opened.step + 1, 10_000):
         os.write(1, b".\n")

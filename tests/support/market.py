@@ -22,7 +22,7 @@ from echo2.coordinator.market.epochs import (
 )
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import HOUR
-from echo2.ledger.ledger_entries import FUND, ORIGIN, Entry, Posting, canonical, chained, check_postings
+from echo2.ledger.ledger_entries import FUND, ORIGIN, Entry, Posting, canonical, chain_hash, check_postings
 from echo2.protocol.sealed_asks import commitment
 
 F = TypeVar("F")
@@ -60,7 +60,7 @@ class Book:
         seq = len(self.entries) + 1
         facts = msgspec.msgpack.encode(new.facts)
         written = canonical(seq, new.at, new.kind, new.key, new.postings, facts)
-        digest = chained(self.entries[-1].hash if self.entries else ORIGIN, written)
+        digest = chain_hash(self.entries[-1].hash if self.entries else ORIGIN, written)
         entry = Entry(seq, new.at, new.kind, new.key, tuple(Posting(*one) for one in new.postings), facts, digest)
         assert new.key not in self.keys
         self.state.take(entry)

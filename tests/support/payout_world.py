@@ -14,7 +14,7 @@ from echo2.coordinator.run import keys, keys_commands
 from echo2.coordinator.run.root_request import SetChange
 from echo2.coordinator.run.sealing import Sealer
 from echo2.ledger.ledger_entries import FUND, transfer
-from echo2.ledger.payout_facts import MINOR, payable
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, payable
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode, encode
@@ -39,7 +39,7 @@ class Funded(msgspec.Struct, frozen=True):
 def fund(ledger: Ledger, amounts: Mapping[str, int]) -> None:
     """Make amounts payable. `amounts`: peer id -> minor units."""
     for peer, amount in amounts.items():
-        fact = Funded(amount * MINOR)
+        fact = Funded(amount * UNITS_PER_HUNDREDTH)
         key = f"funded:{ledger.tip().entries + 1}"
         ledger.append(NOW, "test.funded", key, fact, transfer(FUND, payable(peer), fact.amount))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from echo2.coordinator.market.entries import NewEntry
 from echo2.ledger.costs_in_force import CostsSet, seal_costs
-from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer
 from echo2.ledger.ledger_facts import LeaseCounts, LeaseReversed, LeasesEnded
 from echo2.protocol.group_weights import Costs, GroupLengths, group_weight
 from tests.support.example_ledger import NODES, ExampleLedger
@@ -48,7 +48,9 @@ def more_than_is_in_escrow(one: ExampleLedger) -> None:
     for weight in (there, there + 1, there + 2):
         new = one.outcome(A, "ok", weight=weight, rollouts=1, turns=[[weight]], costs=one.costs[0])
         one.beside(
-            NewEntry(one.now, "lease.accepted", f"lease:{new.lease.hex()}", new, transfer(ESCROW, accrued(A), weight))
+            NewEntry(
+                one.now, "lease.accepted", f"lease:{new.lease.hex()}", new, transfer(ESCROW, accrued_account(A), weight)
+            )
         )
 
 
@@ -72,7 +74,7 @@ def reversals_of_leases_that_no_entry_has(one: ExampleLedger) -> None:
     for node, paid, weight in ((A, True, 7), (A, True, 8), ("l", True, 7), ("", True, 7), (A, False, 0), (A, False, 1)):
         fact = LeaseReversed(node=node, lease=bytes(16), code="drift", paid=paid, weight=weight, audited=False, why="",
                              by="operator", turns=[[7]], costs=one.costs[0])  # fmt: skip
-        moves = transfer(ESCROW, accrued(node), weight) if paid else ()
+        moves = transfer(ESCROW, accrued_account(node), weight) if paid else ()
         one.beside(NewEntry(one.now, "lease.reversed", f"reversed:{bytes(16).hex()}", fact, moves))
 
 

@@ -18,7 +18,7 @@ from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.drawn_beacons import DrawnBeacons
 from echo2.ledger.ledger_audit import LedgerWalk
-from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chained
+from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chain_hash
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.p2p.envelope import seal
 from echo2.p2p.wire_types import encode
@@ -69,7 +69,7 @@ class Oracle:
             later.walk.take(*row)
         except Tampered:
             return None
-        return later.replay.state().encoded().decode()
+        return later.replay.state().as_bytes().decode()
 
 
 class Changed(NamedTuple):
@@ -234,7 +234,7 @@ def forged(run: Run, history: GeneratedLedger, market: bool, load: Load, each: i
         tries = list(forger.entries(entry)) if entry is not None and number in chosen else []
         for name, changed in [*tries, *(("aside", one) for one in history.aside if one.seq == number)]:
             written = canonical(*changed[:6])
-            row = written, chained(oracle.walk.tip, written)
+            row = written, chain_hash(oracle.walk.tip, written)
             found.append(Changed(number, row, oracle.outcome(row), f"{changed.kind}: {name}, entry {number}"))
         if entry is not None and number in chosen:
             row = in_other_bytes(entry, oracle.walk.tip)
@@ -250,7 +250,7 @@ def in_other_bytes(entry: Entry, tip: bytes) -> Row:
     """Return the row of an entry whose number takes 9 bytes."""
     written, number = canonical(*entry[:6]), msgspec.msgpack.encode(entry.seq)
     longer = written[:1] + b"\xcf" + entry.seq.to_bytes(8, "big") + written[1 + len(number) :]
-    return longer, chained(tip, longer)
+    return longer, chain_hash(tip, longer)
 
 
 def history_of(run: Run, seed: int, entries: int, load: Load, each: int = 0) -> History:
@@ -267,7 +267,7 @@ def _case(name: str, run: Run, history: GeneratedLedger, market: bool, changed: 
     oracle = Oracle(run, market)
     for row in rows:
         oracle.take(row)
-    return History(name, list(run.roots), run.id, market, rows, changed, oracle.replay.state().encoded().decode())
+    return History(name, list(run.roots), run.id, market, rows, changed, oracle.replay.state().as_bytes().decode())
 
 
 def examples(run: Run, load: Load) -> list[History]:

@@ -13,7 +13,7 @@ from echo2.tasks.verifiers.verifiers_task import VerifiersTask
 def started() -> OtherSide:
     """Return the server, started, and open."""
     server = OtherSide([sys.executable, str(Path(__file__).with_name("bridge_stand_in_server.py"))])
-    server.opened()
+    server.wait_until_open()
     return server
 
 

@@ -21,7 +21,7 @@ from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.environments.task_hosts import TaskHosts
-from echo2.coordinator.learner.batches.batch_groups import TrainBatch, cut_answers, described, read
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, batch_metrics, cut_answers, read
 from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from echo2.coordinator.run import setup
@@ -156,7 +156,7 @@ class BigramLearner:
         ids = batch.groups
         assert not set(ids) & set(self.drawn), "a group is drawn twice"
         drawn = TrainBatch(step=batch.step, groups=read(self._database, ids))
-        metrics = described(drawn) | {"cut_answers": cut_answers(drawn, self._ends)}
+        metrics = batch_metrics(drawn) | {"cut_answers": cut_answers(drawn, self._ends)}
         self.batches.append(batch)
         at, export = self.kept[-1], self._write(batch.step)
         self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.record)]
@@ -379,7 +379,7 @@ def step(coordinator: Coordinator) -> int:
 
 def finished(coordinator: Coordinator) -> bool:
     """Tell whether the page shows a finished run. The page, which costs milliseconds, is built near the end alone."""
-    return coordinator.learning.scoring.settled() and coordinator.view_builder.build().phase == "finished"
+    return coordinator.learning.scoring.is_settled() and coordinator.view_builder.build().phase == "finished"
 
 
 def accepted(node: Node) -> int:

@@ -70,13 +70,13 @@ class SyntheticRun:
 
     @property
     def first(self) -> Export:
-        export = self.session.opened().export
+        export = self.session.answer_open().export
         assert export is not None
         return export
 
     def step(self) -> Stepped:
         self.steps_made += 1
-        at = self.session.opened().step
+        at = self.session.answer_open().step
         groups = msgspec.structs.replace(batch(self.steps_made, groups=1), step=at + 1).groups
         fresh = [msgspec.structs.replace(one, version=at) for one in groups]
         return self.session.step(ask(TrainBatch(step=at + 1, groups=fresh)))

@@ -164,7 +164,7 @@ class Main:
 
     def open(self, *, publish: bool = True) -> Session:
         session = Session(self.order(), self.reports.append, read)
-        self.session_era, pending = session.opened().era, session.opened().export
+        self.session_era, pending = session.answer_open().era, session.answer_open().export
         if pending is not None and publish:
             self.publish(pending)
         return session

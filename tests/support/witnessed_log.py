@@ -53,7 +53,7 @@ class Log:
         head = LedgerHead(**fields | changes)  # type: ignore[arg-type]
         return WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
 
-    def grown(self, before: WitnessedHead, one: WitnessedHead) -> GrownHead:
+    def heads_after(self, before: WitnessedHead, one: WitnessedHead) -> GrownHead:
         return GrownHead(sealed=one.sealed, consistency=self.tree.consistency(before.head.size, one.head.size))
 
     def receipt(self, number: int, **changes: object) -> Receipt:

@@ -7,11 +7,11 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
-from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer
 from echo2.p2p.identity import peer_id
 from tests.support.run_folders import NOW
 
-ALICE = accrued(peer_id(bytes([1]) * 32))
+ALICE = accrued_account(peer_id(bytes([1]) * 32))
 
 
 class Fact(msgspec.Struct, frozen=True):

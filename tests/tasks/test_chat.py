@@ -6,7 +6,16 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from echo2.tasks import tokenizer
-from echo2.tasks.chat import PLAIN, ChatSettings, ChatTokenizer, Message, TemplateFault, followed, posed, renderer
+from echo2.tasks.chat import (
+    PLAIN_TEMPLATE,
+    ChatSettings,
+    ChatTokenizer,
+    Message,
+    TemplateFault,
+    renderer,
+    tokens_of_prompt,
+    tokens_of_reply,
+)
 from tests.support.chat_families import FAMILIES, Family, tokenizer_of
 from tests.support.tokenizers import LETTERS
 
@@ -74,15 +83,17 @@ def test_an_environments_turn_stands_where_the_template_writes_a_users(name: str
 
 
 def test_without_a_template_the_text_alone_is_written() -> None:
-    assert posed(LETTERS, SYSTEM) == LETTERS.encode("Be short." + ASKED[0]["content"])
-    assert followed(LETTERS, "higher>") == LETTERS.encode("higher>")
+    assert tokens_of_prompt(LETTERS, SYSTEM) == LETTERS.encode("Be short." + ASKED[0]["content"])
+    assert tokens_of_reply(LETTERS, "higher>") == LETTERS.encode("higher>")
 
 
 def test_a_model_without_a_template_gets_a_plain_one() -> None:
-    render = renderer(ChatSettings(template=PLAIN))
+    render = renderer(ChatSettings(template=PLAIN_TEMPLATE))
     assert render([{"role": "user", "content": "2 + 3?"}]) == "User: 2 + 3?\n\nAssistant:"
-    text = ChatTokenizer(tokenizer.FileTokenizer(tokenizer_of(FAMILIES["qwen3"]), 0), ChatSettings(template=PLAIN))
-    assert text.decode(followed(text, "And 4?")) == "\n\nUser: And 4?\n\nAssistant:"
+    text = ChatTokenizer(
+        tokenizer.FileTokenizer(tokenizer_of(FAMILIES["qwen3"]), 0), ChatSettings(template=PLAIN_TEMPLATE)
+    )
+    assert text.decode(tokens_of_reply(text, "And 4?")) == "\n\nUser: And 4?\n\nAssistant:"
 
 
 def test_a_template_gets_the_same_date_each_day() -> None:

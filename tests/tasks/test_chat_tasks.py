@@ -9,11 +9,11 @@ import pytest
 
 from echo2.coordinator.run import chat_settings, model_folder
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.tasks.chat import ChatTokenizer
 from echo2.tasks.gym.gym_task import GymTask
 from echo2.tasks.plugins import find
-from echo2.tasks.task import Task, Transcript, begun, prompt_of, replay
+from echo2.tasks.task import Task, Transcript, begin_episode, prompt_of, replay
 from echo2.tasks.tokenizer import load
 from tests.support.chat_families import FAMILIES, Family, tokenizer_of, write_folder
 
@@ -27,7 +27,7 @@ class Written:
         self.family: Family = FAMILIES[name]
         model = write_folder(folder, self.family)
         facts = model_folder.facts(model)
-        settings = chat_settings.settings_of(model, RunSection(template="chat"), SERVED)
+        settings = chat_settings.settings_of(model, RunSection(template="chat"), SERVED_KIND)
         assert settings is not None
         self.text = ChatTokenizer(load(model / "tokenizer.json", facts.eos, *facts.other_ends), settings)
         self._library = tokenizer_of(self.family)
@@ -39,7 +39,7 @@ class Written:
         return [*self.text.encode(answer), self.text.eos if end is None else end]
 
     def success(self, task: Task, sampled: list[int]) -> bool:
-        episode = begun(task, "train", 0, self.text)
+        episode = begin_episode(task, "train", 0, self.text)
         return replay(episode, Transcript(sampled, [len(sampled)]), ends=self.text.ends, limit=LIMIT).success
 
 

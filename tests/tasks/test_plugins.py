@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from echo2.tasks import plugins
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from echo2.tasks.plugins import PluginFault
 from echo2.tasks.registry import UnknownTask
 from tests.support import plugin_packages
@@ -26,7 +26,7 @@ def test_a_task_of_an_installed_package_is_listed_and_opened(tmp_path: Path, mon
 
 
 def test_a_task_of_this_build_is_opened_in_its_newest_version() -> None:
-    assert plugins.find("reverse") is REVERSE
+    assert plugins.find("reverse") is REVERSE_TASK
     with pytest.raises(UnknownTask, match="reverse version 7 is not in this build, which has 1"):
         plugins.find("reverse", 7)
 

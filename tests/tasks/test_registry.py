@@ -13,7 +13,7 @@ from tests.support.tokenizers import LETTERS
 
 
 def all_tasks() -> list[Task]:
-    return [registry.get(name, version) for name, version in registry.known()]
+    return [registry.get(name, version) for name, version in registry.list_tasks()]
 
 
 def test_prompts_are_pinned_for_every_machine() -> None:
@@ -47,7 +47,7 @@ def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
         if (prompt, *replayed) != (row["prompt"], row["reward"], row["success"]):
             wrong.append((row, prompt, replayed))
     assert wrong == []
-    assert {(row["task"], row["version"]) for row in EPISODES} == set(registry.known())
+    assert {(row["task"], row["version"]) for row in EPISODES} == set(registry.list_tasks())
 
 
 def test_an_unknown_task_names_what_there_is() -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from echo2.tasks import registry
-from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic
+from echo2.tasks.arithmetic import ADD_TASK, REVERSE_TASK, SINGLE_SUM, Arithmetic
 from echo2.tasks.task import Split, Task
 from tests.support.tokenizers import CHARS, LETTERS
 
@@ -13,7 +13,7 @@ SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 
 def all_tasks() -> list[Task]:
-    return [registry.get(name, version) for name, version in registry.known()]
+    return [registry.get(name, version) for name, version in registry.list_tasks()]
 
 
 @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.name)
@@ -26,7 +26,7 @@ def test_every_prompt_is_in_exactly_one_split_once(task: Task) -> None:
     assert len(heldout) == (len(train) + len(heldout)) // getattr(task, "share", 10)
 
 
-@pytest.mark.parametrize("task", [REVERSE, ADD, SINGLE_SUM], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [REVERSE_TASK, ADD_TASK, SINGLE_SUM], ids=lambda task: task.name)
 def test_the_splits_cover_the_whole_space(task: Arithmetic) -> None:
     posed = {task.question(split, index) for split in ("train", "heldout") for index in range(task.size(split))}
     assert posed == {task.pose(number) for number in range(task.count)}

@@ -1,13 +1,13 @@
 """Rules of every task: demonstrations that score, and the mask of sampled tokens."""
 
-from echo2.tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
+from echo2.tasks.arithmetic import ADD_TASK, REVERSE_TASK, SINGLE_SUM
 from echo2.tasks.guess import GUESS
 from echo2.tasks.task import Score, Transcript, replay, sampled_mask
 from tests.support.tokenizers import CHARS, LETTERS
 
 
 def test_so_many_demonstrations_are_slips_and_without_slips_they_are_what_they_were() -> None:
-    for task, letters in ((REVERSE, CHARS), (ADD, CHARS), (GUESS, CHARS), (SINGLE_SUM, LETTERS)):
+    for task, letters in ((REVERSE_TASK, CHARS), (ADD_TASK, CHARS), (GUESS, CHARS), (SINGLE_SUM, LETTERS)):
         right = list(task.demonstration("train", 3, letters, 0, 0.0))
         slip = list(task.demonstration("train", 3, letters, 0, 0.0, 1.0))
         assert slip != right
@@ -18,7 +18,7 @@ def test_so_many_demonstrations_are_slips_and_without_slips_they_are_what_they_w
 
 
 def test_a_demonstration_scores_as_its_answer_says() -> None:
-    for task, letters in ((REVERSE, CHARS), (ADD, CHARS), (GUESS, CHARS), (SINGLE_SUM, LETTERS)):
+    for task, letters in ((REVERSE_TASK, CHARS), (ADD_TASK, CHARS), (GUESS, CHARS), (SINGLE_SUM, LETTERS)):
         tokens = task.demonstration("train", 3, letters, 0, 0.0)
         episode = task.episode("train", 3, letters)
         transcript = Transcript(tokens, [len(tokens)])

@@ -26,13 +26,13 @@ with atheris.instrument_imports(
 
     from echo2.coordinator.learner.batches.share_codec import decode_share, encode_share
     from echo2.coordinator.metrics import status
-    from echo2.coordinator.run.task_mix import parsed
+    from echo2.coordinator.run.task_mix import parse_mix
     from echo2.coordinator.verification.evidence import NodeEvidence
     from echo2.coordinator.verification.submitted_group import decode_group, decode_ids, lease_of
     from echo2.p2p.errors import P2PError
     from echo2.runtime.errors import LocalFault
     from echo2.runtime.settings import SettingsFault
-    from echo2.tasks.turn_ends import listed
+    from echo2.tasks.turn_ends import token_list
     from echo2.weights import documents, safetensors_header
     from echo2.weights.documents import Document
     from echo2.weights.errors import WeightsError
@@ -72,7 +72,7 @@ def group(data: bytes) -> None:
 
 def ids(data: bytes) -> None:
     if data:
-        assert msgspec.msgpack.decode(data, type=list[int]) == listed(decode_ids(data))
+        assert msgspec.msgpack.decode(data, type=list[int]) == token_list(decode_ids(data))
 
 
 def evidence(data: bytes) -> None:
@@ -87,7 +87,7 @@ def share(data: bytes) -> None:
 
 
 def tasks(data: bytes) -> None:
-    assert parsed(data.decode(errors="replace"))
+    assert parse_mix(data.decode(errors="replace"))
 
 
 READERS = [*map(document, KINDS), header, group, ids, evidence, share, status.decode, tasks]

@@ -82,7 +82,7 @@ def test_changes_by_tensor_are_the_bits_that_differ(step: Step, tmp_path: Path) 
 def test_tensors_longer_than_a_frame_come_back(
     make_snapshot: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "FRAME", 1000)
+    monkeypatch.setattr(frames, "FRAME_ELEMENTS", 1000)
     rng = np.random.default_rng(3)
     sizes: dict[str, tuple[DType, int]] = {
         "a": ("BF16", 999), "b": ("BF16", 2), "c": ("BF16", 4321), "d": ("F32", 1000), "e": ("BF16", 0),

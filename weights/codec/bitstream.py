@@ -22,7 +22,7 @@ _CODES_LIMIT: Final = 1 << 28
 _GROUP: Final = 8
 _WIDEST_GROUPED: Final = 16
 _LONGEST_ELIAS: Final = 16
-_SPARE: Final = 32
+_SPARE_BYTES: Final = 32
 """Zero bytes after a run of fields, so that a last group and a window of eight bytes may reach beyond its end."""
 
 
@@ -46,7 +46,7 @@ class Writer:
 
     def bits(self) -> tuple[bytes, bytes]:
         """Return (unary codes, fields)."""
-        return np.packbits(np.concatenate(self._codes), bitorder="little").tobytes(), _joined(self._fields)
+        return np.packbits(np.concatenate(self._codes), bitorder="little").tobytes(), _join_bits(self._fields)
 
 
 class Reader:
@@ -61,7 +61,7 @@ class Reader:
         if len(codes) != (int(self._ends[-1]) // 8 + 1 if len(self._ends) else 0):
             raise BadPayload("bytes follow the last unary code")
         self._size, self._bit = len(fields), 0
-        self._fields = np.frombuffer(bytes(fields) + bytes(_SPARE), np.uint8)
+        self._fields = np.frombuffer(bytes(fields) + bytes(_SPARE_BYTES), np.uint8)
 
     def take(self, count: int, code: Code, limit: int) -> Numbers:
         """Return the next `count` numbers, all of them below `limit`, which is at most 2^31."""
@@ -238,7 +238,7 @@ def _varying(values: Numbers, widths: Numbers) -> tuple[Bytes, int]:
     return words.astype("<u8").view(np.uint8)[: (total + 7) // 8], total
 
 
-def _joined(parts: list[tuple[Bytes, int]]) -> bytes:
+def _join_bits(parts: list[tuple[Bytes, int]]) -> bytes:
     """Return runs of bits (bytes, padded with zeros, and the number of bits) as one."""
     total = sum(bits for _, bits in parts)
     out = np.zeros(total // 8 + 2, np.uint8)

@@ -36,8 +36,8 @@ from echo2.weights.codec.rice import MAX_K, Code, Numbers, cheapest, rice
 from echo2.weights.errors import BadPayload
 
 LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
-_STAYING: Final = 0x80
-_LISTED: Final = 0x80
+_STAYING_FLAG: Final = 0x80
+_LISTED_FLAG: Final = 0x80
 _ELIAS: Final = 0x40
 _MAX_STEP: Final = 0xFFFF
 _SIGNS: Final = None
@@ -64,12 +64,12 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
         return [*parts, *([] if self.large is None else [(self.large, self.large_gaps)]), (sized, self.sizes)]
 
     def to_bytes(self) -> bytes:
-        data = _number(self.changes) + bytes([self.gaps.k | (0 if self.staying is None else _STAYING)])
+        data = _number(self.changes) + bytes([self.gaps.k | (0 if self.staying is None else _STAYING_FLAG)])
         data += b"" if self.staying is None else _number(self.staying)
         form = self.sizes.k | (_ELIAS if self.sizes.elias else 0)
         if self.large is None:
             return data + bytes([form])
-        data += bytes([form | _LISTED]) + _number(self.large)
+        data += bytes([form | _LISTED_FLAG]) + _number(self.large)
         return data + bytes([self.large_gaps.k]) if self.large else data
 
 
@@ -87,7 +87,7 @@ class Classes:
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
         """Return the body of the frame; empty if nothing changes, None if more than `most` elements do."""
         lo = window(old, layout)
-        lists = rank_select.listed(old, new, layout, lo, most)
+        lists = rank_select.list_changes(old, new, layout, lo, most)
         if not lists:
             return b"" if lists is not None else None
         used, heads, writer = 0, b"", Writer()
@@ -107,7 +107,7 @@ class Classes:
         if length > len(rest):
             raise BadPayload("unary codes are cut short")
         lists = _lists(heads, Reader(rest[:length], rest[length:]), len(old))
-        return rank_select.merged(old, layout, lo, lists, changes)
+        return rank_select.merge_changes(old, layout, lo, lists, changes)
 
     def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
         """Write new bits into `target`, which begins at element `first`. Raises `IndexError` beyond it."""
@@ -168,11 +168,11 @@ def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
     changes, data = _take_number(data)
     gaps, data = _take_byte(data)
     staying = large = None
-    if gaps & _STAYING:
+    if gaps & _STAYING_FLAG:
         staying, data = _take_number(data)
     form, data = _take_byte(data)
     large_gaps = 0
-    if form & _LISTED:
+    if form & _LISTED_FLAG:
         large, data = _take_number(data)
         if large:
             large_gaps, data = _take_byte(data)

@@ -1,9 +1,9 @@
 """Encode the changes within a frame as bytes, and decode them: the codec `classes/1`. Knows no file and no tensor name.
 
-A frame is at most `FRAME` consecutive elements of one dtype, as unsigned integers of their bits. Encoding takes the old
-and the new frame; decoding takes the old frame and the bytes, and returns a `Patch`. Both are pure: the same input
-gives the same output on any machine and with any build (native where a compiler was present, else numpy). If 1.6 % of
-the elements change, applying needs less than a third of a frame's memory, or half of it with numpy.
+A frame is at most `FRAME_ELEMENTS` consecutive elements of one dtype, as unsigned integers of their bits. Encoding
+takes the old and the new frame; decoding takes the old frame and the bytes, and returns a `Patch`. Both are pure: the
+same input gives the same output on any machine and with any build (native where a compiler was present, else numpy). If
+1.6 % of the elements change, applying needs less than a third of a frame's memory, or half of it with numpy.
 
     kind        body
     SAME        empty
@@ -31,16 +31,16 @@ from echo2.weights.documents import ITEM_BYTES
 from echo2.weights.errors import BadPayload
 
 NAME: Final = "classes/1"
-FRAME: Final = 16 << 20
+FRAME_ELEMENTS: Final = 16 << 20
 """Most elements per frame. Bounds the memory of encoding and decoding."""
 SAME, CLASSES, XOR, FULL = range(4)
 
 Bits = NDArray[np.unsignedinteger[Any]]
-_DENSE: Final = 2
-"""With more than one change per `_DENSE` elements, planes of old ^ new are smaller."""
+_DENSE_ELEMENTS_PER_CHANGE: Final = 2
+"""With more than one change per `_DENSE_ELEMENTS_PER_CHANGE` elements, planes of old ^ new are smaller."""
 _LEVEL: Final = 1
-_PIECE: Final = 1 << 18
-_WINDOW: Final = 64 << 20
+_PIECE_ELEMENTS: Final = 1 << 18
+_WINDOW_BYTES: Final = 64 << 20
 
 
 class Build(Protocol):
@@ -84,9 +84,9 @@ class Patch(msgspec.Struct, frozen=True):
         if self.index is None:
             yield self.bits
             return
-        for at in range(0, len(old), _PIECE):
-            low, high = np.searchsorted(self.index, [at, at + _PIECE])
-            piece = old[at : at + _PIECE].copy()
+        for at in range(0, len(old), _PIECE_ELEMENTS):
+            low, high = np.searchsorted(self.index, [at, at + _PIECE_ELEMENTS])
+            piece = old[at : at + _PIECE_ELEMENTS].copy()
             if low < high:
                 _build.write(self.index[low:high], self.bits[low:high], piece, at)
             yield piece
@@ -107,7 +107,7 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
     layout = exponent_classes.LAYOUTS.get(dtype)
     if layout is None:
         return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
-    body = _build.encode(old, new, layout, len(old) // _DENSE)
+    body = _build.encode(old, new, layout, len(old) // _DENSE_ELEMENTS_PER_CHANGE)
     if body is None:
         return XOR, _pack(_planes(old ^ new))
     return (CLASSES, body) if body else (SAME, b"")
@@ -170,7 +170,7 @@ def _unpack(data: memoryview, size: int) -> bytes:
         declared = zstandard.get_frame_parameters(data).content_size
         if declared != size:
             raise BadPayload(f"compressed part declares {declared} bytes, not {size}")
-        plain = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompress(data, allow_extra_data=False)
+        plain = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BadPayload(f"compressed part: {error}") from error
     if len(plain) != size:

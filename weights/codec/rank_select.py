@@ -23,13 +23,13 @@ from echo2.weights.errors import BadPayload
 Words = NDArray[np.uint16]
 Masks = NDArray[np.uint64]
 CLASSES: Final = 16
-_FOUR: Final = 4
+_TWO_BIT_CLASSES: Final = 4
 """Classes that two bits tell apart."""
-_PIECE: Final = 1 << 20
+_PIECE_ELEMENTS: Final = 1 << 20
 """Elements of a piece. A call of numpy costs about a microsecond, and a piece about a hundred of them."""
-_SPAN: Final = 128
+_SPAN_PAIRS: Final = 128
 """Word pairs per span, a power of two: merging finds the span of a place, and bisection finds the pair within it."""
-_LONGEST: Final = 1 << 27
+_MOST_FRAME_ELEMENTS: Final = 1 << 27
 """Elements of a frame, at most: row and rank are 31 bits."""
 _ROW: Final = np.arange(CLASSES, dtype=np.int32) << 27
 """Offset of a row's ranks, so that numbers ascend by row, then by rank."""
@@ -52,18 +52,18 @@ class Changes(NamedTuple):
     steps: Numbers
 
 
-def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[Changes] | None:
+def list_changes(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[Changes] | None:
     """Return the changes of all classes that have any; None for more than `most`."""
     scan, count = _Scan(len(old), layout, lo), 0
     rows, ranks, steps = [np.empty(0, np.uint8)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-    for at in range(0, len(old), _PIECE):
-        piece = old[at : at + _PIECE]
-        elements, was, becomes = _differing(piece, new[at : at + _PIECE])
+    for at in range(0, len(old), _PIECE_ELEMENTS):
+        piece = old[at : at + _PIECE_ELEMENTS]
+        elements, was, becomes = _differing(piece, new[at : at + _PIECE_ELEMENTS])
         count += len(elements)
         if count > most:
             return None
         scan.read(piece)
-        rows.append(_windowed(was, layout, lo) & np.uint8(CLASSES - 1))
+        rows.append(_clip_exponents(was, layout, lo) & np.uint8(CLASSES - 1))
         ranks.append(scan.ranks(rows[-1], elements))
         steps.append(np.subtract(_place(becomes), _place(was), dtype=np.int32))
     row = np.concatenate(rows)
@@ -74,14 +74,14 @@ def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[C
     return [Changes(of, by_rank[row], by_step[row]) for of, row in turned if len(by_rank[row])]
 
 
-def merged(
+def merge_changes(
     old: Words, layout: Layout, lo: int, lists: Iterable[Changes], count: int
 ) -> tuple[NDArray[np.uint32], Words]:
     """Return (positions, ascending; new bits) of the `count` changes. Raises `BadPayload`."""
     scan, left, done = _Scan(len(old), layout, lo), _Left(lists, lo, count), 0
     index, bits = np.empty(count, np.uint32), np.empty(count, np.uint16)
-    for at in range(0, len(old), _PIECE):
-        piece = old[at : at + _PIECE]
+    for at in range(0, len(old), _PIECE_ELEMENTS):
+        piece = old[at : at + _PIECE_ELEMENTS]
         scan.read(piece)
         places, steps = left.take(scan)
         elements = scan.elements(places)
@@ -114,19 +114,19 @@ class _Scan:
     pieces."""
 
     def __init__(self, count: int, layout: Layout, lo: int) -> None:
-        if count >= _LONGEST:
+        if count >= _MOST_FRAME_ELEMENTS:
             raise ValueError(f"a frame of {count} elements")
         self._layout, self._lo = layout, lo
-        words = 2 * _SPAN
-        while 64 * words < min(count, _PIECE):
+        words = 2 * _SPAN_PAIRS
+        while 64 * words < min(count, _PIECE_ELEMENTS):
             words *= 2
         self._words = words
         self._exponents, self._bits = np.zeros((2, 64 * words), np.uint8)
         self._planes: Masks = np.zeros((2, 2, words), "<u8")
-        self._pairs: Masks = np.zeros((2, _FOUR, words), "<u8")
-        self._members: Masks = np.zeros((_FOUR, _FOUR, words), "<u8")
+        self._pairs: Masks = np.zeros((2, _TWO_BIT_CLASSES, words), "<u8")
+        self._members: Masks = np.zeros((_TWO_BIT_CLASSES, _TWO_BIT_CLASSES, words), "<u8")
         """A bit for each element, of each row: those of row r at (r >> 2, r & 3)."""
-        self._ones = np.zeros((_FOUR, _FOUR, words), np.uint8)
+        self._ones = np.zeros((_TWO_BIT_CLASSES, _TWO_BIT_CLASSES, words), np.uint8)
         self._before = np.zeros(CLASSES * words // 2 + 1, np.int32)
         """Ones before each pair of words, over all rows in turn: the place of its first member."""
         self.passed = np.zeros(CLASSES, np.int32)
@@ -162,7 +162,7 @@ class _Scan:
     def _read_planes(self, piece: Words, count: int) -> Masks:
         """Return `count` words for each bit of a row: those of bit b at (b >> 1, b & 1)."""
         exponents, bits, planes = self._exponents[: 64 * count], self._bits[: 64 * count], self._planes[..., :count]
-        _windowed(piece, self._layout, self._lo, exponents[: len(piece)])
+        _clip_exponents(piece, self._layout, self._lo, exponents[: len(piece)])
         for bit in range(4):
             np.bitwise_and(exponents, np.uint8(1 << bit), out=bits)
             planes[bit >> 1, bit & 1] = np.packbits(bits, bitorder="little").view("<u8")
@@ -198,9 +198,9 @@ class _Scan:
 
     def elements(self, places: Numbers) -> NDArray[np.int64]:
         """Return the elements with these places, which ascend."""
-        spans = places.searchsorted(self._before[_SPAN::_SPAN])
-        pair = np.repeat(np.arange(0, CLASSES * self._words // 2, _SPAN), np.diff(spans, prepend=0))
-        half = _SPAN // 2
+        spans = places.searchsorted(self._before[_SPAN_PAIRS::_SPAN_PAIRS])
+        pair = np.repeat(np.arange(0, CLASSES * self._words // 2, _SPAN_PAIRS), np.diff(spans, prepend=0))
+        half = _SPAN_PAIRS // 2
         while half:
             pair += half * (self._before.take(pair + half) <= places)
             half //= 2
@@ -270,7 +270,9 @@ def _set(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
     return places
 
 
-def _windowed(elements: Words, layout: Layout, lo: int, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+def _clip_exponents(
+    elements: Words, layout: Layout, lo: int, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
     """Return clip(exponent, lo, lo + 15) of each element."""
     if out is None:
         out = np.empty(len(elements), np.uint8)
@@ -282,15 +284,15 @@ def _windowed(elements: Words, layout: Layout, lo: int, out: NDArray[np.uint8] |
 
 def _place(bits: Words) -> NDArray[np.int16]:
     """Return the rank of each 16-bit float among all, by value: -32768 (a NaN) to 32767; +0 is 0, -0 is -1."""
-    return _mirrored(bits.astype(np.uint16).view(np.int16))
+    return _mirror_negatives(bits.astype(np.uint16).view(np.int16))
 
 
 def _bits(places: Numbers) -> Words:
     """Return the floats that stand at these places."""
-    return _mirrored(places.astype(np.int16)).view(np.uint16)
+    return _mirror_negatives(places.astype(np.int16)).view(np.uint16)
 
 
-def _mirrored(signed: NDArray[np.int16]) -> NDArray[np.int16]:
+def _mirror_negatives(signed: NDArray[np.int16]) -> NDArray[np.int16]:
     """Invert the lower bits of negative numbers: in place, and its own inverse."""
     flips = signed >> 15
     flips &= 0x7FFF

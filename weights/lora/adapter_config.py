@@ -18,13 +18,13 @@ import msgspec
 
 from echo2.weights.errors import BadSnapshot
 
-BASE: Final = "base.safetensors"
+BASE_FILE: Final = "base.safetensors"
 CONFIG: Final = "adapter_config.json"
 PREFIX: Final = "base_model.model."
 """PEFT puts it before a module's name."""
-INNER: Final = ".lora_A.weight"
+INNER_SUFFIX: Final = ".lora_A.weight"
 """Ending of A's name: [rank, inputs]."""
-OUTER: Final = ".lora_B.weight"
+OUTER_SUFFIX: Final = ".lora_B.weight"
 """Ending of B's name: [outputs, rank]."""
 _MOST_CONFIG: Final = 1 << 20
 
@@ -63,5 +63,5 @@ def read_config(folder: Path) -> AdapterConfig | None:
 
 def adapter_shapes(modules: Mapping[str, tuple[int, ...]], rank: int) -> dict[str, tuple[int, int]]:
     """Return the shapes of an adapter's tensors by their names. `modules`: name -> [outputs, inputs]."""
-    inner = {f"{PREFIX}{name}{INNER}": (rank, inputs) for name, (_, inputs) in modules.items()}
-    return inner | {f"{PREFIX}{name}{OUTER}": (outputs, rank) for name, (outputs, _) in modules.items()}
+    inner = {f"{PREFIX}{name}{INNER_SUFFIX}": (rank, inputs) for name, (_, inputs) in modules.items()}
+    return inner | {f"{PREFIX}{name}{OUTER_SUFFIX}": (outputs, rank) for name, (outputs, _) in modules.items()}

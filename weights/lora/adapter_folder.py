@@ -16,7 +16,7 @@ from echo2.runtime.files import writing
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import bf16_of, import_model
-from echo2.weights.lora.adapter_config import BASE, CONFIG, INNER, AdapterConfig, adapter_shapes
+from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG, INNER_SUFFIX, AdapterConfig, adapter_shapes
 from echo2.weights.lora.frozen_base import BaseFormat, write_base
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 
@@ -40,7 +40,7 @@ def make_adapter(folder: Path, order: AdapterOrder, seed: int) -> None:
     source = import_model(folder, folder / "whole.safetensors")
     modules = _targets(source, order.targets)
     endings = sorted({name.rpartition(".")[2] for name in modules})
-    write_base(folder / BASE, source, order.base)
+    write_base(folder / BASE_FILE, source, order.base)
     _write_first(folder / MODEL, adapter_shapes(modules, order.rank), seed)
     config = AdapterConfig(r=order.rank, lora_alpha=order.alpha, target_modules=endings)
     with writing(folder / CONFIG) as file:
@@ -67,7 +67,7 @@ def _write_first(path: Path, shapes: dict[str, tuple[int, int]], seed: int) -> N
     with writing_snapshot(path, table, {}) as writer:
         for entry in table:
             values = np.zeros(entry.elements, np.float32)
-            if entry.name.endswith(INNER):
+            if entry.name.endswith(INNER_SUFFIX):
                 bound = 1 / math.sqrt(entry.shape[1])
                 values = random.uniform(-bound, bound, entry.elements).astype(np.float32)
             writer.write(bf16_of(values.view(np.uint32)))

@@ -27,8 +27,8 @@ _LAYER: Final = re.compile(r"\.layers\.\d+\.")
 
 
 class FrozenBase:
-    """The frozen weights. `tensors`: by the model's names, in ascending order, each as float32. `formats`: name ->
-    format of those that are quantised. `aliases`: as of a snapshot."""
+    """The frozen weights. `tensors`: tensors by the model's names, in ascending order, each as float32. `formats`: name
+    -> format of those that are quantised. `aliases`: the same as in a snapshot."""
 
     def __init__(self, path: Path) -> None:
         """Open and check the header. Raises BadSnapshot, FileNotFoundError."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
-from echo2.coordinator.learner.batches.cut_rollouts import KEPT, CutRule
+from echo2.coordinator.learner.batches.cut_rollouts import KEEP_RULE, CutRule
 from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.advantages import contrasting
 
@@ -66,8 +66,9 @@ class MicroBatch(NamedTuple):
 class Rows(NamedTuple):
     """The rollouts of a batch. `groups`: the rows of each group with signal. `flat`: those of each group without, if
     they were asked for. `zero_variance`: number of groups without signal. `masked`: (age, sampled tokens) of each
-    rollout of a group with signal that has no row because the limit cut it. `tokens`, `rollouts`: of the whole batch.
-    `unselected`: the number of rollouts of groups with signal that were left out for want of contrast."""
+    rollout of a group with signal that has no row because the limit cut it. `tokens`, `rollouts`: tokens and rollouts
+    of the whole batch. `unselected`: the number of rollouts of groups with signal that were left out for want of
+    contrast."""
 
     groups: list[list[TrainRow]]
     flat: list[list[TrainRow]]
@@ -78,10 +79,10 @@ class Rows(NamedTuple):
     unselected: int = 0
 
 
-def rows(batch: TrainBatch, kind: str, cut: CutRule = KEPT, *, flat: bool = False, contrast: float = 1.0) -> Rows:
-    """Return the rollouts with their advantages, by group. `kind`: of the advantages. `cut`: for rollouts that the
-    limit cut. `flat`: also the groups without signal. `contrast`: share of the rollouts of a group with signal that are
-    learned from, those of the largest contrast. Raises BadBatch for an inconsistent sample."""
+def rows(batch: TrainBatch, kind: str, cut: CutRule = KEEP_RULE, *, flat: bool = False, contrast: float = 1.0) -> Rows:
+    """Return the rollouts with their advantages, by group. `kind`: kind of the advantages. `cut`: rule for rollouts
+    that the limit cut. `flat`: also the groups without signal. `contrast`: share of the rollouts of a group with signal
+    that are learned from, those of the largest contrast. Raises BadBatch for an inconsistent sample."""
     scored = advantages.compute([[cut.reward(sample) for sample in group.samples] for group in batch.groups], kind)
     samples = [sample for group in batch.groups for sample in group.samples]
     unselected = 0
@@ -138,7 +139,7 @@ def shared(groups: Groups) -> int:
     return sum(group[0].prompt + sum(len(row.tokens) - row.prompt for row in group) for group in groups if group)
 
 
-def padded(groups: Groups) -> int:
+def count_padded_tokens(groups: Groups) -> int:
     """Count tokens, each rollout with its prompt and filled up to the longest."""
     lengths = [len(row.tokens) for group in groups for row in group]
     return len(lengths) * max(lengths, default=0)

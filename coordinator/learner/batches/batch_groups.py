@@ -55,7 +55,7 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The samples of one prompt, all under one version. `id`: of its lease."""
+    """The samples of one prompt, all under one version. `id`: id of its lease."""
 
     id: bytes
     version: int
@@ -109,7 +109,7 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
         )
 
 
-def described(batch: TrainBatch) -> dict[str, float]:
+def batch_metrics(batch: TrainBatch) -> dict[str, float]:
     """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages; reward and length
     also by age, as `reward_age_<n>` and `length_age_<n>`."""
     samples = [sample for group in batch.groups for sample in group.samples]

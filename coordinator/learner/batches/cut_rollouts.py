@@ -13,13 +13,13 @@ from echo2.coordinator.learner.batches.batch_groups import TrainSample, is_cut
 from echo2.tasks.turn_ends import Ends
 
 CUT_KINDS: Final = ("kept", "masked", "penalised")
-MARGIN: Final = 0.2
+PENALTY_MARGIN_SHARE: Final = 0.2
 """Share of the limit over which the penalty grows: DAPO's 4,096 of 20,480 tokens."""
 
 
 class CutRule(NamedTuple):
-    """The rule for rollouts that the limit cut. `kind`: of CUT_KINDS. `penalty`: largest one, in reward. `limit`: most
-    sampled tokens per rollout, needed to penalise. `ends`: tokens that end a turn, needed to mask."""
+    """The rule for rollouts that the limit cut. `kind`: kind of CUT_KINDS. `penalty`: largest one, in reward. `limit`:
+    most sampled tokens per rollout, needed to penalise. `ends`: tokens that end a turn, needed to mask."""
 
     kind: str = "kept"
     penalty: float = 1.0
@@ -37,10 +37,10 @@ class CutRule(NamedTuple):
         return self.kind == "masked" and is_cut(sample, self.ends)
 
 
-KEPT: Final = CutRule()
+KEEP_RULE: Final = CutRule()
 
 
 def overlong(length: int, limit: int) -> float:
     """Return the share of the penalty for `length` sampled tokens: 0 up to 4/5 of `limit`, 1 at `limit`."""
-    margin = MARGIN * limit
+    margin = PENALTY_MARGIN_SHARE * limit
     return min(1.0, max(0.0, (length - (limit - margin)) / margin))

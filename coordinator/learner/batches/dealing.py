@@ -25,7 +25,7 @@ class MiniShare(NamedTuple):
 
 class Share(NamedTuple):
     """A rank's part of a step. `covers_flat`: whether the step covers groups without signal, on any rank. `tokens`,
-    `rollouts`: of the whole batch. `ages`: one more than the greatest age of the batch."""
+    `rollouts`: rollouts of the whole batch. `ages`: one more than the greatest age of the batch."""
 
     minis: list[MiniShare]
     covers_flat: bool
@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
 
 def shares(rows: Rows, minibatches: int, ranks: int = 1) -> list[Share]:
-    """Return the part of each rank. `minibatches`: at most so many updates."""
+    """Return the part of each rank. `minibatches`: minibatches at most so many updates."""
     parts = [split(groups, minibatches) for groups in (rows.groups, rows.flat)]
     minis = [
         [MiniShare(*pair) for pair in zip(deal(signal, ranks), deal(flat, ranks), strict=True)]

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from echo2.coordinator.learner.batches.batch import Cost, MicroBatch, padded, shared
+from echo2.coordinator.learner.batches.batch import Cost, MicroBatch, count_padded_tokens, shared
 from echo2.coordinator.learner.model import within
 from echo2.engines.transformers.packed_attention import PackedPass
 from echo2.engines.transformers.packed_layout import TokenGroup
 
-NEAR: Final = 1.05
+NEAR_TOKENS_FACTOR: Final = 1.05
 """Tokens of rule 2 over those of rule 1 up to which one product for all rows costs less than one per row."""
 _log = structlog.get_logger("learner")
 _checked: WeakKeyDictionary[PreTrainedModel, PackedPass | None] = WeakKeyDictionary()
@@ -29,18 +29,18 @@ _checked: WeakKeyDictionary[PreTrainedModel, PackedPass | None] = WeakKeyDiction
 
 def cost_of(model: PreTrainedModel) -> Cost:
     """Return how the tokens of a pass are counted."""
-    return padded if _packed(model) is None else shared
+    return count_padded_tokens if _packed_pass(model) is None else shared
 
 
 def predicting_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
     """Return the last hidden state before each sampled token: [n, D]."""
-    packed = _packed(model)
-    if packed is None or padded(micro.groups) <= NEAR * shared(micro.groups):
+    packed = _packed_pass(model)
+    if packed is None or count_padded_tokens(micro.groups) <= NEAR_TOKENS_FACTOR * shared(micro.groups):
         return _filled_up(model, micro)
     return _once(packed, micro)
 
 
-def _packed(model: PreTrainedModel) -> PackedPass | None:
+def _packed_pass(model: PreTrainedModel) -> PackedPass | None:
     if model not in _checked:
         _checked[model] = packed = within(model, lambda: PackedPass.of(model))
         if packed is None:
@@ -59,7 +59,7 @@ def _once(packed: PackedPass, micro: MicroBatch) -> Tensor:
         for index, row in enumerate(group)
         for target in row.targets.tolist()
     ]
-    return packed.hidden(layout)[torch.tensor(places, device=micro.row.device)]
+    return packed.hidden_states(layout)[torch.tensor(places, device=micro.row.device)]
 
 
 def _filled_up(model: PreTrainedModel, micro: MicroBatch) -> Tensor:

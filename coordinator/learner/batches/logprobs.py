@@ -25,18 +25,18 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: in
     head = head_of(model)
     size = max(1, chunk_elements // head.weight.shape[0])
     if len(states) <= size:
-        return _picked(head, states, micro.target)
-    picked = _recomputed if torch.is_grad_enabled() else _picked
+        return _target_logprobs(head, states, micro.target)
+    picked = _recompute_logprobs if torch.is_grad_enabled() else _target_logprobs
     cuts = [slice(start, start + size) for start in range(0, len(states), size)]
     return torch.cat([picked(head, states[cut], micro.target[cut]) for cut in cuts])
 
 
-def _picked(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
+def _target_logprobs(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
     logits: Tensor = head(states).float()
     return logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1)
 
 
-def _recomputed(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
-    part = checkpoint(_picked, head, states, target, use_reentrant=False)
+def _recompute_logprobs(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
+    part = checkpoint(_target_logprobs, head, states, target, use_reentrant=False)
     assert isinstance(part, Tensor)
     return part

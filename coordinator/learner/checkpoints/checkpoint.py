@@ -35,7 +35,7 @@ from echo2.runtime.files import move, room, sync_file, sync_folder
 from echo2.weights.torch_io import save_tensors
 
 FORMAT = 2
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 FOLDER = "checkpoints"
 _NAME = re.compile(r"checkpoint-\d{12}-\d{12}")
 _STATE, TENSORS = "state.msgpack", "tensors.safetensors"
@@ -61,7 +61,7 @@ class Base(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The learner's state beside its tensors. `step`: how many changed the weights, or may have: the number of a
-    version. `unchanged`: how many others were made. `era`: of the policy. `steps`: how many this optimiser made.
+    version. `unchanged`: how many others were made. `era`: era of the policy. `steps`: how many this optimiser made.
     `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step, its number of
     groups in `drawn`), oldest first. `export`: the last exported version. `published`: versions from which diffs may
     start, oldest first; the newest has a snapshot, the others payloads back. `anchor`: the last version with a full
@@ -96,7 +96,7 @@ class TensorFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state's file. `files`: of tensors, in the order of the ranks."""
+    """The state's file. `files`: files of tensors, in the order of the ranks."""
 
     format: int
     body: bytes
@@ -105,7 +105,7 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint on disk. `files`: of its tensors, in the order of the ranks that wrote them."""
+    """A checkpoint on disk. `files`: files of its tensors, in the order of the ranks that wrote them."""
 
     state: State
     files: list[Path]
@@ -138,7 +138,7 @@ def save(folder: Path, era: int, steps_made: int, finished: Callable[[], State],
     Raises `DiskFull`, and the errors of `write` and `finished`; the checkpoint then does not exist."""
     target = folder / f"checkpoint-{era:012d}-{steps_made:012d}"
     partial = folder / f".{target.name}.partial"
-    with _emptied(partial):
+    with _fresh_folder(partial):
         files = list(write(partial))
         body = msgspec.msgpack.encode(finished())
         sealed = _Sealed(format=FORMAT, body=body, body_hash=blake3(body).digest(), files=files)
@@ -148,7 +148,7 @@ def save(folder: Path, era: int, steps_made: int, finished: Callable[[], State],
         if target.exists():
             _discard(target)
         move(partial, target)
-    for old in _checkpoint_files(folder)[KEPT:]:
+    for old in _checkpoint_files(folder)[KEPT_CHECKPOINTS:]:
         _discard(old)
     return target
 
@@ -210,7 +210,7 @@ def _file_hash(path: Path) -> bytes:
 
 
 @contextmanager
-def _emptied(partial: Path) -> Iterator[None]:
+def _fresh_folder(partial: Path) -> Iterator[None]:
     """Create an empty folder for the block, and remove it if the block fails."""
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -10,7 +10,7 @@ MOST_ENTRIES: Final = 256
 
 
 class CheckpointPace:
-    """The pace of a session. `share`: of the time that checkpoints may take; from 1 on, each export has one."""
+    """The pace of a session. `share`: share of the time that checkpoints may take; from 1 on, each export has one."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -24,11 +24,11 @@ class CheckpointPace:
             return True
         return self._worked * self._share >= self._cost
 
-    def worked(self, seconds: float) -> None:
+    def on_work(self, seconds: float) -> None:
         """Note the seconds of a step, its export included."""
         self._worked += seconds
 
-    def noted(self) -> None:
+    def on_entry(self) -> None:
         """Note an entry of the journal."""
         self._entries += 1
 

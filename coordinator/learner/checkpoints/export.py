@@ -34,13 +34,13 @@ import msgspec
 
 from echo2.coordinator.learner.checkpoints.checkpoint import Base, CheckpointError, State
 from echo2.coordinator.learner.messages import Export, ExportedEdge
-from echo2.p2p.swarm.manifest import hashed
+from echo2.p2p.swarm.manifest import hash_payload
 from echo2.runtime.files import link_or_copy
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.snapshot import Snapshot, WeightsSource
 from echo2.weights.virtual_snapshot import VirtualSnapshot
 
-SKIPS: Final = 4
+SKIP_LEVELS: Final = 4
 ANCHOR_EVERY: Final = 32
 FULL_EVERY: Final = 256
 BACK_SHARE: Final = 0.25
@@ -53,13 +53,13 @@ def writing(
     new: Snapshot, version: int, published: Sequence[Base], anchor: Base | None, folder: Path, *, whole: bool
 ) -> Iterator[Callable[[], Export]]:
     """During the block, encode in a thread the diffs to the snapshot `new` (rule 2), the one back and, if `whole`, the
-    full edge. Yields a callable that waits for the thread and returns the export, or raises its error. `published`: as
-    in `State`."""
+    full edge. Yields a callable that waits for the thread and returns the export, or raises its error. `published`: the
+    same as in `State`."""
     started = time.perf_counter()
 
     def encoded() -> Export:
         bases = starts(version, published, anchor)
-        edges = [_diff(base, _opened(base, published), new, version, folder) for base in bases]
+        edges = [_diff(base, _open_base(base, published), new, version, folder) for base in bases]
         edges += [_full(new, version, folder)] if whole else []
         _write_back(edges, published, new, version, folder)
         seconds = time.perf_counter() - started
@@ -95,7 +95,7 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
     return target
 
 
-def located(state: State, folder: Path) -> State:
+def locate_files(state: State, folder: Path) -> State:
     """Return a checkpoint's state with the files of its versions as they are in `folder` now (rule 6)."""
 
     def file(path: str) -> str:
@@ -123,7 +123,7 @@ def check_files(export: Export) -> None:
         )
 
 
-def followed(published: Sequence[Base], newest: Base, folder: Path) -> list[Base]:
+def append_version(published: Sequence[Base], newest: Base, folder: Path) -> list[Base]:
     """Return `published` with the version `newest` behind them. The newest one before is read through the payload back
     from `newest`; where that is gone, it and those before it are no bases any more."""
     older = [base for base in published if base.version < newest.version]
@@ -133,7 +133,7 @@ def followed(published: Sequence[Base], newest: Base, folder: Path) -> list[Base
     return [*_readable(older), newest]
 
 
-def anchored(export: Export | None, anchor: Base | None, version: int) -> Base | None:
+def anchor_of_version(export: Export | None, anchor: Base | None, version: int) -> Base | None:
     """Return the anchor once `version` is published: itself, if it is that of `export` and has a full edge."""
     if export is not None and export.version == version:
         for edge in export.edges:
@@ -152,7 +152,7 @@ def _readable(older: Sequence[Base]) -> list[Base]:
     return kept
 
 
-def _opened(base: Base, published: Sequence[Base]) -> WeightsSource:
+def _open_base(base: Base, published: Sequence[Base]) -> WeightsSource:
     """Open the weights of a base (rule 3)."""
     if base.snapshot:
         return Snapshot(Path(base.snapshot), root=base.root)
@@ -166,7 +166,9 @@ def _opened(base: Base, published: Sequence[Base]) -> WeightsSource:
 def _diff(base: Base, old: WeightsSource, new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-from-{base.version:010d}.edge"
     payload = encode(old, new, path)
-    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path), hashed=hashed(path, payload.hash))
+    return ExportedEdge(
+        base=base.version, base_root=base.root, payload=str(path), hashed=hash_payload(path, payload.hash)
+    )
 
 
 def _write_back(
@@ -183,12 +185,12 @@ def _write_back(
 def _full(new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-full.edge"
     payload = encode_full(new, path)
-    return ExportedEdge(base=None, base_root=None, payload=str(path), hashed=hashed(path, payload.hash))
+    return ExportedEdge(base=None, base_root=None, payload=str(path), hashed=hash_payload(path, payload.hash))
 
 
 def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list[Base]:
     """Choose the bases of `version`'s diffs (rule 2), newest first. `published`: oldest first, all below `version`."""
-    wanted = {version - (1 << j) for j in range(1, SKIPS + 1) if version % (1 << j) == 0}
+    wanted = {version - (1 << j) for j in range(1, SKIP_LEVELS + 1) if version % (1 << j) == 0}
     chosen = {base.version: base for base in published if base.version in wanted}
     chosen |= {base.version: base for base in published[-1:]}
     if anchor is not None and version % ANCHOR_EVERY == 0:
@@ -202,7 +204,7 @@ def useful(published: Sequence[Base], room: int) -> list[Base]:
     kept = list(published[-1:])
     for base in reversed(published[:-1]):
         room -= Path(base.payload).stat().st_size
-        if room < 0 or base.version + (1 << SKIPS) <= published[-1].version:
+        if room < 0 or base.version + (1 << SKIP_LEVELS) <= published[-1].version:
             break
         kept.insert(0, base)
     return kept

@@ -28,14 +28,14 @@ FORMAT: Final = 1
 MOST_TRIES: Final = 2
 FOLDER: Final = "journal"
 _NAME: Final = re.compile(r"entry-\d{12}-(\d{12})-\d{12}\.msgpack")
-_TRIES: Final = "tries"
+_TRIES_FILE: Final = "tries"
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The steps from one export to the next, or to a step whose export would have been the same (`state` then has the
     export before). `after`, `after_root`: version and root of the export before, of the checkpoint or an entry.
-    `steps`: (step, ids of its groups, in order). `state`: after the last of them, with its export. `hyper`, `ranks`,
-    `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
+    `steps`: (step, ids of its groups, in order). `state`: state after the last of them, with its export. `hyper`,
+    `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
 
     after: int
     after_root: bytes
@@ -98,13 +98,13 @@ def newest_version(folder: Path) -> int:
 def begin_try(folder: Path) -> int:
     """Count, durably, that the entries are about to be made again; return how often it began before."""
     before = _tries(folder)
-    _write(folder / _TRIES, str(before + 1).encode())
+    _write(folder / _TRIES_FILE, str(before + 1).encode())
     return before
 
 
 def end_try(folder: Path) -> None:
     """Take back the last count of `begin_try`: the process has not died of the entries."""
-    _write(folder / _TRIES, str(max(0, _tries(folder) - 1)).encode())
+    _write(folder / _TRIES_FILE, str(max(0, _tries(folder) - 1)).encode())
 
 
 def clear(folder: Path) -> None:
@@ -131,7 +131,7 @@ def _read(path: Path) -> JournalEntry:
 
 def _tries(folder: Path) -> int:
     try:
-        return int((folder / _TRIES).read_bytes())
+        return int((folder / _TRIES_FILE).read_bytes())
     except (FileNotFoundError, ValueError):
         return 0
 

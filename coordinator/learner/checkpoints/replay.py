@@ -63,7 +63,7 @@ def remade(
         trainer = trainer_of(as_before)
         _make(trainer, newest, entries, read)
         _check(trainer, order, last, folder, report)
-        again = _saved(trainer, order, last, report)
+        again = _save_checkpoint(trainer, order, last, report)
     except BadBatch as missing:
         report(f"{_count(entries)} cannot be made again ({missing}): they are given up")
         return Remade(newest)
@@ -78,7 +78,7 @@ def remade(
     return Remade(again)
 
 
-def _saved(trainer: Trainer, order: Open, last: JournalEntry, report: Callable[[str], None]) -> Checkpoint:
+def _save_checkpoint(trainer: Trainer, order: Open, last: JournalEntry, report: Callable[[str], None]) -> Checkpoint:
     """Return a durable checkpoint of the remade state, read back."""
     folder = Path(order.folder) / checkpoint.FOLDER
     checkpoint.save(

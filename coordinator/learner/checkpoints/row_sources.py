@@ -21,12 +21,12 @@ from echo2.weights.hf_import import floats_of
 from echo2.weights.snapshot import Snapshot
 
 MASTER: Final = "master."
-DIVIDED: Final = (MASTER, "exp_avg.", "exp_avg_sq.")
+DIVIDED_PREFIXES: Final = (MASTER, "exp_avg.", "exp_avg_sq.")
 
 
 class CheckpointRows(Mapping[str, Tensor]):
-    """The tensors of a checkpoint: this rank's rows of those that are divided. `files`: in the order of the ranks that
-    wrote them. Raises SafetensorError, OSError."""
+    """The tensors of a checkpoint: this rank's rows of those that are divided. `files`: files in the order of the ranks
+    that wrote them. Raises SafetensorError, OSError."""
 
     def __init__(self, files: Sequence[Path], rank: int = 0, ranks: int = 1) -> None:
         self._rank, self._ranks = rank, ranks
@@ -35,12 +35,12 @@ class CheckpointRows(Mapping[str, Tensor]):
         self._places: dict[str, list[Any]] = {}
         for number, file in enumerate(self._files):
             for name in file.keys():  # noqa: SIM118 - no mapping
-                if number == 0 or name.startswith(DIVIDED):
+                if number == 0 or name.startswith(DIVIDED_PREFIXES):
                     self._places.setdefault(name, []).append(file)
 
     def __getitem__(self, name: str) -> Tensor:
         files = self._places[name]
-        if self._ranks == len(files) == 1 or not name.startswith(DIVIDED):
+        if self._ranks == len(files) == 1 or not name.startswith(DIVIDED_PREFIXES):
             whole: Tensor = files[0].get_tensor(name)
             return whole
         slices = [file.get_slice(name) for file in files]
@@ -63,8 +63,8 @@ class CheckpointRows(Mapping[str, Tensor]):
 
 
 class SnapshotRows(Mapping[str, Tensor]):
-    """The tensors of a snapshot as masters, float32: this rank's rows of each. `names`: of each parameter, with those
-    to which it is tied; the snapshot has one of them. Raises BadSnapshot for weights that are no numbers."""
+    """The tensors of a snapshot as masters, float32: this rank's rows of each. `names`: names of each parameter, with
+    those to which it is tied; the snapshot has one of them. Raises BadSnapshot for weights that are no numbers."""
 
     def __init__(self, snapshot: Snapshot, names: Mapping[str, Sequence[str]], rank: int, ranks: int) -> None:
         self._snapshot, self._rank, self._ranks = snapshot, rank, ranks

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-_TINY = 1e-6
+_TINY_DEVIATION = 1e-6
 
 
 class Advantages(NamedTuple):
@@ -55,8 +55,8 @@ def signal_of(rewards: Sequence[float]) -> float:
 
 
 def contrasting(values: Sequence[float], share: float) -> set[int]:
-    """Return the numbers of the rollouts that are learned from (rule 4). `values`: their advantages. `share`: of the
-    rollouts, rounded up to whole pairs; at 1 all, with the middle one of an odd number."""
+    """Return the numbers of the rollouts that are learned from (rule 4). `values`: their advantages. `share`: share of
+    the rollouts, rounded up to whole pairs; at 1 all, with the middle one of an odd number."""
     pairs = math.ceil(share * len(values) / 2)
     if share >= 1 or 2 * pairs >= len(values):
         return set(range(len(values)))
@@ -68,7 +68,7 @@ def _group_normalised(rewards: Sequence[float]) -> list[float]:
     """Return (r - mean) / (std + 1e-6), with the sample standard deviation. DeepSeekMath (arXiv 2402.03300), 4.1.2."""
     mean = sum(rewards) / len(rewards)
     variance = sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
-    return [(reward - mean) / (math.sqrt(variance) + _TINY) for reward in rewards]
+    return [(reward - mean) / (math.sqrt(variance) + _TINY_DEVIATION) for reward in rewards]
 
 
 def _mean_only(rewards: Sequence[float]) -> list[float]:

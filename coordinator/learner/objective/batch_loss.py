@@ -18,7 +18,7 @@ from echo2.coordinator.learner.objective.loss import kl_term, reference_kl, toke
 from echo2.coordinator.learner.objective.loss_terms import LossInputs
 from echo2.coordinator.learner.objective.loss_weights import Weight
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
-from echo2.coordinator.learner.ranks.ranks import ALONE, Ranks
+from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.settings.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
 
 
@@ -35,7 +35,7 @@ def weights_of(
     current: Sequence[Tensor] | None,
     proximal: Sequence[Tensor] | None,
     hyper: Hyper,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONLY_RANK,
 ) -> list[Weight] | list[None]:
     """Return the weights of each micro-batch's tokens, computed over the whole mini-batch of all ranks; None where each
     token's own log-probabilities are enough. `current`: of the first pass. `proximal` None: it is the current policy.
@@ -57,15 +57,16 @@ def weights_of(
 
 def _over_ranks(choices: Choices, own: LossInputs, rollouts: int, hyper: Hyper, ranks: Ranks) -> Weight:
     """Return the weights of this rank's tokens among those of all. `rollouts`: number of this rank's."""
-    before = sum(int(count) for count in ranks.gathered(torch.tensor([rollouts]))[: ranks.rank])
-    columns = [ranks.gathered(column) for column in own._replace(rollout=own.rollout + before)]
+    before = sum(int(count) for count in ranks.gather_by_rank(torch.tensor([rollouts]))[: ranks.rank])
+    columns = [ranks.gather_by_rank(column) for column in own._replace(rollout=own.rollout + before)]
     weight = weight_of(choices, LossInputs(*map(torch.cat, columns)), hyper)
     start = sum(map(len, columns[0][: ranks.rank]))
     return Weight(*(column[start : start + len(own.current)] for column in weight))
 
 
 class ReferenceTerm(NamedTuple):
-    """The KL term of a micro-batch. `logprobs`: of the base, float32 [n]. `size`: of its mini-batch, for this term."""
+    """The KL term of a micro-batch. `logprobs`: logprobs of the base, float32 [n]. `size`: size of its mini-batch, for
+    this term."""
 
     logprobs: Tensor
     size: Size
@@ -106,7 +107,7 @@ class FlatLoss(_MicroLoss):
 
 class BatchLoss(_MicroLoss):
     """The loss of a micro-batch. `proximal` None: it is the current policy. `reference` None: no KL term. `weight`:
-    None: from each token's own. `size`: of its mini-batch."""
+    None: from each token's own. `size`: size of its mini-batch."""
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ ChunkLoss = Callable[[Tensor, slice], Tensor]
 
 
 class FusedLoss(NamedTuple):
-    """`loss`: a scalar with gradient. `logprobs`, `entropy`: of each sampled token and of the policy there, float32
-    [n], nats, without gradient."""
+    """`loss`: a scalar with gradient. `logprobs`, `entropy`: logprobs and entropy of each sampled token and of the
+    policy there, float32 [n], nats, without gradient."""
 
     loss: Tensor
     logprobs: Tensor

@@ -43,7 +43,8 @@ def weight_of(choices: Choices, terms: LossInputs, hyper: Hyper) -> Weight:
 
 
 def token_loss(choices: Choices, terms: LossInputs, hyper: Hyper, weight: Weight | None = None) -> TokenLoss:
-    """Return - weight * surrogate for each token. `weight`: of these tokens, by `weight_of`; None: from `terms`."""
+    """Return - weight * surrogate for each token. `weight`: weight of these tokens, by `weight_of`; None: from
+    `terms`."""
     weight = weight_of(choices, terms, hyper) if weight is None else weight
     surrogate = SURROGATES[choices.surrogate](ANCHORS[choices.anchor](terms), terms, hyper)
     value = -weight.value * surrogate.gain

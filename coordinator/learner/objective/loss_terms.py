@@ -21,8 +21,8 @@ LOG_BOUND: Final = 20.0
 
 class LossInputs(NamedTuple):
     """The inputs of an objective: float32 [n] each, one value per sampled token. `rollout`, `group`: int64 [n], numbers
-    of the token's rollout among these tokens and of its group in the batch; no rollout is split. `expected`: of the
-    token's group, by learner/batches/batch.py's `expected_log`."""
+    of the token's rollout among these tokens and of its group in the batch; no rollout is split. `expected`: expected
+    of the token's group, by learner/batches/batch.py's `expected_log`."""
 
     current: Tensor
     proximal: Tensor

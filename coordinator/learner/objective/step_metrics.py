@@ -63,7 +63,7 @@ class StepMetrics:
         """Sum and number of the divergences from the reference."""
 
     def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float, entropy: Tensor) -> None:
-        """Add a micro-batch. `loss`: its part of the step's loss. `entropy`: of the policy at each token."""
+        """Add a micro-batch. `loss`: its part of the step's loss. `entropy`: entropy of the policy at each token."""
         columns = _columns(terms, token_loss, entropy)
         for value in sorted(set(age.tolist())):
             part = columns[age == value].sum(0).cpu()

@@ -33,7 +33,7 @@ SurrogateOf = Callable[[Tensor, LossInputs, Hyper], Surrogate]
 """(log-probabilities of the anchor, float32 [n], without gradient; the tokens; settings) -> their gains."""
 
 
-def _clipped(r: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+def _clip_ratio(r: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
     """Return min(r A, clip(r, 1 - low, 1 + high) A), and a mask of the tokens whose gradient the clip removed."""
     gain = torch.minimum(r * advantage, r.clamp(1 - low, 1 + high) * advantage)
     return gain, ((advantage > 0) & (r > 1 + high)) | ((advantage < 0) & (r < 1 - low))
@@ -44,7 +44,7 @@ def clip(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
 
     PPO (arXiv 1707.06347), eq. 7, with DAPO's separate upper bound (arXiv 2503.14476), eq. 10.
     """
-    gain, clipped = _clipped(ratio(terms.current, anchor), terms.advantage, hyper.eps_low, hyper.eps_high)
+    gain, clipped = _clip_ratio(ratio(terms.current, anchor), terms.advantage, hyper.eps_low, hyper.eps_high)
     return Surrogate(gain, clipped, none_of(terms))
 
 
@@ -57,7 +57,7 @@ def two_sided(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
     r = ratio(terms.current, anchor)
     bounded = r.clamp(1 - hyper.eps_low, 1 + hyper.eps_high)
     gain = torch.minimum(r.clamp(max=TWO_SIDED_DELTA) * terms.advantage, bounded * terms.advantage)
-    _, clipped = _clipped(r, terms.advantage, hyper.eps_low, hyper.eps_high)
+    _, clipped = _clip_ratio(r, terms.advantage, hyper.eps_low, hyper.eps_high)
     truncated = (terms.advantage < 0) & (r > TWO_SIDED_DELTA)
     return Surrogate(gain, clipped | truncated, truncated)
 
@@ -78,7 +78,7 @@ def gspo(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
     """
     mean = rollout_mean((terms.current - anchor).detach(), terms.rollout).clamp(-LOG_BOUND, LOG_BOUND)
     s = torch.exp(mean) * ratio(terms.current, terms.current.detach())
-    gain, clipped = _clipped(s, terms.advantage, GSPO_LOW, GSPO_HIGH)
+    gain, clipped = _clip_ratio(s, terms.advantage, GSPO_LOW, GSPO_HIGH)
     return Surrogate(gain, clipped, none_of(terms))
 
 
@@ -92,7 +92,7 @@ def gepo(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
     """
     log = rollout_mean((terms.current - anchor).detach() + terms.behaviour, terms.rollout) - terms.expected
     s = torch.exp(log.clamp(-LOG_BOUND, LOG_BOUND)) * ratio(terms.current, terms.current.detach())
-    gain, clipped = _clipped(s, terms.advantage, hyper.eps_low, hyper.eps_high)
+    gain, clipped = _clip_ratio(s, terms.advantage, hyper.eps_low, hyper.eps_high)
     return Surrogate(gain, clipped, none_of(terms))
 
 

@@ -19,16 +19,17 @@ from echo2.runtime.stand_ins import process_command
 LEARNER: Final = "echo2.coordinator.learner"
 TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
 """The environment variable in which torchrun tells its ranks its process id, so that they end with it."""
-MEETING: Final = "LEARNER_MEETING_PORT"
+MEETING_PORT_VARIABLE: Final = "LEARNER_MEETING_PORT"
 """The environment variable in which torchrun is told the port at which ranks of several hosts meet."""
 _LOOPBACK: Final = "127.0.0.1"
-_RETURNED: Final = 1 << 20
+_RETURNED_MEMORY_BYTES: Final = 1 << 20
 """Bytes from which glibc returns freed memory at once. Ranks on a CPU collect and drop layers all the time; by default
 glibc raises this to 32 MiB and keeps what was dropped, which was as much as the model."""
 
 
 class RankLayout(NamedTuple):
-    """The ranks of a learner. `local`: of this host. `rendezvous`: HOST:PORT of this host, with more than one host."""
+    """The ranks of a learner. `local`: ranks of this host. `rendezvous`: HOST:PORT of this host, with more than one
+    host."""
 
     local: int = 1
     hosts: int = 1
@@ -74,11 +75,11 @@ def learner_process(
     further variables."""
     env = {"OMP_NUM_THREADS": str(threads), **(env or {})}
     if ranks.torchrun:
-        env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED)
+        env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED_MEMORY_BYTES)
         env["PYTHONSAFEPATH"] = "1"  # torchrun starts its workers without -P
         if ranks.hosts == 1:
             env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
         else:
-            env[MEETING] = ranks.rendezvous.rpartition(":")[2]
+            env[MEETING_PORT_VARIABLE] = ranks.rendezvous.rpartition(":")[2]
     python, safe, *module = process_command("learner", LEARNER)
     return Child([python, safe, *ranks.torchrun, *module], name="learner", env=env)

@@ -4,8 +4,8 @@ rank 0 and each other rank.
 Rules
 1. A rank that ends breaks its connections at once, and every call of another rank that needs it raises. Then that rank
    ends too: what a rank has left of a step is of no use (learner/ranks/rank_orders.py).
-2. During a step a rank waits `STEP` for another, so that a host that stands still is noticed. Between two steps it
-   waits without a limit: the learner may have no groups for hours.
+2. During a step a rank waits `STEP_TIMEOUT` for another, so that a host that stands still is noticed. Between two steps
+   it waits without a limit: the learner may have no groups for hours.
 3. Messages go through the CPU (gloo), tensors of a step through the backend of their device (gloo or NCCL).
 """
 
@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-STEP: Final = timedelta(minutes=30)
-_FOREVER: Final = timedelta(days=3650)
+STEP_TIMEOUT: Final = timedelta(minutes=30)
+_NO_TIMEOUT: Final = timedelta(days=3650)
 
 
 class RankGroup:
@@ -28,8 +28,8 @@ class RankGroup:
     def __init__(self) -> None:
         """Meet the other ranks, which torchrun's environment names. Raises RuntimeError (DistError is one)."""
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=STEP)
-        self._messages = dist.new_group(backend="gloo", timeout=_FOREVER)
+        dist.init_process_group(backend, timeout=STEP_TIMEOUT)
+        self._messages = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
 
     def device(self, name: str) -> str:
@@ -55,7 +55,7 @@ class RankGroup:
         dist.all_reduce(result, dist.ReduceOp.MAX)
         return int(result)
 
-    def gathered(self, values: Tensor) -> list[Tensor]:
+    def gather_by_rank(self, values: Tensor) -> list[Tensor]:
         """See `Ranks`."""
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
         dist.all_gather(lengths, torch.tensor([len(values)]))

@@ -34,7 +34,7 @@ from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_part import RankPart
 from echo2.runtime.errors import DiskFull
 
-LOST: Final = RuntimeError
+LOST_CONNECTION_ERROR: Final = RuntimeError
 """The error of a connection whose other end is gone, as torch.distributed raises it (DistError is one)."""
 
 
@@ -97,7 +97,8 @@ Order: TypeAlias = LoadBase | CheckBase | TakeState | Adopt | Train | WriteRows 
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to an order. `hashes`: to HashTensors. `file`: to WritePart. `fault`: (kind, message) of an error."""
+    """The answer to an order. `hashes`: hashes to HashTensors. `file`: file to WritePart. `fault`: (kind, message) of
+    an error."""
 
     hashes: list[bytes] = []
     file: TensorFile | None = None
@@ -122,7 +123,8 @@ class Member:
         return self._part
 
     def obey(self, order: Order, others: Mapping[str, Tensor] | None = None) -> Answer:
-        """Obey an order that each rank obeys by itself. `others`: of `WritePart`, tensors that are not divided."""
+        """Obey an order that each rank obeys by itself. `others`: those of `WritePart`, tensors that are not
+        divided."""
         match order:
             case LoadBase():
                 self._part = None  # its memory first
@@ -145,7 +147,7 @@ class Member:
         return Answer()
 
 
-def answered(member: Member, order: Order) -> Answer:
+def answer_order(member: Member, order: Order) -> Answer:
     """Obey an order; an error becomes the answer (rule 2)."""
     try:
         return member.obey(order)
@@ -154,7 +156,7 @@ def answered(member: Member, order: Order) -> Answer:
 
 
 def raise_faults(answers: Sequence[Answer]) -> None:
-    """Raise the first fault of another rank. `answers`: by rank, from 1 on. Raises RankFault, DiskFull."""
+    """Raise the first fault of another rank. `answers`: answers by rank, from 1 on. Raises RankFault, DiskFull."""
     for rank, answer in enumerate(answers, 1):
         if answer.fault is not None:
             kind, message = answer.fault
@@ -172,11 +174,11 @@ def follow(group: RankGroup) -> None:
             case Train() as order:
                 member.part.train(decode_share(order.share), order.steps, order.limit)
             case order:
-                group.send(0, msgspec.msgpack.encode(answered(member, order)))
+                group.send(0, msgspec.msgpack.encode(answer_order(member, order)))
 
 
 def _next(group: RankGroup) -> bytes | None:
     try:
         return group.receive(0)
-    except LOST:
+    except LOST_CONNECTION_ERROR:
         return None

@@ -27,7 +27,7 @@ from echo2.coordinator.learner.ranks.sharded_model import build
 from echo2.coordinator.learner.step import Updates, train_share
 from echo2.weights import snapshot_parts
 from echo2.weights.snapshot import Snapshot
-from echo2.weights.torch_io import aliases_of, entries_of, published, published_bits
+from echo2.weights.torch_io import aliases_of, entries_of, published_bits, published_tensors
 
 
 class RankPart:
@@ -41,11 +41,11 @@ class RankPart:
         torch.manual_seed(hyper.seed)
         self._group, self._base, self._device, self._hyper = group, base, group.device(device), hyper
         self._mesh = group.mesh(self._device)
-        self._model = self._filled()
-        self._reference = self._filled() if reference else None
+        self._model = self._base_model()
+        self._reference = self._base_model() if reference else None
         self._optimiser: Optimiser | None = None
 
-    def _filled(self) -> PreTrainedModel:
+    def _base_model(self) -> PreTrainedModel:
         """Return the base model."""
         compute = torch.bfloat16 if self._hyper.compute_dtype == "bfloat16" else torch.float32
         model = build(self._base, self._mesh, self._device, compute)
@@ -91,7 +91,7 @@ class RankPart:
         self._started.restore(self._rows_of(self._model, Snapshot(weights)))
 
     def train(self, share: Share, steps: int, limit: int) -> Updates:
-        """Make this rank's part of a step. `steps`, `limit`: of `train_step`."""
+        """Make this rank's part of a step. `steps`, `limit`: steps and limit of `train_step`."""
         return train_share(
             self._model, self._started, share, self._hyper, steps=steps, reference=self._reference, limit=limit,
             ranks=self._group,
@@ -104,13 +104,13 @@ class RankPart:
 
     def begin_snapshot(self, path: Path) -> Path:
         """Begin the snapshot of the present weights; return the hidden file, for `write_rows` of all ranks."""
-        tensors = published(self._model)
+        tensors = published_tensors(self._model)
         aliases = aliases_of(self._model, {name: local(tensor) for name, tensor in tensors.items()})
         return snapshot_parts.begin(path, entries_of(tensors, dtype=torch.bfloat16, aliases=aliases), aliases)
 
     def write_rows(self, partial: Path) -> None:
         """Write this rank's rows of the snapshot. Raises BadSnapshot, DiskFull."""
-        tensors = published(self._model)
+        tensors = published_tensors(self._model)
         with snapshot_parts.RowWriter(partial) as writer:
             for name in writer.names:
                 own = local(tensors[name])

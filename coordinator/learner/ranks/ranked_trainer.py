@@ -15,7 +15,7 @@ from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.model import NotFinetunable
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_orders import (
-    LOST,
+    LOST_CONNECTION_ERROR,
     Adopt,
     Answer,
     CheckBase,
@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 
 class RankedTrainers:
-    """Makes the trainers of a process, which is rank 0 (`learner.trainer.TrainerOf`). `end`: of `RankedTrainer`. `met`:
-    hears the number of ranks once all are connected."""
+    """Makes the trainers of a process, which is rank 0 (`learner.trainer.TrainerOf`). `end`: end of `RankedTrainer`.
+    `met`: hears the number of ranks once all are connected."""
 
     def __init__(self, end: Callable[[Exception], NoReturn], met: Callable[[int], None]) -> None:
         self._end, self._met = end, met
@@ -48,7 +48,7 @@ class RankedTrainers:
         """Meet the other ranks at the first order; load the base on all."""
         try:
             self._group = self._group or RankGroup()
-        except LOST as error:
+        except LOST_CONNECTION_ERROR as error:
             self._end(error)
         self._met(self._group.count)
         return RankedTrainer(order, self._group, self._end)
@@ -144,12 +144,12 @@ class RankedTrainer:
         try:
             for rank, order in enumerate(orders, 1):
                 self._group.send(rank, msgspec.msgpack.encode(order))
-        except LOST as lost:
+        except LOST_CONNECTION_ERROR as lost:
             self._end(lost)
 
     def _answers(self) -> list[Answer]:
         ranks = range(1, self._group.count)
         try:
             return [msgspec.msgpack.decode(self._group.receive(rank), type=Answer) for rank in ranks]
-        except LOST as lost:
+        except LOST_CONNECTION_ERROR as lost:
             self._end(lost)

@@ -23,7 +23,7 @@ class Ranks(Protocol):
     def most(self, value: int) -> int:
         """Return the largest of the ranks' values."""
 
-    def gathered(self, values: Tensor) -> list[Tensor]:
+    def gather_by_rank(self, values: Tensor) -> list[Tensor]:
         """Return the ranks' tensors [n], by rank; n may differ."""
 
 
@@ -41,9 +41,9 @@ class OneRank:
         """See `Ranks`."""
         return value
 
-    def gathered(self, values: Tensor) -> list[Tensor]:
+    def gather_by_rank(self, values: Tensor) -> list[Tensor]:
         """See `Ranks`."""
         return [values]
 
 
-ALONE: Final = OneRank()
+ONLY_RANK: Final = OneRank()

@@ -15,6 +15,6 @@ class RowRange(NamedTuple):
 
 
 def rows_of_rank(rows: int, rank: int, ranks: int) -> RowRange:
-    """Return the rows of one rank. `rows`: of the tensor."""
+    """Return the rows of one rank. `rows`: rows of the tensor."""
     size = -(-rows // ranks)
     return RowRange(min(rank * size, rows), min((rank + 1) * size, rows))

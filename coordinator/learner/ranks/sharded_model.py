@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from echo2.coordinator.learner.model import WITHIN, BadModelFolder, T, check_folder, evaluating
+from echo2.coordinator.learner.model import WITHIN_FORWARD_METHOD, BadModelFolder, T, check_folder, evaluating
 from echo2.weights.lora.adapter_config import CONFIG
 
 
@@ -59,8 +59,8 @@ def _divide(model: PreTrainedModel, mesh: DeviceMesh) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    setattr(model, WITHIN, MethodType(_run, model))
-    register_fsdp_forward_method(model, WITHIN)
+    setattr(model, WITHIN_FORWARD_METHOD, MethodType(_run, model))
+    register_fsdp_forward_method(model, WITHIN_FORWARD_METHOD)
 
 
 def _run(model: PreTrainedModel, work: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-MOST: Final = 32_767
+MOST_RESIDUAL: Final = 32_767
 
 
 def publishable(master: Tensor) -> Tensor:
@@ -28,11 +28,11 @@ def put(master: Tensor, parameter: Tensor, residual: Tensor) -> None:
     """Split a master (float32) into a model's parameter (float32 or bfloat16) and its residual (int16)."""
     high = publishable(master)
     apart = master.view(torch.int32) - high.float().view(torch.int32)
-    residual.copy_(apart.clamp_(max=MOST))
+    residual.copy_(apart.clamp_(max=MOST_RESIDUAL))
     parameter.copy_(high)
 
 
 @torch.no_grad()
-def joined(parameter: Tensor, residual: Tensor) -> Tensor:
+def join_master(parameter: Tensor, residual: Tensor) -> Tensor:
     """Return the master of which these are the parts, a new tensor."""
     return (parameter.detach().float().view(torch.int32) + residual.to(torch.int32)).view(torch.float32)

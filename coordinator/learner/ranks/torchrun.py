@@ -4,7 +4,7 @@ coordinator shows the last sentence of a process that died; torchrun's own repor
 import os
 import sys
 
-from echo2.coordinator.learner.ranks.launch import MEETING, TORCHRUN
+from echo2.coordinator.learner.ranks.launch import MEETING_PORT_VARIABLE, TORCHRUN
 from echo2.runtime.child_network import loopback, meeting
 from echo2.runtime.hidden_folder import hide_named
 
@@ -12,7 +12,7 @@ from echo2.runtime.hidden_folder import hide_named
 def run() -> None:
     """Run torchrun with the arguments of this process."""
     hide_named()  # the ranks inherit it, and the network
-    port = os.environ.get(MEETING)
+    port = os.environ.get(MEETING_PORT_VARIABLE)
     if missing := meeting(int(port)) if port else loopback():
         print(f"the ranks are not kept from the network: {missing}", file=sys.stderr)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

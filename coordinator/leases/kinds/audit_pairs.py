@@ -11,15 +11,15 @@ from echo2.coordinator.leases.kinds.audits import AuditDraws, DrawnLease
 from echo2.coordinator.leases.kinds.canaries import KnownAnswer
 from echo2.coordinator.leases.kinds.canary_answers import answer_of_group
 from echo2.coordinator.verification.submitted_group import ClaimedRollout, decode_stored_group
-from echo2.coordinator.verification.verification import EXACT
+from echo2.coordinator.verification.verification import EXACT_THRESHOLDS
 from echo2.engines.process.messages import floats
 from echo2.p2p.limits.origin import Origin
 
-GIVEN: Final = "audits given"
-AGREED: Final = "audits agreed"
-DIFFERED: Final = "audits differed"
-DOUBTED: Final = "audits that doubt the scorer"
-WORK: Final = "work of audits"
+AUDITS_GIVEN: Final = "audits given"
+AUDITS_AGREED: Final = "audits agreed"
+AUDITS_DIFFERED: Final = "audits differed"
+AUDITS_DOUBTING_SCORER: Final = "audits that doubt the scorer"
+AUDIT_WORK: Final = "work of audits"
 """Names of tallies (coordinator/metrics/audit_counts.py)."""
 _PAIR: Final = (
     " FROM leases c JOIN leases l ON l.position = c.position AND l.attempt = c.attempt AND l.id != c.id"
@@ -30,14 +30,14 @@ _ANSWER: Final = (
     f"SELECT s.payload, b.behaviour, e.facts {_PAIR} JOIN buffer b ON b.lease = l.id JOIN entries e ON e.seq = v.entry"
     " WHERE c.id = ? AND s.payload IS NOT NULL AND b.behaviour IS NOT NULL LIMIT 1"
 )
-_OTHER: Final = (
+_OTHER_GROUP_QUERY: Final = (
     f"SELECT l.id, v.verdict = 'accepted', v.code, s.payload {_PAIR} WHERE c.id = ? AND s.payload IS NOT NULL"
     " ORDER BY v.verdict != 'accepted', v.rowid LIMIT 1"
 )
 
 
 class OtherGroup(NamedTuple):
-    """The decided group that another node returned for an audited lease. `code`: of its verdict."""
+    """The decided group that another node returned for an audited lease. `code`: code of its verdict."""
 
     lease: bytes
     accepted: bool
@@ -60,19 +60,21 @@ def _alike(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
     if one.shape != other.shape:
         return False
     off = np.abs(one - other)
-    return not len(off) or bool(np.max(off) <= 2 * EXACT.drift_most and np.median(off) <= 2 * EXACT.drift_median)
+    return not len(off) or bool(
+        np.max(off) <= 2 * EXACT_THRESHOLDS.drift_most and np.median(off) <= 2 * EXACT_THRESHOLDS.drift_median
+    )
 
 
 class AuditPairs:
     """The audited leases of a run. Use from the thread of the database."""
 
     def __init__(self, database: Database, share: float, entropy: Callable[[int], bytes]) -> None:
-        """`share`: of audits in all leases. `entropy`: n -> n random bytes."""
+        """`share`: share of audits in all leases. `entropy`: n -> n random bytes."""
         self._database = database
         self._entropy = entropy
         self.draws = AuditDraws(share)
 
-    def given(self, lease: bytes, position: int, attempt: int, under: tuple[int, int], origin: Origin) -> None:
+    def on_grant(self, lease: bytes, position: int, attempt: int, under: tuple[int, int], origin: Origin) -> None:
         """Draw whether a lease that was given is audited. `under`: its (era, version)."""
         if self.draws.share:
             drawn = DrawnLease(lease, position, attempt, *under, origin.party, origin.connection)
@@ -118,7 +120,7 @@ class AuditPairs:
     def other(self, lease: bytes) -> OtherGroup | None:
         """Return the decided group of another node for an audited lease, an accepted one first; None: there is none, or
         its tokens are no longer stored."""
-        row = self._database.one(_OTHER, (lease,))
+        row = self._database.one(_OTHER_GROUP_QUERY, (lease,))
         return None if row is None else OtherGroup(row[0], bool(row[1]), *row[2:])
 
     def count(self, what: str, by: int = 1) -> None:

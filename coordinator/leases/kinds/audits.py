@@ -30,11 +30,11 @@ from typing import Final, NamedTuple
 
 MOST_OWED: Final = 64
 """Draws and debts together: each is a few hundred bytes, and a request looks at those of its version."""
-_RANDOM: Final = 1 << 32
+_RANDOM_RANGE: Final = 1 << 32
 
 
 class DrawnLease(NamedTuple):
-    """A lease that was drawn. `party`, `connection`: of its request."""
+    """A lease that was drawn. `party`, `connection`: party and connection of its request."""
 
     lease: bytes
     position: int
@@ -49,14 +49,14 @@ class AuditDraws:
     """The draws by which leases are audited (rules 1 and 3); in memory alone."""
 
     def __init__(self, share: float) -> None:
-        """`share`: of all leases of training prompts; 0: there is no audit."""
+        """`share`: share of all leases of training prompts; 0: there is no audit."""
         self.share = share
         self._drawn: list[DrawnLease] = []
         self._owed = 0
 
     def draw(self, lease: DrawnLease, entropy: bytes) -> None:
         """Draw whether a lease that was given is audited. `entropy`: 4 random bytes."""
-        self._owed += int.from_bytes(entropy) < self.share * _RANDOM
+        self._owed += int.from_bytes(entropy) < self.share * _RANDOM_RANGE
         if self._owed and len(self._drawn) < MOST_OWED:
             self._drawn.append(lease)
             self._owed -= 1

@@ -39,7 +39,7 @@ from echo2.protocol.leases import Rollout
 MOST_OWED: Final = 8
 VESTED_AFTER: Final = 10
 """Groups."""
-_RANDOM: Final = 1 << 32
+_RANDOM_RANGE: Final = 1 << 32
 
 
 class KnownRollout(NamedTuple):
@@ -52,7 +52,7 @@ class KnownRollout(NamedTuple):
 
 
 class KnownAnswer(NamedTuple):
-    """The answer of a canary. `near_ties`: of the group that it is."""
+    """The answer of a canary. `near_ties`: near ties of the group that it is."""
 
     rollouts: list[KnownRollout]
     near_ties: int
@@ -84,16 +84,16 @@ class CanaryShare:
     """The draws by which every node gets canaries (rule 1); in memory alone."""
 
     def __init__(self, share: float) -> None:
-        """`share`: of all leases; 0: there is no canary, for new keys neither."""
+        """`share`: share of all leases; 0: there is no canary, for new keys neither."""
         self.share = share
         self._owed = 0
 
     def draw(self, entropy: bytes) -> bool:
         """Tell whether a lease of a node that is not new should be a canary. `entropy`: 4 random bytes."""
-        if int.from_bytes(entropy) < self.share * _RANDOM:
+        if int.from_bytes(entropy) < self.share * _RANDOM_RANGE:
             self._owed = min(self._owed + 1, MOST_OWED)
         return self._owed > 0
 
-    def given(self) -> None:
+    def on_grant(self) -> None:
         """Note that a canary was given after a draw."""
         self._owed = max(0, self._owed - 1)

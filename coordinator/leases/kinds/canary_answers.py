@@ -4,8 +4,9 @@ Rules
 1. Table `canary_answers` has the scorer's answers. Each belongs to the position and attempt of an earlier lease, whose
    prompt it has, with seeds of its own that no node has seen. Giving it as a canary writes the lease's id into its row.
    While the scorer makes it, the group of that earlier lease may become the answer of a canary: then it is not given.
-2. The scorer makes an answer only if one was wanted since the last, at most `KEPT` that are not given yet, under the
-   newest version. The rows of versions too old to be leased, and of leases that are decided, are deleted (`forget`).
+2. The scorer makes an answer only if one was wanted since the last, at most `KEPT_ANSWERS` that are not given yet,
+   under the newest version. The rows of versions too old to be leased, and of leases that are decided, are deleted
+   (`forget`).
 3. A proven node's group is drawn from the buffer's groups of the version by a random lease id, which is as good as
    uniform. A draw reads at most 2 * `LOOKED_AT` rows, whatever the buffer has and whose groups they are.
 """
@@ -27,7 +28,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 
-KEPT: Final = 2
+KEPT_ANSWERS: Final = 2
 LOOKED_AT: Final = 16
 FORGOTTEN_AT_ONCE: Final = 32
 _OF_PROVEN: Final = (
@@ -38,13 +39,13 @@ _OF_PROVEN: Final = (
     " AND l.sealed != x'' AND NOT EXISTS (SELECT 1 FROM leases c WHERE c.position = l.position"
     " AND c.attempt = l.attempt AND (c.twin = 'canary' OR c.node = ?)) ORDER BY b.lease"
 )
-_NEWEST: Final = (
+_NEWEST_LEASES_QUERY: Final = (
     "SELECT l.position, l.attempt, l.document FROM (SELECT * FROM leases ORDER BY rowid DESC LIMIT ?) l"
     " WHERE l.era = ? AND l.version = ? AND l.sealed != x'' AND NOT EXISTS (SELECT 1 FROM leases c"
     " WHERE c.position = l.position AND c.attempt = l.attempt AND c.twin = 'canary')"
     " AND NOT EXISTS (SELECT 1 FROM canary_answers a WHERE a.position = l.position AND a.attempt = l.attempt)"
 )
-_LAST: Final = b"\xff" * 17
+_LAST_LEASE: Final = b"\xff" * 17
 """Above every lease's id."""
 
 
@@ -90,7 +91,7 @@ class CanaryAnswers:
 
     def choose(self, node: bytes, origin: Origin, era: int, version: int, now: int) -> ChosenAnswer | None:
         """Choose an answer under a version for a node; None: there is none at hand."""
-        self._wanted = min(self._wanted + 1, KEPT)
+        self._wanted = min(self._wanted + 1, KEPT_ANSWERS)
         return self._of_scorer(era, version) or next(self._of_proven(node, origin, era, version, now), None)
 
     def _of_scorer(self, era: int, version: int) -> ChosenAnswer | None:
@@ -107,7 +108,7 @@ class CanaryAnswers:
 
     def _of_proven(self, node: bytes, origin: Origin, era: int, version: int, now: int) -> Iterator[ChosenAnswer]:
         pivot = self._entropy(16)
-        for first, last in ((pivot, _LAST), (b"", pivot)):
+        for first, last in ((pivot, _LAST_LEASE), (b"", pivot)):
             given = (era, version, first, last, LOOKED_AT, node, origin.party, node)
             for _, owner, position, attempt, document in self._database.all(_OF_PROVEN, given):
                 lease = decode(document, Lease)
@@ -116,7 +117,7 @@ class CanaryAnswers:
                     prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
                     yield ChosenAnswer(position, attempt, prompt, lease.seeds, None)
 
-    def given(self, answer: ChosenAnswer, lease: bytes) -> None:
+    def on_grant(self, answer: ChosenAnswer, lease: bytes) -> None:
         """Note the canary to which an answer went, in the transaction that writes the lease."""
         if answer.row is not None:
             self._database.do("UPDATE canary_answers SET lease = ? WHERE id = ?", (lease, answer.row))
@@ -128,7 +129,9 @@ class CanaryAnswers:
             return None
         stored = self._database.value("SELECT answer FROM canary_answers WHERE lease = ?", (lease,))
         if stored is not None:
-            return KnownAnswer([_known(one) for one in msgspec.msgpack.decode(stored, type=_ScorersAnswer).samples], 0)
+            return KnownAnswer(
+                [_known_rollout(one) for one in msgspec.msgpack.decode(stored, type=_ScorersAnswer).samples], 0
+            )
         row = self._database.one(
             "SELECT s.payload, b.behaviour, e.facts FROM leases c JOIN leases l ON l.position = c.position"
             " AND l.attempt = c.attempt AND l.id != c.id JOIN buffer b ON b.lease = l.id"
@@ -138,14 +141,14 @@ class CanaryAnswers:
         )
         return None if row is None else answer_of_group(*row)
 
-    def wanted(self, era: int, version: int, group_size: int) -> WantedAnswer | None:
+    def wanted_answer(self, era: int, version: int, group_size: int) -> WantedAnswer | None:
         """Return the answer that the scorer should make under the newest version; None: it is not needed (rule 2)."""
         query = "SELECT count(*) FROM canary_answers WHERE era = ? AND version = ? AND lease IS NULL"
-        if not self._wanted or self._database.value(query, (era, version)) >= KEPT:
+        if not self._wanted or self._database.value(query, (era, version)) >= KEPT_ANSWERS:
             return None
         rows = [
             WantedAnswer(position, attempt, Prompt(one.task, one.task_version, one.index, one.prompt), [])
-            for position, attempt, document in self._database.all(_NEWEST, (4 * LOOKED_AT, era, version))
+            for position, attempt, document in self._database.all(_NEWEST_LEASES_QUERY, (4 * LOOKED_AT, era, version))
             if (one := decode(document, Lease)).task not in self._served
         ]
         if not rows:
@@ -177,7 +180,7 @@ class CanaryAnswers:
         self._database.do(query, (what,))
 
 
-def _known(sample: Sample) -> KnownRollout:
+def _known_rollout(sample: Sample) -> KnownRollout:
     return KnownRollout(np.asarray(sample.tokens, np.int32), sample.turns, np.asarray(sample.logprobs, np.float32))
 
 
@@ -186,8 +189,8 @@ class _Ties(msgspec.Struct, frozen=True):
 
 
 def answer_of_group(payload: bytes, behaviour: bytes, facts: bytes) -> KnownAnswer:
-    """Return an accepted group as an answer. `payload`: its submission. `behaviour`: as the buffer stores it. `facts`:
-    of its ledger entry."""
+    """Return an accepted group as an answer. `payload`: its submission. `behaviour`: behaviour as the buffer stores it.
+    `facts`: facts of its ledger entry."""
     rollouts = decode_stored_group(payload).rollouts
     logprobs = msgspec.msgpack.decode(behaviour, type=list[bytes])
     known = [KnownRollout(one.tokens, one.turns, floats(ours)) for one, ours in zip(rollouts, logprobs, strict=True)]

@@ -24,10 +24,10 @@ from echo2.coordinator.database.database import Database
 
 Kind = Literal["", "canary", "audit"]
 """Kind of lease, as in the column `twin` (rule 1)."""
-_OTHERS: Final = (
+_OTHER_TWINS: Final = (
     "FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt AND l.id != o.id WHERE o.id = ?"
 )
-_BEST: Final = (
+_BEST_TWIN_QUERY: Final = (
     "SELECT l.id FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
     " LEFT JOIN buffer b ON b.lease = l.id WHERE o.id = ?"
     " AND l.twin != 'canary' ORDER BY b.lease IS NULL, l.state != 'received', l.state != 'open',"
@@ -43,9 +43,9 @@ class TwinSets:
 
     def recount(self, lease: bytes) -> None:
         """Choose anew which lease counts of the set of a lease that has changed (rule 3)."""
-        if self._database.one(f"SELECT 1 {_OTHERS} LIMIT 1", (lease,)) is None:
+        if self._database.one(f"SELECT 1 {_OTHER_TWINS} LIMIT 1", (lease,)) is None:
             return
-        best = self._database.value(_BEST, (lease,))
+        best = self._database.value(_BEST_TWIN_QUERY, (lease,))
         query = (
             "SELECT l.id FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
             " WHERE o.id = ? AND l.counts != (l.id = ?)"
@@ -60,7 +60,7 @@ class TwinSets:
     def is_pending(self, lease: bytes) -> bool:
         """Tell whether a twin of a lease is open, waits for its verdict, or was accepted (rule 4)."""
         where = "l.twin != 'canary' AND (l.state IN ('open', 'received') OR v.verdict = 'accepted')"
-        others = _OTHERS.replace(" WHERE", " LEFT JOIN verdicts v ON v.lease = l.id WHERE")
+        others = _OTHER_TWINS.replace(" WHERE", " LEFT JOIN verdicts v ON v.lease = l.id WHERE")
         return self._database.one(f"SELECT 1 {others} AND {where} LIMIT 1", (lease,)) is not None
 
     def note_spare(self) -> None:

@@ -45,11 +45,11 @@ class Refused(Exception):
     """A taskset that cannot be served; the message says why."""
 
 
-def resolved(env: dict[str, Any]) -> Any:
+def resolve_settings(env: dict[str, Any]) -> Any:
     """Return verifiers' settings of an [env] block. Raises `Refused`, and the errors of verifiers."""
     taskset = _taskset_of(env)
     try:
-        return _resolved(env, taskset)
+        return _resolve_block(env, taskset)
     except ModuleNotFoundError as error:
         if f"taskset {taskset!r} not found" not in str(error):
             raise
@@ -59,7 +59,7 @@ def resolved(env: dict[str, Any]) -> Any:
         ) from error
 
 
-def _resolved(env: dict[str, Any], taskset: str) -> Any:
+def _resolve_block(env: dict[str, Any], taskset: str) -> Any:
     """Return verifiers' settings of an [env] block (rule 4)."""
     from rollout_stops import CUT, TOO_LONG
     from verifiers.v1.configs.agent import agent_config_fields
@@ -169,9 +169,9 @@ class Served:
         from verifiers.v1.serve.client import EnvClient
         from verifiers.v1.serve.server import EnvServer
 
-        config = resolved(self._settings["env"])
+        config = resolve_settings(self._settings["env"])
         self._splits = await asyncio.to_thread(rows_of, config, self._settings["rows"])
-        self._calls = ModelCalls(self._called, self._refused)
+        self._calls = ModelCalls(self._say_call, self._note_refusal)
         self._url = await self._calls.start()
         server = EnvServer(config, address="tcp://127.0.0.1:0")
         serving = asyncio.create_task(server.run())
@@ -256,13 +256,13 @@ class Served:
         traces = [trace for trace in episode.traces if any(node.sampled for node in trace.nodes)]
         if len(traces) != 1 or not traces[0].rewards:
             return {"fault": "it gave no reward" if len(traces) == 1 else f"it has {len(traces)} traces of the policy"}
-        sampled = list(_sampled(traces[0]))
+        sampled = list(_sampled_tokens(traces[0]))
         return {"reward": traces[0].reward, "sampled": sampled[:-1] if name in self._stopped else sampled}
 
-    def _called(self, name: str, tokens: list[int]) -> None:
+    def _say_call(self, name: str, tokens: list[int]) -> None:
         self._say(name=name, called=tokens)
 
-    def _refused(self, name: str, fault: str) -> None:
+    def _note_refusal(self, name: str, fault: str) -> None:
         self._faults[name] = fault
 
     def _say(self, **told: Any) -> None:
@@ -272,7 +272,7 @@ class Served:
         self._out.flush()
 
 
-def _sampled(trace: Any) -> Iterator[list[int]]:
+def _sampled_tokens(trace: Any) -> Iterator[list[int]]:
     """Yield the sampled tokens of each of the policy's turns, in order."""
     for node in trace.nodes:
         if node.sampled:

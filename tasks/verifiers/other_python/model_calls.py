@@ -5,8 +5,8 @@
 
 Rules
 1. An episode is named by the member `EPISODE` of a call, which verifiers' client takes from its sampling settings. It
-   has one call at a time. A call must bring the secret of the end point in the header `SECRET`: where the process has
-   the system's network, other programs of the machine reach the end point too.
+   has one call at a time. A call must bring the secret of the end point in the header `SECRET_HEADER`: where the
+   process has the system's network, other programs of the machine reach the end point too.
 2. A call that asks for other sampling than the run's, temperature 1 and top-p 1, is refused (`fault_of_sampling`).
 3. Log-probabilities are zeros: the coordinator has none when it answers a turn, and the learner takes its own.
 4. A call that is refused ends its episode for the environment: 400, which clients do not send again.
@@ -23,11 +23,11 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 EPISODE: Final = "cache_salt"
-SECRET: Final = "X-Echo2-Secret"
+SECRET_HEADER: Final = "X-Echo2-Secret"
 MODEL: Final = "policy"
 MOST_BODY: Final = 16 << 20
 """Most bytes of a call."""
-_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+_NEUTRAL_SAMPLING: Final[Mapping[str, tuple[object, ...]]] = {
     "temperature": (1,),
     "top_p": (1,),
     "top_k": (-1, 0),
@@ -58,9 +58,9 @@ def fault_of_sampling(parameters: Mapping[str, Any], ends: Collection[int]) -> s
     for name, value in parameters.items():
         if value is None or value == [] or name in _WITHOUT_EFFECT:
             continue
-        if name not in _NEUTRAL:
+        if name not in _NEUTRAL_SAMPLING:
             return f"it asks for the sampling parameter {name} = {value!r:.60}, and turns of this run have none"
-        if value not in _NEUTRAL[name]:
+        if value not in _NEUTRAL_SAMPLING[name]:
             return f"it asks for {name} = {value!r:.60}: this run samples with temperature 1 and top-p 1 alone"
     others = sorted(set(parameters.get("stop_token_ids") or []) - set(ends))
     if others:
@@ -75,7 +75,7 @@ class ModelCalls:
     def __init__(self, called: Callable[[str, list[int]], None], refused: Callable[[str, str], None]) -> None:
         self.ends: Collection[int] = ()
         self._called, self._refused = called, refused
-        self.headers = {SECRET: secrets.token_urlsafe(32)}
+        self.headers = {SECRET_HEADER: secrets.token_urlsafe(32)}
         self._open: dict[str, asyncio.Future[Sampled] | None] = {}
         self._runner: web.AppRunner | None = None
 
@@ -113,8 +113,8 @@ class ModelCalls:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _generate(self, request: web.Request) -> web.Response:
-        told = request.headers.get(SECRET, "").encode(errors="replace")
-        if not hmac.compare_digest(told, self.headers[SECRET].encode()):
+        told = request.headers.get(SECRET_HEADER, "").encode(errors="replace")
+        if not hmac.compare_digest(told, self.headers[SECRET_HEADER].encode()):
             return _refusal("this end point is not for you")
         body = await request.json()
         name = body.get(EPISODE) if isinstance(body, dict) else None

@@ -9,11 +9,11 @@ Rules
 from verifiers.v1.trace import Trace
 from verifiers.v1.types import Request
 
-CUT = "echo2_cut"
+CUT_STOP = "echo2_cut"
 TOO_LONG = "echo2_too_long"
 MOST_CONVERSATION = 2 << 20
 """Most bytes of a conversation, as JSON: an answer of 1 MB, whose line feeds take two each, is let through."""
-FAULT = f"the environment says too much: its conversation has more than {MOST_CONVERSATION} bytes"
+FAULT_STOP = f"the environment says too much: its conversation has more than {MOST_CONVERSATION} bytes"
 
 
 async def is_cut(trace: Trace) -> bool:

@@ -29,7 +29,7 @@ class RunRendererConfig(BaseRendererConfig):
 
 
 class RunRenderer(DefaultRenderer):
-    """The renderer. `tokenizer`: of transformers."""
+    """The renderer. `tokenizer`: tokenizer of transformers."""
 
     config_class = RunRendererConfig
 
@@ -45,7 +45,7 @@ class RunRenderer(DefaultRenderer):
     def render(self, messages: list[Any], *, tools: Any = None, add_generation_prompt: bool = False) -> RenderedTokens:
         """Return the tokens of a conversation. All of them are attributed to its last message."""
         tokens = self._encode(self._write(messages, add_generation_prompt))
-        return _attributed(tokens, 0, messages)
+        return _attribute_tokens(tokens, 0, messages)
 
     def render_ids(self, messages: list[Any], *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
         """Return the tokens of a conversation."""
@@ -70,7 +70,7 @@ class RunRenderer(DefaultRenderer):
                 return None
             named = next((name for name in self._end_names if name and behind.startswith(name)), "")
             behind = behind.removeprefix(named)
-        return _attributed([*before, *self._encode(behind)], len(before), new_messages)
+        return _attribute_tokens([*before, *self._encode(behind)], len(before), new_messages)
 
     def parse_response(self, token_ids: list[int], *, tools: Any = None, prompt_ids: Any = None) -> ParsedResponse:
         """Return a turn's text. Only a model with a token for that has reasoning in it."""
@@ -101,7 +101,7 @@ def _content(message: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def _attributed(tokens: list[int], known: int, messages: Sequence[Any]) -> RenderedTokens:
+def _attribute_tokens(tokens: list[int], known: int, messages: Sequence[Any]) -> RenderedTokens:
     """Attribute the tokens from number `known` on to the last message."""
     indices = [-1] * known + [len(messages) - 1] * (len(tokens) - known)
     roles = [message.get("role") or "" for message in messages]

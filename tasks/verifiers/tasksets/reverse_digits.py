@@ -9,7 +9,7 @@ __all__ = ["ReverseDigitsTaskset"]
 
 
 class ReverseDigitsData(vf.TaskData):
-    """`answer`: the digits in reverse. `mistake`: in their order."""
+    """`answer`: the digits in reverse. `mistake`: the digits in their order."""
 
     answer: str
     mistake: str

@@ -11,7 +11,7 @@ WORDS = ("flip", "turn", "mirror", "reverse", "swap", "back")
 
 
 class WordedDigitsData(vf.TaskData):
-    """`digits`: of the row. `answer`: the digits in reverse. `mistake`: in their order."""
+    """`digits`: digits of the row. `answer`: the digits in reverse. `mistake`: the words in their order."""
 
     digits: str
     answer: str

@@ -34,4 +34,4 @@ def test_nodes_with_asks_are_paid_once_each_by_a_provider_that_fails_and_both_re
     assert re.search(r"[1-9]\d* lost", text.getvalue())
     (folder,) = tmp_path.glob("echo2-demo-*")
     second = subprocess.run([sys.executable, REPLAYER, folder / "export"], capture_output=True, check=True)
-    assert second.stdout == replay(folder / "export", market_of).state.encoded()
+    assert second.stdout == replay(folder / "export", market_of).state.as_bytes()

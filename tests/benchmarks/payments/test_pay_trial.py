@@ -6,7 +6,7 @@ from benchmarks.payments.pay_trial import provider_flaws, provider_lines
 from echo2.coordinator.demo.demo_settings import SLOW_LEARNER, DemoOptions, sections_of, settings_of
 from echo2.coordinator.run.setup import settings_for
 from echo2.coordinator.settings.config import parse
-from echo2.ledger.payout_facts import MINOR, PayoutSent, SentPayment
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, PayoutSent, SentPayment
 from echo2.runtime.errors import LocalFault
 from tests.support.payout_world import node
 
@@ -14,7 +14,7 @@ from tests.support.payout_world import node
 def payment(state: str = "confirmed", question: str = "") -> SentPayment:
     sent = PayoutSent(
         payment=bytes(16), plan=1, node=node(1), rail="https", provider=bytes(16), account=bytes(32),
-        amount=649 * MINOR,
+        amount=649 * UNITS_PER_HUNDREDTH,
     )  # fmt: skip
     return SentPayment(sent, 1, state, 2, 1, question)
 

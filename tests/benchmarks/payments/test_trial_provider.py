@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from benchmarks.payments.trial_provider import TOKEN, URL, TrialProvider, record
-from echo2.coordinator.rails.https_rail import HttpsRail, connected
+from echo2.coordinator.rails.https_rail import HttpsRail, connect_provider
 from echo2.runtime.checkout import checkout_command
 
 
@@ -97,7 +97,7 @@ def serving(place: Path) -> Iterator[str]:
 async def test_the_rail_over_https_gets_through_to_it_and_confuses_no_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as url:
         tls = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
-        async with connected(url, tmp_path / TOKEN, tls) as exchange:
+        async with connect_provider(url, tmp_path / TOKEN, tls) as exchange:
             rail = HttpsRail(exchange, "USD")
             assert (await rail.quote("acct_a", 100)).fee == 25
             assert (await rail.send("a", "acct_a", 100)).word == "busy"
@@ -109,14 +109,14 @@ async def test_the_rail_over_https_gets_through_to_it_and_confuses_no_answers(tm
             assert (await rail.send("b", "acct_b", 200)).word == "done"
             after = await rail.status("a")
             assert after.word == "unknown" or (after.word, after.amount) == ("done", 100), "b was answered twice"
-        async with connected(url, tmp_path / TOKEN, tls) as exchange:
+        async with connect_provider(url, tmp_path / TOKEN, tls) as exchange:
             assert (await HttpsRail(exchange, "USD").status("b")).amount == 200
-        async with connected(url, tmp_path / TOKEN) as exchange:
+        async with connect_provider(url, tmp_path / TOKEN) as exchange:
             untrusted = await HttpsRail(exchange, "USD").status("a")
             assert untrusted.word == "unknown"
             assert "certificate" in untrusted.why.lower()
         (tmp_path / TOKEN).write_text("another-token\n")
-        async with connected(url, tmp_path / TOKEN, tls) as exchange:
+        async with connect_provider(url, tmp_path / TOKEN, tls) as exchange:
             assert "credentials" in (await HttpsRail(exchange, "USD").status("a")).why
     rows = record(tmp_path)
     assert [row["transfer"] for row in rows if "transfer" in row] == ["a", "b"]

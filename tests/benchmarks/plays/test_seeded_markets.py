@@ -9,11 +9,11 @@ from benchmarks.plays.seeded_markets import (
     false_asks,
     one_asks_high,
 )
-from echo2.coordinator.market.owner_cap import CAP
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
 
 
 def test_under_pivot_no_false_ask_gains() -> None:
-    market = SeededMarket(MarketSetting(cap=CAP), 5)
+    market = SeededMarket(MarketSetting(cap=OWNER_CAP_SHARE), 5)
     assert all(market.gain(place, false_asks(place)) == 0 for place in range(0, 40, 7))
 
 
@@ -29,8 +29,8 @@ def test_pay_as_bid_at_true_costs_is_the_least_that_can_be_paid() -> None:
 
 
 def test_an_owner_is_paid_for_no_more_than_the_cap() -> None:
-    market = SeededMarket(MarketSetting(cap=CAP, owned=20), 5)
-    assert market.share(market.true, 0) <= CAP
+    market = SeededMarket(MarketSetting(cap=OWNER_CAP_SHARE, owned=20), 5)
+    assert market.share(market.true, 0) <= OWNER_CAP_SHARE
     assert SeededMarket(MarketSetting(owned=20), 5).share(SeededMarket(MarketSetting(owned=20), 5).true, 0) > 0
 
 

@@ -40,13 +40,13 @@ def test_by_room_alone_a_nodes_share_is_of_the_whole_room_whatever_the_draws_sho
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = SimulatedRun(RunScene(fleet(True, 8, 1.5, 16, 8, seed=1), at_once=8), windowed=False, seed=1)
-    rooms, refused = set[int](), run.shares.refused
+    rooms, refused = set[int](), run.shares.denial_for
 
     def noted(requester: Requester, room: Room, now: int) -> Denial | None:
         rooms.add(room.whole)
         return refused(requester, room, now)
 
-    monkeypatch.setattr(run.shares, "refused", noted)
+    monkeypatch.setattr(run.shares, "denial_for", noted)
     run.run(8)
     assert run.lease_window.groups(0, behind=False) < 5 * 16, "the window is smaller"
     assert rooms == {5 * 16}

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
-from echo2.coordinator.leases.lease_window import DRAWS
+from echo2.coordinator.leases.lease_window import REMEMBERED_DRAWS
 
-SETTLED = 2 * DRAWS + 12
+SETTLED = 2 * REMEMBERED_DRAWS + 12
 """Steps after a change until the window has forgotten what was before, and what was leased then is drawn: half of the
 steps of which T is the median, the draws that were measured by them, and S + 1 batches that wait."""
 COUNTED = 16
@@ -30,7 +30,7 @@ def started(seed: int, supply: float) -> SimulatedRun:
     )  # fmt: skip
     run = SimulatedRun(scene, windowed=True, seed=seed)
     last = run.lease_window.last
-    last.windows[:] = [chances.uniform(-2.0, 2.0 * staleness) for _ in range(chances.randrange(DRAWS + 1))]
+    last.windows[:] = [chances.uniform(-2.0, 2.0 * staleness) for _ in range(chances.randrange(REMEMBERED_DRAWS + 1))]
     last.steps[:] = [1000 * scene.step_seconds * 10 ** chances.uniform(-1, 1)] * chances.randrange(17)
     return run
 

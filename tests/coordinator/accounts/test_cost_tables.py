@@ -97,7 +97,7 @@ def test_a_refused_group_that_is_paid_after_all_states_its_lengths_and_weighs_by
     tables.take(sealed_costs(), RUN, LEDGER_KEYS, T0)
     lease = world.lease()
     world.submit(group(lease))
-    (waiting,) = world.group_service.undecided(10)
+    (waiting,) = world.group_service.list_undecided(10)
     wrong = [
         SampleScore(logprobs=one.logprobs, margins=[9.0] * len(one.margins))
         for one in honest_scores(waiting.submission)
@@ -112,7 +112,7 @@ def test_a_refused_group_that_is_paid_after_all_states_its_lengths_and_weighs_by
 
 def test_the_facts_of_costs_set_name_the_document_by_its_hash(world: World) -> None:
     world.group_service.costs.take(sealed_costs(), RUN, LEDGER_KEYS, T0)
-    (entry,) = world.group_service.ledger.keyed("costs:")
+    (entry,) = world.group_service.ledger.entries_with_prefix("costs:")
     fact = msgspec.msgpack.decode(entry.facts, type=CostsSet)
     assert fact.sealed == sealed_costs()
     assert entry.key == f"costs:{fact.costs.hex()}"

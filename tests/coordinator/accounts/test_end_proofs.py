@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.accounts.lease_ends import KEPT, TOGETHER
+from echo2.coordinator.accounts.lease_ends import ENDS_KEPT_MS, ENTRY_DUE_MS
 from echo2.node.trust.ledger_witness import EndedProof, NotProved, ReceiptProof, check_end
 from echo2.protocol.leases import Receipt
 from echo2.protocol.ledger_heads import EndProof
@@ -47,7 +47,7 @@ class Ended:
 @pytest.fixture
 def ended(world: World) -> Ended:
     receipts = [world.refused(group(world.lease(node), rollouts=[]), node) for node in (ALICE, BOB, ALICE)]
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     return Ended(world, receipts)
 
@@ -63,7 +63,7 @@ def test_an_answer_has_the_ends_of_one_entry(ended: Ended) -> None:
     world = ended.world
     later = world.refused(group(world.lease(BOB), rollouts=[]), BOB)
     assert ended.proofs([later]) == []
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     assert {end.entry for end in ended.proofs([later, *ended.receipts])} == {ended.size}
     assert len(ended.proofs([*ended.receipts, later])) == 3
@@ -73,7 +73,7 @@ def test_an_answer_has_the_ends_of_one_entry(ended: Ended) -> None:
 def test_unknown_leases_and_ends_older_than_the_window_have_no_proof(ended: Ended) -> None:
     unknown = msgspec.structs.replace(ended.receipts[0], lease=b"an unknown lease")
     assert ended.proofs([unknown]) == []
-    ended.world.now += KEPT + 1
+    ended.world.now += ENDS_KEPT_MS + 1
     ended.world.group_service.tick(ended.world.now)
     assert ended.proofs(ended.receipts) == []
 

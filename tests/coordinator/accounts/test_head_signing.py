@@ -104,7 +104,7 @@ def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: D
         grow(database, number * 3, 3)
         heads.sign(number)
     got, after = [], 0
-    while answer := heads.grown(after):
+    while answer := heads.heads_after(after):
         got += answer
         after = opened(answer[-1].sealed).number
     assert len(got) == 40
@@ -115,8 +115,8 @@ def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: D
         assert head.previous == previous
         assert names(head, before)
         size, root, previous, before = head.size, head.root, sha256(one.sealed), one.sealed
-    assert heads.grown(40) == []
-    (newest,) = heads.grown(None)
+    assert heads.heads_after(40) == []
+    (newest,) = heads.heads_after(None)
     assert (newest.sealed, newest.consistency) == (got[-1].sealed, [])
 
 
@@ -140,7 +140,7 @@ def test_an_entry_larger_than_an_answer_leaves_room_for_a_small_one(
     monkeypatch.setattr(head_signing, "MOST_BYTES", 1)
     grow(database, 0, 3)
     assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2, 3]
-    monkeypatch.setattr(head_signing, "SMALL", 1)
+    monkeypatch.setattr(head_signing, "SMALL_ENTRY_BYTES", 1)
     assert [proof.entry for proof in heads.proofs([2, 3], 3)] == [2]
 
 
@@ -149,7 +149,7 @@ def test_entries_beyond_an_answer_are_not_read(
 ) -> None:
     """Anybody may ask for 32 closes of epochs, each of megabytes."""
     monkeypatch.setattr(head_signing, "MOST_BYTES", 1)
-    monkeypatch.setattr(head_signing, "SMALL", 1)
+    monkeypatch.setattr(head_signing, "SMALL_ENTRY_BYTES", 1)
     grow(database, 0, 32)
     with statements(database) as seen:
         assert len(heads.proofs(range(1, 33), 32)) == 1
@@ -160,7 +160,7 @@ def test_entries_beyond_an_answer_are_not_read(
 def test_no_proof_is_made_in_a_tree_that_is_not_there_yet(database: Database, heads: LedgerHeads) -> None:
     grow(database, 0, 4)
     assert heads.proofs([1], 5) == heads.proofs([1], 1 << 52) == []
-    assert heads.grown(None) == heads.grown(0) == heads.grown(1 << 52) == []
+    assert heads.heads_after(None) == heads.heads_after(0) == heads.heads_after(1 << 52) == []
 
 
 def test_a_head_as_text_is_a_checkpoint_that_a_witness_reads(database: Database, heads: LedgerHeads) -> None:
@@ -192,7 +192,7 @@ def test_no_head_is_signed_that_contradicts_an_earlier_one(database: Database, h
         grow(database, 5, 1)
     with pytest.raises(Tampered):
         heads.sign(1)
-    assert opened(heads.grown(None)[0].sealed).number == 1
+    assert opened(heads.heads_after(None)[0].sealed).number == 1
 
 
 def test_a_changed_digest_of_the_tree_is_found(database: Database) -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
-from echo2.coordinator.accounts.strikes import HOUR, MEMORY, suspended_until
+from echo2.coordinator.accounts.strikes import HOUR, STRIKE_MEMORY_MS, suspended_until
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger import standing as rules
-from echo2.ledger.audited_work import ONE, decayed
+from echo2.ledger.audited_work import ONE, decay_count
 from echo2.ledger.ledger_facts import KeyAccount, LeaseCounts, LeasesEnded
-from echo2.ledger.standing import FOREVER, NEW_KEY, Standing, describe, standing
+from echo2.ledger.standing import FOREVER_MS, NEW_KEY, Standing, describe, standing
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB
 from tests.support.sqlite_cost import instructions
@@ -79,7 +79,7 @@ def test_a_key_is_new_then_known_then_proven(register: Register) -> None:
 
 
 def test_a_wrong_token_costs_the_rank_for_300_groups(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "CLEAN", 40)
+    monkeypatch.setattr(rules, "CLEAN_GROUPS", 40)
     for _ in range(40):
         register.end(ALICE, "ok")
     register.end(ALICE, "drift")
@@ -108,7 +108,7 @@ def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> N
     assert accounts.of(ALICE, NOW + 9) == Standing("new", NOW + 10, "not-generated")
     assert accounts.of(ALICE, NOW + 10) == NEW_KEY
     accounts.remark(ALICE, "node.banned", "spam", NOW + 20)
-    assert accounts.of(ALICE, FOREVER - 1) == Standing("new", FOREVER, "banned", "spam")
+    assert accounts.of(ALICE, FOREVER_MS - 1) == Standing("new", FOREVER_MS, "banned", "spam")
     accounts.remark(ALICE, "node.unbanned", "", NOW + 30)
     assert accounts.of(ALICE, NOW + 30) == NEW_KEY
     accounts.suspend(BOB, "drift", b"h" * 32, NOW, NOW + 10)
@@ -118,7 +118,7 @@ def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> N
     assert (
         describe(Standing("known", 1_700_003_600_000, "drift")) == "known, suspended until 2023-11-14 23:13 UTC (drift)"
     )
-    assert describe(Standing("new", FOREVER, "banned", "spam")) == "new, banned: spam"
+    assert describe(Standing("new", FOREVER_MS, "banned", "spam")) == "new, banned: spam"
 
 
 def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
@@ -127,7 +127,7 @@ def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
         register.ledger.append(NOW, "node.suspended", f"suspension:{n}", ban(peer_id(ALICE), why))
         for n, why in enumerate(("poison", None), start=1)
     ]
-    assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER, "banned", "poison")
+    assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER_MS, "banned", "poison")
     assert standing(entries, NOW)[peer_id(ALICE)] == NEW_KEY
 
 
@@ -182,7 +182,7 @@ def test_the_table_agrees_with_the_entries(
             account = register.accounts.of(node, now)
             assert account == told.get(peer_id(node), NEW_KEY)
             assert account.rank == expected_rank(register.groups[node], node in vouched)
-            until = FOREVER if node in banned else suspended.get(node, 0)
+            until = FOREVER_MS if node in banned else suspended.get(node, 0)
             assert account.suspended_until == (until if until > now else None)
     register.database.close()
 
@@ -205,9 +205,9 @@ def test_soft_findings_suspend_for_an_hour_then_six_then_a_day_and_a_proof_for_g
         terms.append((until - now) // HOUR)
         account, now = account._replace(since=now, until=until), until + 1
     assert terms == [1, 6, 24, 24, 24]
-    assert suspended_until(account, account.until + MEMORY) == account.until + MEMORY + HOUR
-    assert suspended_until(account, now, "not-generated") == FOREVER
-    assert describe(Standing("new", FOREVER, "not-generated")).startswith("new, suspended until an appeal")
+    assert suspended_until(account, account.until + STRIKE_MEMORY_MS) == account.until + STRIKE_MEMORY_MS + HOUR
+    assert suspended_until(account, now, "not-generated") == FOREVER_MS
+    assert describe(Standing("new", FOREVER_MS, "not-generated")).startswith("new, suspended until an appeal")
 
 
 def test_audited_work_alone_makes_a_key_known_and_proven(register: Register) -> None:
@@ -261,7 +261,7 @@ def test_an_honest_node_with_twenty_groups_a_day_is_proven_in_three_days_and_sta
 
 def test_the_decay_is_that_of_exact_powers() -> None:
     for hours in range(0, 500):
-        count, aged = decayed(1000 * ONE, 5, 5 + hours * HOUR + 1)
+        count, aged = decay_count(1000 * ONE, 5, 5 + hours * HOUR + 1)
         assert aged == 5 + hours * HOUR
         assert count / ONE == pytest.approx(1000 * 0.5 ** (hours / 168), abs=1e-5)
-    assert decayed(2 * ONE, 0, 10**15)[0] == 2 * ONE
+    assert decay_count(2 * ONE, 0, 10**15)[0] == 2 * ONE

@@ -7,13 +7,13 @@ import pytest
 
 from echo2.coordinator.accounts import key_successor
 from echo2.coordinator.accounts.key_accounts import Accounts
-from echo2.coordinator.accounts.key_successor import PAUSE
+from echo2.coordinator.accounts.key_successor import SUCCESSION_PAUSE_MS
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.nodes_report import describe_key
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.ledger_entries import canonical
-from echo2.ledger.ledger_facts import REPLACED
+from echo2.ledger.ledger_facts import REPLACED_PREFIX
 from echo2.ledger.standing import NEW_KEY, standing
 from echo2.p2p.identity import peer_id
 from echo2.protocol.succession import Succession
@@ -53,7 +53,7 @@ def test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good(accounts: 
     before = accounts.account(OLD)
     assert succeed(accounts, succession(OLD, NEW), NOW) == "The standing of the old key has passed to this one: proven."
     assert accounts.account(NEW) == before
-    assert accounts.of(OLD, NOW).why == REPLACED + peer_id(NEW)
+    assert accounts.of(OLD, NOW).why == REPLACED_PREFIX + peer_id(NEW)
     assert accounts.of(OLD, NOW).suspended_until is not None
     entries = accounts._ledger.tip().entries
     assert succeed(accounts, succession(OLD, NEW), NOW + 1) == "The standing of the old key has passed to this one."
@@ -119,8 +119,8 @@ def test_a_group_waits_from_its_receipt_to_its_verdict(tmp_path: Path) -> None:
 def test_a_standing_passes_on_once_a_day(accounts: Accounts) -> None:
     accept(accounts, OLD, 3)
     succeed(accounts, succession(OLD, NEW), NOW)
-    assert "within a day" in succeed(accounts, succession(NEW, THIRD), NOW + PAUSE - 1)
-    assert "has passed" in succeed(accounts, succession(NEW, THIRD), NOW + PAUSE)
+    assert "within a day" in succeed(accounts, succession(NEW, THIRD), NOW + SUCCESSION_PAUSE_MS - 1)
+    assert "has passed" in succeed(accounts, succession(NEW, THIRD), NOW + SUCCESSION_PAUSE_MS)
     assert accounts.of(THIRD, NOW).rank == "known"
 
 

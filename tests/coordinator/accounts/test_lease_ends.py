@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 
 from echo2.coordinator.accounts.end_proofs import EndProofs
-from echo2.coordinator.accounts.lease_ends import FOR_REFUSED, KEPT, MOST, MOST_KEYS, OTHERS, TOGETHER, sha256
+from echo2.coordinator.accounts.lease_ends import (
+    ENDS_KEPT_MS,
+    ENTRY_DUE_MS,
+    FOR_REFUSED,
+    MOST_ENDS,
+    MOST_KEYS,
+    OTHER_KEYS,
+    sha256,
+)
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import LeaseCounts, LeasesEnded
@@ -63,7 +71,7 @@ def test_the_entry_states_the_number_of_ends_per_key(world: World) -> None:
     }
     assert told.ends == 3
     assert world.group_service.accounts.account(ALICE).groups == 2
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     _, entry = world.group_service.ledger.entries()
     assert [(one.node, one.expired) for one in facts(entry).counts] == [(peer_id(BOB), 1)]
@@ -74,7 +82,7 @@ def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None
     """The receipt names no entry, but the leaf of the Merkle tree in the future entry."""
     receipts = [world.refused(group(world.lease(node), rollouts=[]), node) for node in 2 * (ALICE, BOB)]
     assert {receipt.entry for receipt in receipts} == {0}
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     (entry,) = (one for one in world.group_service.ledger.entries() if one.kind == "leases.ended")
     kept = rows(world)
@@ -93,7 +101,7 @@ def test_a_late_group_of_a_new_key_points_at_the_same_leaf(world: World) -> None
     lease = world.lease()
     world.now = lease.expires + 1
     world.group_service.tick(world.now)
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     receipt = world.refused(group(lease))
     ((_, document, _),) = rows(world)
@@ -112,9 +120,9 @@ def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
 
 def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
     first = world.refused(group(world.lease(), rollouts=[]))
-    world.reopen(away=TOGETHER)
+    world.reopen(away=ENTRY_DUE_MS)
     world.group_service.tick(world.now)
-    world.reopen(away=TOGETHER)
+    world.reopen(away=ENTRY_DUE_MS)
     world.group_service.tick(world.now)
     (entry,) = world.group_service.ledger.entries()
     assert facts(entry).ends == 1
@@ -141,11 +149,11 @@ def written(world: World) -> list[LeasesEnded]:
 
 def test_many_ends_take_several_entries(world: World) -> None:
     with world.group_service.database.transaction():
-        for number in range(MOST + 1):
+        for number in range(MOST_ENDS + 1):
             put(world, number)
-    world.now += TOGETHER
-    assert [world.group_service.lease_ends.write_entry(world.now) for _ in range(3)] == [MOST, 1, 0]
-    assert [facts(entry).ends for entry in world.group_service.ledger.entries()] == [MOST, 1]
+    world.now += ENTRY_DUE_MS
+    assert [world.group_service.lease_ends.write_entry(world.now) for _ in range(3)] == [MOST_ENDS, 1, 0]
+    assert [facts(entry).ends for entry in world.group_service.ledger.entries()] == [MOST_ENDS, 1]
 
 
 def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(world: World) -> None:
@@ -153,10 +161,10 @@ def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(wor
     with world.group_service.database.transaction():
         for number in range(3_000):
             put(world, number, {1_111: "seeded-choice", 2_222: "form"}.get(number, "expired"))
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     (told,) = written(world)
     others, *named = told.counts
-    assert others == LeaseCounts(OTHERS, 2_500, 0, 0)
+    assert others == LeaseCounts(OTHER_KEYS, 2_500, 0, 0)
     assert [one.node for one in named] == sorted(one.node for one in named)
     assert len(named) == MOST_KEYS - FOR_REFUSED
     struck = {one.node: (one.refused, one.wrong) for one in named if one.refused}
@@ -171,40 +179,40 @@ def test_keys_beyond_a_thousand_a_minute_are_one_row_and_strikes_keep_theirs(wor
 def test_the_entries_of_a_minute_share_the_thousand(world: World) -> None:
     """More leases expire than an entry covers; the strike behind them keeps its row."""
     with world.group_service.database.transaction():
-        for number in range(MOST + 5):
-            put(world, number, "seeded-choice" if number == MOST + 4 else "expired")
-    world.now += TOGETHER
+        for number in range(MOST_ENDS + 5):
+            put(world, number, "seeded-choice" if number == MOST_ENDS + 4 else "expired")
+    world.now += ENTRY_DUE_MS
     first, second = written(world)
     assert len(first.counts) == MOST_KEYS - FOR_REFUSED + 1
-    assert second.counts == [LeaseCounts(OTHERS, 4, 0, 0), LeaseCounts(peer_id(key(MOST + 4)), 0, 1, 1)]
+    assert second.counts == [LeaseCounts(OTHER_KEYS, 4, 0, 0), LeaseCounts(peer_id(key(MOST_ENDS + 4)), 0, 1, 1)]
 
 
 def test_no_more_than_a_thousand_keys_have_a_row_whatever_their_groups(world: World) -> None:
     with world.group_service.database.transaction():
         for number in range(1_200):
             put(world, number, "form")
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     (told,) = written(world)
-    assert told.counts[0] == LeaseCounts(OTHERS, 0, 200, 0)
+    assert told.counts[0] == LeaseCounts(OTHER_KEYS, 0, 200, 0)
     assert len(told.counts) == MOST_KEYS + 1
 
 
 def test_the_next_minute_has_a_thousand_of_its_own(world: World) -> None:
     with world.group_service.database.transaction():
-        for number in range(MOST + 5):
+        for number in range(MOST_ENDS + 5):
             put(world, number)
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     assert len(written(world)) == 2
-    put(world, MOST + 5)
-    world.now += TOGETHER
-    assert written(world)[2].counts == [LeaseCounts(peer_id(key(MOST + 5)), 1, 0, 0)]
+    put(world, MOST_ENDS + 5)
+    world.now += ENTRY_DUE_MS
+    assert written(world)[2].counts == [LeaseCounts(peer_id(key(MOST_ENDS + 5)), 1, 0, 0)]
 
 
 def test_an_end_in_the_row_without_a_name_is_proved_by_the_root(world: World) -> None:
     with world.group_service.database.transaction():
         for number in range(MOST_KEYS + 1):
             put(world, number)
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     (told,) = written(world)
     named = {one.node for one in told.counts}
     summed = next(number for number in range(MOST_KEYS + 1) if peer_id(key(number)) not in named)
@@ -219,10 +227,10 @@ def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world:
     expired = world.lease(BOB)
     world.now = expired.expires + 1
     world.group_service.tick(world.now)
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     assert len(rows(world)) == 2
-    world.now += KEPT - 1
+    world.now += ENDS_KEPT_MS - 1
     world.group_service.tick(world.now)
     assert len(rows(world)) == 1, "the refused group's, told of 300 s earlier, is gone"
     world.now += 1

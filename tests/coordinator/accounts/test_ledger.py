@@ -19,13 +19,13 @@ from echo2.ledger.ledger_entries import (
     Posting,
     Tampered,
     Tip,
-    accrued,
+    accrued_account,
     canonical,
     transfer,
 )
 from echo2.p2p.identity import peer_id
 
-ALICE = accrued(peer_id(bytes([1]) * 32))
+ALICE = accrued_account(peer_id(bytes([1]) * 32))
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -150,7 +150,7 @@ class _Counted(list[Posting]):
 
 def test_an_entry_of_many_accounts_is_gone_through_a_few_times_not_once_per_account(ledger: Ledger) -> None:
     """The pay of ten thousand nodes vests by one entry: once per account would be 3 seconds."""
-    nodes = [accrued(peer_id(bytes([number]) * 32)) for number in range(200)]
+    nodes = [accrued_account(peer_id(bytes([number]) * 32)) for number in range(200)]
     ledger.append(1, "work", "work", Note("n"), [Posting(FUND, -200), *(Posting(node, 1) for node in nodes)])
     back = _Counted([Posting(FUND, 200), *(Posting(node, -1) for node in nodes)])
     assert ledger._lacking(back) is None

@@ -9,7 +9,7 @@ from echo2.coordinator.accounts import ledger_check
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.ledger_check import LedgerCheck, LedgerChecked
 from echo2.coordinator.database.database import Database
-from echo2.ledger.ledger_entries import ESCROW, accrued, transfer
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer
 from echo2.ledger.ledger_facts import Remark
 from echo2.p2p.identity import peer_id
 
@@ -22,7 +22,7 @@ def grown(path: Path, entries: int) -> None:
         ledger.issue_points(0, entries)
         for number in range(entries - 1):
             ledger.append(
-                number, "test", f"test:{number}", Remark(node=NODE, why=""), transfer(ESCROW, accrued(NODE), 1)
+                number, "test", f"test:{number}", Remark(node=NODE, why=""), transfer(ESCROW, accrued_account(NODE), 1)
             )
 
 

@@ -116,7 +116,7 @@ class LedgerHistory(RuleBasedStateMachine):
     def heads_are_consistent(self, ledger: Ledger) -> None:
         before = None
         stored = list(self.heads.all())
-        for one, grown in zip(stored, self.heads.grown(0), strict=False):
+        for one, grown in zip(stored, self.heads.heads_after(0), strict=False):
             head = one.head
             if before is not None:
                 earlier = (before.size, before.root)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from echo2.coordinator.accounts.ledger_service import (
-    BURST,
     ENDS_BURST,
     ENDS_RATE,
+    LEDGER_REQUEST_BURST,
+    LEDGER_REQUEST_RATE,
     PER_PARTY,
-    RATE,
-    STRANGERS,
+    STRANGERS_REQUEST_RATE,
     LedgerService,
 )
 from echo2.p2p.limits.origin import Origin
@@ -29,7 +29,7 @@ class Heads:
     def answer(self, request: LedgerRequest) -> LedgerResponse:
         return LedgerResponse(heads=[GrownHead(sealed=b"a head")], every=self.every)
 
-    def numbered(self, keys: Sequence[str]) -> list[int]:
+    def entry_numbers(self, keys: Sequence[str]) -> list[int]:
         return list(range(100, 100 + len(keys)))
 
     def proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
@@ -70,40 +70,40 @@ class Station:
 
 async def test_a_party_has_a_burst_of_proofs_and_then_a_few_per_second_whatever_its_keys() -> None:
     station = Station()
-    got = [await station.ask(f"key {number} of A", [1, 2]) for number in range(BURST + 10)]
-    assert got == [(1, 2)] * BURST + [(1, 0)] * 10
+    got = [await station.ask(f"key {number} of A", [1, 2]) for number in range(LEDGER_REQUEST_BURST + 10)]
+    assert got == [(1, 2)] * LEDGER_REQUEST_BURST + [(1, 0)] * 10
     station.now += 10
     got = [await station.ask("one more of A", [1]) for _ in range(40)]
     assert got.count((1, 1)) == 10 * PER_PARTY
-    assert station.durable == BURST + 50
+    assert station.durable == LEDGER_REQUEST_BURST + 50
 
 
 async def test_many_parties_together_take_no_more_than_the_share_of_proofs_and_heads_cost_nothing_of_it() -> None:
     station = Station()
-    for number in range(2 * BURST):
+    for number in range(2 * LEDGER_REQUEST_BURST):
         assert await station.ask(f"{number}") == (1, 0)
     parties = "ABCDEFGH"
-    for number in range(8 * BURST):
+    for number in range(8 * LEDGER_REQUEST_BURST):
         await station.ask(parties[number % 8], [1])
-    assert station.heads.proved == BURST
+    assert station.heads.proved == LEDGER_REQUEST_BURST
     station.now += 1
     assert await station.ask("Z", [1, 2, 3]) == (1, 3)
 
 
 async def test_strangers_cannot_take_the_proofs_of_those_who_work() -> None:
     station = Station()
-    for number in range(20 * BURST):
+    for number in range(20 * LEDGER_REQUEST_BURST):
         await station.ask(chr(1000 + number), [1])
-    assert station.heads.proved == BURST
-    for number in range(20 * BURST):
+    assert station.heads.proved == LEDGER_REQUEST_BURST
+    for number in range(20 * LEDGER_REQUEST_BURST):
         await station.ask(WORKERS[number % 8], [1])
-    assert station.heads.proved == 2 * BURST
+    assert station.heads.proved == 2 * LEDGER_REQUEST_BURST
     station.now += 1
-    for number in range(20 * BURST):
+    for number in range(20 * LEDGER_REQUEST_BURST):
         await station.ask(chr(20_000 + number), [1])
         await station.ask(WORKERS[number % 26], [1])
-    assert station.heads.proved == 2 * BURST + RATE
-    assert STRANGERS < RATE / 2
+    assert station.heads.proved == 2 * LEDGER_REQUEST_BURST + LEDGER_REQUEST_RATE
+    assert STRANGERS_REQUEST_RATE < LEDGER_REQUEST_RATE / 2
 
 
 async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entry() -> None:
@@ -124,13 +124,13 @@ async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entr
 async def test_evidence_of_a_fork_counts_as_proofs_do_and_strangers_cannot_keep_out_who_works() -> None:
     station = Station()
     request = LedgerRequest(fork=[b"one", b"other"])
-    for number in range(BURST + 10):
+    for number in range(LEDGER_REQUEST_BURST + 10):
         answer = await station.service.answer(f"key {number} of a stranger É", request)
         assert len(answer.heads) == 1
-    assert len(station.evidence) == BURST
-    for number in range(20 * BURST):
+    assert len(station.evidence) == LEDGER_REQUEST_BURST
+    for number in range(20 * LEDGER_REQUEST_BURST):
         await station.service.answer(chr(1000 + number), request)
-    assert len(station.evidence) == BURST
+    assert len(station.evidence) == LEDGER_REQUEST_BURST
     await station.service.answer("node of a", request)
     assert station.evidence[-1] == ("node of a", [b"one", b"other"])
 
@@ -141,5 +141,5 @@ async def test_entries_are_proved_by_their_keys_too_within_the_same_bounds() -> 
     answer = await station.service.answer("key of A", request)
     assert [proof.entry for proof in answer.proofs] == [*range(30), 100, 101]
     keys = LedgerRequest(after=1, keys=["epoch:1:closed"], size=9)
-    proved = [len((await station.service.answer("key of A", keys)).proofs) for _ in range(BURST + 5)]
-    assert proved == [1] * (BURST - 1) + [0] * 6
+    proved = [len((await station.service.answer("key of A", keys)).proofs) for _ in range(LEDGER_REQUEST_BURST + 5)]
+    assert proved == [1] * (LEDGER_REQUEST_BURST - 1) + [0] * 6

@@ -5,7 +5,7 @@ import pytest
 
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule
 from echo2.coordinator.run.price_mode import MARKET, POINTS
-from echo2.ledger.ledger_entries import ESCROW, FUND, accrued
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import GroupLengths, rollout_points
 from tests.support.group_world import ALICE, SPEC, World, group
@@ -17,7 +17,7 @@ def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: 
 
 
 def test_without_costs_a_group_earns_the_sum_of_its_rollouts() -> None:
-    earned = PAY_RULES["points"].earned
+    earned = PAY_RULES["points"].group_earnings
     assert earned(None, GroupLengths(2, [[3], [4, 2, 3]])) == rollout_points(5) + rollout_points(11)
     assert earned(None, GroupLengths(7, [])) == 0
 
@@ -30,7 +30,7 @@ def test_a_new_run_states_a_price_mode_that_this_build_has() -> None:
 def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: World) -> None:
     world.accepted()
     balances = world.group_service.ledger.balances()
-    paid = balances[accrued(peer_id(ALICE))]
+    paid = balances[accrued_account(peer_id(ALICE))]
     assert paid > 0
     assert balances[FUND] + balances[ESCROW] + paid == 0
 

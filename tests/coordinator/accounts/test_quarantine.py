@@ -12,7 +12,7 @@ import pytest
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.quarantine import AT_ONCE, MOST_GROUPS, Quarantine
 from echo2.coordinator.database.database import Database
-from echo2.ledger.ledger_entries import ESCROW, FUND, accrued, quarantined, transfer
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account, quarantine_account, transfer
 from echo2.ledger.ledger_facts import Remark
 from echo2.ledger.standing import standing
 from echo2.p2p.identity import peer_id
@@ -37,12 +37,12 @@ class Books:
         lease = name("lease", number)
         fact = Remark(node=peer_id(node), why="")
         self.ledger.append(
-            now, "test", f"lease:{lease.hex()}", fact, transfer(ESCROW, quarantined(peer_id(node)), weight)
+            now, "test", f"lease:{lease.hex()}", fact, transfer(ESCROW, quarantine_account(peer_id(node)), weight)
         )
         self.quarantine.put(lease, node, weight, now)
 
     def balances(self) -> tuple[int, int, int]:
-        return tuple(map(self.ledger.balance, (ESCROW, quarantined(PEER), accrued(PEER))))  # type: ignore[return-value]
+        return tuple(map(self.ledger.balance, (ESCROW, quarantine_account(PEER), accrued_account(PEER))))  # type: ignore[return-value]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: B
     assert books.quarantine.settle(Judge(lambda node, day: node == BOB), 2 * DAY) == AT_ONCE
     assert books.quarantine.settle(Judge(lambda node, day: node == BOB), 2 * DAY) == 3
     assert books.balances()[1:] == (0, 20)
-    assert books.ledger.balance(accrued(peer_id(BOB))) == 0
+    assert books.ledger.balance(accrued_account(peer_id(BOB))) == 0
     books.ledger.verify()
 
 
@@ -141,6 +141,9 @@ def agree(books: Books, nodes: list[bytes]) -> None:
     for number, node in enumerate(nodes):
         peer, settled = peer_id(node), f"quarantine:{peer_id(node)}:0" in ended
         rows = books.database.value("SELECT count(*) FROM quarantine WHERE node = ?", (node,))
-        accrued_weight, kept = books.ledger.balance(accrued(peer)), books.ledger.balance(quarantined(peer))
+        accrued_weight, kept = (
+            books.ledger.balance(accrued_account(peer)),
+            books.ledger.balance(quarantine_account(peer)),
+        )
         assert (rows, kept) == ((0, 0) if settled else (1, 100 + number))
         assert accrued_weight == (100 + number if settled and node[0] else 0)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKES, TERMS, WINDOW
+from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES, STRIKE_WINDOW_GROUPS, SUSPENSION_TERMS_MS
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.verification.verification import Verdict
 from echo2.engines.engine import SampleScore
 from echo2.ledger.ledger_facts import Suspended
-from echo2.ledger.standing import FOREVER
+from echo2.ledger.standing import FOREVER_MS
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
@@ -61,7 +61,7 @@ class Node:
         sealed = seal("request", RUN, encode(request), self.key)
         return decode(self.control.answer(method, sealed, now), Response)
 
-    def leased(self) -> Lease | Refusal:
+    def on_first_lease(self) -> Lease | Refusal:
         answer = self.ask("lease", encode(self.world.ask()))
         if answer.body is None:
             assert answer.refusal is not None
@@ -72,7 +72,7 @@ class Node:
     def hands_in(self, make: Callable[[Lease], bytes], most: int) -> tuple[int, Refusal | None]:
         """Take leases and submit groups, `most` times; return how many were received, and the refusal that ended it."""
         for number in range(most):
-            lease = self.leased()
+            lease = self.on_first_lease()
             if isinstance(lease, Refusal):
                 return number, lease
             answer = self.ask("submit", make(lease))
@@ -98,7 +98,7 @@ def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, mak
     assert looked_at <= 3
     assert refusal is not None
     assert refusal.code == "suspended"
-    assert refusal.retry_after == TERMS[0]
+    assert refusal.retry_after == SUSPENSION_TERMS_MS[0]
     assert "is suspended until 2023-11-14 23:13 UTC" in refusal.sentence
 
 
@@ -127,7 +127,7 @@ def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
             assert answer.refusal.code in ("malformed", "not-owner")
     assert written_rows(world.group_service.database) == before
     assert world.group_service.database.value("SELECT count(*) FROM entries") == 0
-    assert isinstance(node.leased(), Lease)
+    assert isinstance(node.on_first_lease(), Lease)
 
 
 def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World) -> None:
@@ -139,13 +139,13 @@ def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World)
         assert refusal.retry_after is not None
         waits.append(refusal.retry_after)
         world.now += refusal.retry_after
-    assert waits == list(TERMS)
+    assert waits == list(SUSPENSION_TERMS_MS)
 
 
 def test_the_strikes_of_one_key_affect_no_other_key(world: World) -> None:
     bad, good = Node(world, 1), Node(world, 2)
     bad.hands_in(MADE_UP["a group without rollouts"], 50)
-    assert isinstance(good.leased(), Lease)
+    assert isinstance(good.on_first_lease(), Lease)
 
 
 def test_the_ledger_says_why_and_until_when(world: World) -> None:
@@ -154,7 +154,7 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
         world.refused(lie)
     (entry,) = world.group_service.accounts.entries(ALICE)
     fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
-    assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + TERMS[0])
+    assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + SUSPENSION_TERMS_MS[0])
     assert fact.evidence == world.group_service.database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1")
     assert world.group_service.strikes.of(ALICE) == 0
 
@@ -162,7 +162,7 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
 def judged(world: World, code: str, node: bytes = ALICE) -> None:
     """Let a key submit a group that is decided by `code`; "ok": accepted."""
     world.submit(group(world.lease(node)), node)
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     if code == "ok":
         world.decide(waiting, honest_scores(waiting.submission))
     else:
@@ -175,7 +175,7 @@ def judged(world: World, code: str, node: bytes = ALICE) -> None:
 @pytest.mark.slow
 def test_a_rare_wrong_token_suspends_no_key(world: World) -> None:
     """Faulty memory: two wrong tokens among a hundred groups."""
-    for number in range(2 * WINDOW):
+    for number in range(2 * STRIKE_WINDOW_GROUPS):
         judged(world, "seeded-choice" if number % 50 == 0 else "ok")
         assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
     assert world.group_service.strikes.of(ALICE) == 2
@@ -192,9 +192,9 @@ def test_three_wrong_tokens_in_a_hundred_groups_suspend(world: World) -> None:
 
 def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -> None:
     world.submit(group(world.lease()))
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     world.group_service.decide(waiting, Verdict("not-generated", "made up", None), world.now)
-    assert world.group_service.accounts.of(ALICE, world.now) == ("new", FOREVER, "not-generated", "")
+    assert world.group_service.accounts.of(ALICE, world.now) == ("new", FOREVER_MS, "not-generated", "")
     refusal = Node(world, 2).ask("lease", encode(world.ask())).refusal
     assert refusal is None
     refused = control_of(world, RequestHandler)
@@ -213,7 +213,7 @@ def test_faults_detected_during_a_suspension_do_not_extend_it(world: World) -> N
     leases = [world.lease() for _ in range(3)]
     for lease in leases:
         world.submit(group(lease))
-    for waiting in world.group_service.undecided():
+    for waiting in world.group_service.list_undecided():
         world.group_service.decide(waiting, Verdict("not-generated", "made up", None), world.now)
     assert len(world.group_service.accounts.entries(ALICE)) == 1
 
@@ -222,8 +222,8 @@ LUCK = ("late", "unknown-lease", "not-scorable", "task-score", "ok", "no-prompt"
 
 
 def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
-    assert not (STRIKES | AT_ONCE) & set(LUCK)
-    assert {REASONS[code].fault for code in STRIKES} == {"node"}
+    assert not (STRIKE_CODES | AT_ONCE) & set(LUCK)
+    assert {REASONS[code].fault for code in STRIKE_CODES} == {"node"}
     late = [world.lease(BOB) for _ in range(4)]
     world.now = late[0].expires + 1
     for lease in late:
@@ -232,7 +232,7 @@ def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
     for _ in range(4):
         lease = world.lease()
         world.submit(group(lease))
-        (waiting,) = world.group_service.undecided()
+        (waiting,) = world.group_service.list_undecided()
         scores = [SampleScore(logprobs=[float("nan")] * 4, margins=[0.0] * 4)] * 2
         assert world.decide(waiting, scores).code == "not-scorable"
     assert world.group_service.strikes.of(ALICE) == 0
@@ -240,9 +240,9 @@ def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
 
 def test_a_submission_for_another_keys_lease_is_a_strike_for_its_sender_not_for_the_owner(world: World) -> None:
     owner, thief = Node(world, 1), Node(world, 2)
-    lease = owner.leased()
+    lease = owner.on_first_lease()
     assert isinstance(lease, Lease)
-    assert isinstance(thief.leased(), Lease)  # or it would have nothing to lose
+    assert isinstance(thief.on_first_lease(), Lease)  # or it would have nothing to lose
     for _ in range(3):
         answer = thief.ask("submit", encode(group(lease)))
         assert answer.refusal is not None

@@ -10,7 +10,7 @@ from echo2.coordinator.accounts.vesting import AT_ONCE
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import CountedOutcome
 from echo2.ledger.canary_facts import CanaryVested
-from echo2.ledger.ledger_entries import ESCROW, accrued, transfer, unvested
+from echo2.ledger.ledger_entries import ESCROW, accrued_account, transfer, unvested_account
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE
 
@@ -39,10 +39,10 @@ def test_a_key_without_canaries_is_paid_nothing_and_many_are_paid_in_slices(tmp_
     database.do("PRAGMA foreign_keys = OFF")
     with database.transaction():
         for number in range(AT_ONCE + 3):
-            accounting.ledger.append(0, "work", f"k{number}", VESTED, transfer(ESCROW, unvested(peer), 2))
+            accounting.ledger.append(0, "work", f"k{number}", VESTED, transfer(ESCROW, unvested_account(peer), 2))
             vesting.put(number.to_bytes(16), ALICE, 2, 0)
     assert [vesting.release(ALICE, 1) for _ in range(3)] == [AT_ONCE, 3, 0]
-    assert accounting.ledger.balance(unvested(peer)) == 0
-    assert accounting.ledger.balance(accrued(peer)) == 2 * (AT_ONCE + 3)
+    assert accounting.ledger.balance(unvested_account(peer)) == 0
+    assert accounting.ledger.balance(accrued_account(peer)) == 2 * (AT_ONCE + 3)
     accounting.ledger.verify()
     database.close()

@@ -7,7 +7,7 @@ import pytest
 from echo2.coordinator.calibration.cost_fit import (
     COMPLETIONS,
     DENOMINATOR,
-    GIVEN,
+    GIVEN_TOKEN_COST,
     PROMPTS,
     REFERENCE,
     SAMPLES,
@@ -34,8 +34,8 @@ def times_by(costs: Costs, noise: float = 0.0) -> list[ShapeTime]:
 
 def engine(attended: int, dearer: float) -> Costs:
     return Costs(
-        run=RUN, given=GIVEN, attention=GIVEN // attended, decode=round(DENOMINATOR * dearer), denominator=DENOMINATOR,
-        unit=1, builds=[], at=0,
+        run=RUN, given=GIVEN_TOKEN_COST, attention=GIVEN_TOKEN_COST // attended, decode=round(DENOMINATOR * dearer),
+        denominator=DENOMINATOR, unit=1, builds=[], at=0,
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_the_factors_of_an_engine_are_found_again_from_its_times(attended: int, 
     found = fit(times_by(engine(attended, dearer)))
     assert found.spread < 1.02
     assert found.decode / DENOMINATOR == pytest.approx(dearer, rel=0.05)
-    assert found.attention == pytest.approx(GIVEN / attended, rel=0.2)
+    assert found.attention == pytest.approx(GIVEN_TOKEN_COST / attended, rel=0.2)
     noisy = fit(times_by(engine(attended, dearer), noise=0.1))
     assert noisy.spread < 1.25
 

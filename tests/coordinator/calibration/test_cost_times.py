@@ -157,4 +157,4 @@ async def test_a_short_shape_is_repeated_until_the_clock_can_tell() -> None:
     engine = _Engine()
     (one,) = await shape_times(cast(EngineProcess, engine), [GroupShape(1, 1)], engine.clock, 1000)
     assert one.seconds == pytest.approx(0.009, abs=0.0003)
-    assert engine.shapes.count(GroupShape(1, 1)) > 2 * cost_times.SHORT / 0.009
+    assert engine.shapes.count(GroupShape(1, 1)) > 2 * cost_times.ROUND_SECONDS / 0.009

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from echo2.coordinator.calibration import honest_groups
-from echo2.coordinator.calibration.honest_groups import NICE, ClassParts, HonestTokens, MeasuredVersion, measure
+from echo2.coordinator.calibration.honest_groups import (
+    NICE_PRIORITY,
+    ClassParts,
+    HonestTokens,
+    MeasuredVersion,
+    measure,
+)
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
@@ -108,7 +114,7 @@ def test_each_machine_makes_its_tokens_and_the_scorer_computes_in_float32(
     assert (few.threads, many.threads) == (1, 2)
     assert set(many.jobs) == {40}
     assert max(scorer.jobs) == honest_groups.SCORED_ROWS
-    assert [nice for _, nice in niced] == [NICE] * 3
+    assert [nice for _, nice in niced] == [NICE_PRIORITY] * 3
 
 
 def test_prompts_alone_are_jobs_of_one_sample_with_the_same_tokens(

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from echo2.coordinator import cli
 from echo2.runtime.exit_codes import Exit
 from echo2.tasks import registry
-from echo2.tasks.task import begun
+from echo2.tasks.task import begin_episode
 from tests.support import family_models, plugin_packages, tiny_model
 from tests.support.tiny_model import TEXT
 
@@ -44,7 +44,7 @@ def test_each_answer_of_the_model_has_the_score_that_the_task_gives_it(guessed: 
         answers = ANSWER.findall(shown)
         assert len(answers) == 6
         for said, _, reward, success in answers:
-            episode = begun(registry.get("guess", 1), "heldout", index, TEXT)
+            episode = begin_episode(registry.get("guess", 1), "heldout", index, TEXT)
             for part in said.split(", then ")[0::2]:
                 episode.reply(TEXT.encode(literal_eval(part)))
             score = episode.score()

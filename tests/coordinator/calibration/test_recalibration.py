@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from echo2.coordinator.calibration import recalibration
-from echo2.coordinator.calibration.recalibration import RETRY, Recalibration, VersionNumber, due
+from echo2.coordinator.calibration.recalibration import CALIBRATION_RETRY_SECONDS, Recalibration, VersionNumber, due
 from echo2.coordinator.verification.calibration import Calibration
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
@@ -94,7 +94,7 @@ def test_a_calibration_that_fails_leaves_the_old_one_and_is_tried_again_after_an
         calibrations.published, calibrations.fault = VersionNumber(1, 300), LocalFault("no memory")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(calibrations.recalibration.run)
-            await anyio.sleep(RETRY)
+            await anyio.sleep(CALIBRATION_RETRY_SECONDS)
             assert len(calibrations.tried) == 1
             assert calibrations.newest[CLASS].version == 0
             calibrations.fault = None

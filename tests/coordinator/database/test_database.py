@@ -315,7 +315,7 @@ def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():
         write_much(database)
-    monkeypatch.setattr("echo2.coordinator.database.database.LARGE", 4096)
+    monkeypatch.setattr("echo2.coordinator.database.database.LARGE_DATABASE_BYTES", 4096)
     killed(path)
     with Database.open(path) as database:
         assert not database.checked

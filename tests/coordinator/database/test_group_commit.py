@@ -96,7 +96,7 @@ def test_a_failed_commit_fails_all_waiting_answers_and_every_later_statement(tmp
             with pytest.raises(DiskFull):
                 database.fact("of carol")
             with pytest.raises(DiskFull):
-                await commits.failed()
+                await commits.wait_for_fault()
         assert facts(path) == ["of carol"]
 
     asyncio.run(main())
@@ -140,7 +140,7 @@ def test_a_transaction_that_spans_an_await_is_a_bug_and_commits_nothing(tmp_path
             with pytest.raises(RuntimeError, match="left open"):
                 await careless(database)
             with pytest.raises(RuntimeError, match="left open"):
-                await commits.failed()
+                await commits.wait_for_fault()
         assert facts(path) == []
 
     asyncio.run(main())

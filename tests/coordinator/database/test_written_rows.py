@@ -11,12 +11,12 @@ import pytest
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.group_commit import GroupCommit
-from echo2.coordinator.database.written_rows import MOST, WrittenRows
-from echo2.ledger.ledger_entries import ESCROW, FUND, LedgerFault, accrued, transfer
+from echo2.coordinator.database.written_rows import MOST_WRITTEN_ROWS, WrittenRows
+from echo2.ledger.ledger_entries import ESCROW, FUND, LedgerFault, accrued_account, transfer
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import DiskFull
 
-NODE = accrued(peer_id(b"n" * 32))
+NODE = accrued_account(peer_id(b"n" * 32))
 
 
 class Note(msgspec.Struct):
@@ -56,9 +56,9 @@ def ledger(database: Database) -> Ledger:
 
 def test_a_table_that_grows_too_long_is_forgotten_and_remembered_anew() -> None:
     rows = WrittenRows()
-    for number in range(MOST + 1):
+    for number in range(MOST_WRITTEN_ROWS + 1):
         rows.put("table", number, number)
-    assert (rows.get("table", 0), rows.get("table", MOST)) == (None, MOST)
+    assert (rows.get("table", 0), rows.get("table", MOST_WRITTEN_ROWS)) == (None, MOST_WRITTEN_ROWS)
 
 
 def test_a_row_that_is_written_by_another_statement_is_forgotten_alone() -> None:

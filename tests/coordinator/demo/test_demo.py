@@ -32,9 +32,9 @@ STAND_INS = ROOT / "tests/support/demo_stand_ins.py"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make `tmp_path` the parent of the demo's folder, and shorten its waits."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(demo, "POLL", 0.05)
+    monkeypatch.setattr(demo, "API_POLL_SECONDS", 0.05)
     monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
-    monkeypatch.setattr(processes, "ORPHANS", 0.05)
+    monkeypatch.setattr(processes, "ORPHAN_SECONDS", 0.05)
     return tmp_path
 
 
@@ -80,7 +80,7 @@ def test_no_port_is_guessed_so_none_can_be_taken_meanwhile(place: Path, monkeypa
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         monkeypatch.setattr(demo, "free_port", lambda: taken, raising=False)  # once the source of guessed ports
-        monkeypatch.setattr(demo, "_START", 5.0)
+        monkeypatch.setattr(demo, "_START_SECONDS", 5.0)
         code, said = played("good")
     assert code == Exit.OK, said
 
@@ -148,8 +148,8 @@ def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
     story: str, complaint: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if story == "deaf":
-        monkeypatch.setattr(demo, "_DRAIN", 0.5)
-        monkeypatch.setattr(processes, "GRACE", 0.5)
+        monkeypatch.setattr(demo, "_DRAIN_SECONDS", 0.5)
+        monkeypatch.setattr(processes, "KILL_GRACE_SECONDS", 0.5)
     code, said = played(story)
     assert code == Exit.INTERNAL
     assert f"FAILED    {complaint}" in said

@@ -5,7 +5,7 @@ import pytest
 
 from echo2.coordinator.demo.demo_settings import (
     SMOLLM2,
-    TINY,
+    TINY_DEMO,
     DemoOptions,
     Model,
     run_name,
@@ -22,9 +22,9 @@ from echo2.runtime.errors import LocalFault
 from echo2.weights.lora.adapter_folder import AdapterOrder
 
 
-@pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
+@pytest.mark.parametrize("settings", [TINY_DEMO, SMOLLM2], ids=["tiny", "smollm2"])
 def test_a_coordinator_accepts_the_settings(settings: object) -> None:
-    assert isinstance(settings, type(TINY))
+    assert isinstance(settings, type(TINY_DEMO))
     flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
     config = settings_for(settings.model, flags, env={})
     check_sizes(config, facts_of(task_named(config.run.task)))
@@ -46,8 +46,8 @@ def test_the_run_admits_the_nodes_number_format_alone(dtype: Dtype) -> None:
     assert config.run.compute_dtype == dtype
     assert [one.name for one in admitted_classes(config.run)] == [f"transformers/{dtype}/cpu"]
     assert len(closed_classes(config.run)) == (dtype != "float32")
-    unchanged = TINY.run.keys() - {"compute_dtype", "engines"}
-    assert {key: settings.run[key] for key in unchanged} == TINY.run
+    unchanged = TINY_DEMO.run.keys() - {"compute_dtype", "engines"}
+    assert {key: settings.run[key] for key in unchanged} == TINY_DEMO.run
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_an_option_out_of_range_is_one_line(options: DemoOptions) -> None:
 
 def test_an_adapter_learns_at_ten_times_the_rate() -> None:
     adapted = settings_of(DemoOptions(adapter=AdapterOrder(16, 32.0)))
-    assert adapted.learner["learning_rate"] == pytest.approx(10 * TINY.learner["learning_rate"])
+    assert adapted.learner["learning_rate"] == pytest.approx(10 * TINY_DEMO.learner["learning_rate"])
     assert adapted.adapter is not None
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.demo import engine_nodes
-from echo2.coordinator.demo.engine_nodes import AFTERWARDS, EngineFaults, classes_of, flaws, node_name, node_options
+from echo2.coordinator.demo.engine_nodes import (
+    GROUPS_AFTER_KILL,
+    EngineFaults,
+    classes_of,
+    flaws,
+    node_name,
+    node_options,
+)
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
@@ -109,11 +116,11 @@ def test_the_demo_goes_on_until_a_lease_was_generated_again_and_more_was_accepte
     faults = daemon.faults()
     daemon.log.write_text(LEASE)
     faults.act([node(CLASSES[0], 3)])
-    enough = [node(CLASSES[0], 3 + AFTERWARDS)]
+    enough = [node(CLASSES[0], 3 + GROUPS_AFTER_KILL)]
     assert faults.waiting(enough) == [NAME]
     daemon.log.write_text(LEASE + AGAIN)
     faults.act(enough)
-    assert faults.waiting([node(CLASSES[0], 2 + AFTERWARDS)]) == [NAME]
+    assert faults.waiting([node(CLASSES[0], 2 + GROUPS_AFTER_KILL)]) == [NAME]
     assert faults.waiting(enough) == []
     assert daemon.killed == [ENGINE]
 
@@ -133,8 +140,8 @@ def test_without_faults_no_engine_is_killed(daemon: Daemon) -> None:
     daemon.log.write_text(LEASE)
     faults.act([node(CLASSES[0], 1)])
     assert daemon.killed == []
-    assert faults.waiting([node(CLASSES[0], AFTERWARDS - 1)]) == [NAME]
-    assert faults.waiting([node(CLASSES[0], AFTERWARDS)]) == []
+    assert faults.waiting([node(CLASSES[0], GROUPS_AFTER_KILL - 1)]) == [NAME]
+    assert faults.waiting([node(CLASSES[0], GROUPS_AFTER_KILL)]) == []
 
 
 def test_the_engine_of_a_node_is_known_by_its_command_line() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from echo2.coordinator.calibration import own_classes
 from echo2.coordinator.demo import demo, number_formats
 from echo2.coordinator.demo.demo import Played
-from echo2.coordinator.demo.demo_settings import TINY, DemoOptions
+from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoOptions
 from echo2.coordinator.demo.number_formats import play_each
 from echo2.coordinator.run import first_model
 from echo2.engines.engine import Dtype
@@ -97,4 +97,4 @@ def test_the_class_is_calibrated_with_few_tokens_and_a_closed_class_is_no_demo(
     assert made == [("transformers/float16/cpu", 2_000), ("transformers/bfloat16/cpu", 2_000)]
     demo._make_run(tmp_path / "left closed", replace(bfloat16, calibrate=False), 0)
     assert len(made) == 2
-    assert TINY.run.get("engines") is None
+    assert TINY_DEMO.run.get("engines") is None

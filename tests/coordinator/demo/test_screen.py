@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from echo2.coordinator.demo.screen import PlainScreen, drawn, progress_line
+from echo2.coordinator.demo.screen import PlainScreen, draw_run, progress_line
 from echo2.coordinator.metrics.views import RunState
 from tests.support import pictures
 
@@ -34,7 +34,7 @@ def test_events_are_printed_at_once() -> None:
 def test_the_live_view_fits_80_by_24_characters(state: RunState) -> None:
     console = Console(width=80, height=24, record=True, force_terminal=True, file=None, quiet=False)
     with console.capture() as capture:
-        console.print(drawn(state, 12.0, "http://127.0.0.1:12345/"))
+        console.print(draw_run(state, 12.0, "http://127.0.0.1:12345/"))
     lines = capture.get().splitlines()
     assert len(lines) <= 24
     assert any("http://127.0.0.1:12345/" in text_line for text_line in lines)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY_DEMO, DemoOptions, settings_of
 from echo2.coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
 from echo2.coordinator.metrics.views import Evaluation, RunState
 from tests.support import pictures
@@ -27,7 +27,7 @@ def rising(sampled: float, greedy: float) -> list[Evaluation]:
 
 
 def test_a_good_run_has_no_shortcoming() -> None:
-    assert shortcomings(pictures.FINISHED, TINY) == []
+    assert shortcomings(pictures.FINISHED, TINY_DEMO) == []
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_good_run_has_no_shortcoming() -> None:
     }.items(),
 )  # fmt: skip
 def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object], str]) -> None:
-    missing = shortcomings(changed(**case[0]), TINY)
+    missing = shortcomings(changed(**case[0]), TINY_DEMO)
     assert len(missing) == 1, flaw
     assert case[1] in missing[0]
 
@@ -87,7 +87,7 @@ def test_with_engines_work_of_each_class_is_required_and_no_rise() -> None:
 
 
 def test_exactly_the_required_rise_is_enough() -> None:
-    asked = dataclasses.replace(TINY, least_rise=0.375, least_greedy_rise=0.25)
+    asked = dataclasses.replace(TINY_DEMO, least_rise=0.375, least_greedy_rise=0.25)
     enough = changed(evaluations=rising(0.375, 0.25))
     assert (gain(enough), gain(enough, "greedy")) == (0.375, 0.25)
     assert shortcomings(enough, asked) == []
@@ -100,7 +100,9 @@ def test_a_policy_that_only_became_more_certain_is_a_shortcoming() -> None:
         msgspec.structs.replace(first, sampled=0.174, greedy=0.994),
         msgspec.structs.replace(last, sampled=0.67, greedy=0.998),
     ]
-    assert shortcomings(changed(evaluations=surer), TINY) == ["held-out greedy accuracy rose by 0.004, wanted 0.300"]
+    assert shortcomings(changed(evaluations=surer), TINY_DEMO) == [
+        "held-out greedy accuracy rose by 0.004, wanted 0.300"
+    ]
 
 
 def test_a_run_limited_by_time_may_have_fewer_steps() -> None:

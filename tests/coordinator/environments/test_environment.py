@@ -19,7 +19,7 @@ import pytest
 from echo2.coordinator.environments import work_folders
 from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.environment_process import EnvironmentProcess
-from echo2.coordinator.environments.limits import REASON, Limits
+from echo2.coordinator.environments.limits import MOST_REASON_CHARACTERS, Limits
 from echo2.coordinator.environments.messages import OpenTask
 from echo2.coordinator.environments.process_pool import EnvironmentFault
 from echo2.coordinator.environments.work_folders import sweep
@@ -134,7 +134,7 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
 async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    monkeypatch.setattr(work_folders, "FOLDER", 3 << 20 if task == "writes large files" else 1 << 40)
+    monkeypatch.setattr(work_folders, "MOST_FOLDER_BYTES", 3 << 20 if task == "writes large files" else 1 << 40)
     with quick_folder() as temporary:
         monkeypatch.setattr(tempfile, "tempdir", str(temporary))
         async with environment(tmp_path, task, Limits(seconds=30.0, opening=30.0, memory_mb=2048)) as one:
@@ -221,7 +221,7 @@ async def test_a_reason_is_one_line_of_bounded_length(tmp_path: Path, task: str)
         with pytest.raises(TaskFault) as failed:
             await one.score("train", 0, ANSWER, 8)
         assert str(failed.value).isprintable()
-        assert len(str(failed.value)) == REASON
+        assert len(str(failed.value)) == MOST_REASON_CHARACTERS
 
 
 async def test_an_environment_may_use_threads(tmp_path: Path) -> None:

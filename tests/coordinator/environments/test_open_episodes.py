@@ -14,7 +14,7 @@ from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
 from echo2.coordinator.environments.process_pool import EnvironmentFault
 from echo2.coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TurnAnswer
-from echo2.protocol.task_kinds import OPENED, SERVED, SINGLE
+from echo2.protocol.task_kinds import OPENED_KIND, SERVED_KIND, SINGLE_KIND
 from echo2.tasks.task import Score, TaskFault
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from tests.support.fake_coordinator import until
@@ -26,7 +26,7 @@ QUICK = Limits(seconds=2.0, opening=30.0, memory_mb=2048)
 class Talking:
     """An environment of the module of hostile tasks, and its processes."""
 
-    def __init__(self, folder: Path, task: str, *, kind: str = SERVED, workers: int = 1) -> None:
+    def __init__(self, folder: Path, task: str, *, kind: str = SERVED_KIND, workers: int = 1) -> None:
         self.processes: list[EnvironmentProcess] = []
         tokenizer = folder / "tokenizer.json"
         char_tokenizer().save(str(tokenizer))
@@ -329,7 +329,7 @@ async def test_an_end_without_a_finite_reward_fails_the_episode_alone(tmp_path: 
 
 
 async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> None:
-    one = Talking(tmp_path, "counts", kind=SINGLE)
+    one = Talking(tmp_path, "counts", kind=SINGLE_KIND)
     try:
         with pytest.raises(EnvironmentFault, match=r'up to 3 sampled turns: set run\.kind = "served"'):
             await one.environment.open()
@@ -340,7 +340,7 @@ async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> N
 @pytest.mark.slow
 async def test_each_opened_episode_is_opened_behind_the_prompt_of_its_lease(tmp_path: Path) -> None:
     async with talking(tmp_path, "is dealt a number") as one:
-        assert one.environment.facts.kind == OPENED
+        assert one.environment.facts.kind == OPENED_KIND
         for number in (1, 2):
             episode = one.environment.episode("train", 0, prompt=TEXT.encode("a="))
             assert await episode.reply([], last=False) == given(str(number))
@@ -386,8 +386,8 @@ async def test_an_opening_that_is_none_fails_the_episode_alone(tmp_path: Path, t
 @pytest.mark.parametrize(
     ("task", "kind", "says"),
     [
-        ("is dealt a number", SINGLE, r'it opens its episodes: set run\.kind = "served"'),
-        ("counts", OPENED, "it no longer opens its episodes"),
+        ("is dealt a number", SINGLE_KIND, r'it opens its episodes: set run\.kind = "served"'),
+        ("counts", OPENED_KIND, "it no longer opens its episodes"),
     ],
 )
 async def test_a_task_is_refused_under_a_kind_that_is_not_its_own(

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.environments.work_folders import DEPTH, FILES, delete_folder, is_full, sweep
+from echo2.coordinator.environments.work_folders import (
+    MOST_FOLDER_FILES,
+    MOST_FOLDER_LEVELS,
+    delete_folder,
+    is_full,
+    sweep,
+)
 from tests.support.quick_disk import quick_folder
 
 ENDED = (1 << 22) + 1
@@ -38,18 +44,18 @@ def nest(folder: Path, levels: int, name: str = "below", content: bytes = b"x") 
 
 
 def test_a_folder_within_its_bounds_is_not_full(folder: Path) -> None:
-    nest(folder, DEPTH - 2)
+    nest(folder, MOST_FOLDER_LEVELS - 2)
     (folder / "link").symlink_to(folder.parent)
     assert not is_full(folder)
 
 
 def test_a_folder_with_more_files_than_it_may_have_is_full(folder: Path) -> None:
-    for number in range(FILES + 1):
+    for number in range(MOST_FOLDER_FILES + 1):
         (folder / f"{number}").touch()
     assert is_full(folder)
 
 
-@pytest.mark.parametrize(("levels", "name"), [(DEPTH, "b"), (3_000, "b"), (20, "b" * 255)])
+@pytest.mark.parametrize(("levels", "name"), [(MOST_FOLDER_LEVELS, "b"), (3_000, "b"), (20, "b" * 255)])
 def test_folders_that_are_nested_too_deep_to_be_counted_make_it_full(folder: Path, levels: int, name: str) -> None:
     nest(folder, levels, name)
     assert is_full(folder)

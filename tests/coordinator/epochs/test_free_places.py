@@ -2,7 +2,13 @@
 
 import pytest
 
-from echo2.coordinator.epochs.free_places import FIRST, FREE, FREE_OF_PARTY, OFFERED, FreePlaces
+from echo2.coordinator.epochs.free_places import (
+    FREE_ASKS,
+    FREE_OF_PARTY,
+    OFFERED_FREE_KEYS,
+    WAITING_KEYS_PLACES,
+    FreePlaces,
+)
 from echo2.protocol.sealed_asks import BadAsk
 
 EPOCH = 60_000
@@ -31,8 +37,8 @@ def has_place(places: FreePlaces, epoch: int) -> bool:
 
 def test_an_honest_newcomer_gets_a_place_behind_those_that_waited_before() -> None:
     places, parties, epoch = FreePlaces(), 100, 1
-    most = parties * FREE_OF_PARTY // FIRST + 2
-    assert flood(places, epoch, parties) == FREE
+    most = parties * FREE_OF_PARTY // WAITING_KEYS_PLACES + 2
+    assert flood(places, epoch, parties) == FREE_ASKS
     while not has_place(places, epoch):
         epoch += 1
         flood(places, epoch, parties)
@@ -43,8 +49,8 @@ def test_an_honest_newcomer_gets_a_place_behind_those_that_waited_before() -> No
 def test_a_place_of_one_that_waited_and_does_not_come_is_lost_for_one_epoch() -> None:
     places = FreePlaces()
     flood(places, 1, 40)
-    assert flood(places, 2, 40) == FREE - FIRST
-    assert flood(places, 3, 40) == FREE - FIRST
+    assert flood(places, 2, 40) == FREE_ASKS - WAITING_KEYS_PLACES
+    assert flood(places, 3, 40) == FREE_ASKS - WAITING_KEYS_PLACES
 
 
 def test_of_one_party_few_keys_wait() -> None:
@@ -77,13 +83,13 @@ def test_an_epoch_is_opened_with_few_free_keys_of_a_party_those_that_sealed_last
             places.take(f"{epoch} {number}", "party", epoch, epoch * EPOCH)
             keys.append((f"{epoch} {number}", "party"))
     places.take("honest", "its party", 20, 20 * EPOCH)
-    assert places.offered([("honest", "its party"), *keys]) == {"honest", "20 0", "20 1", "20 2", "20 3"}
-    assert FreePlaces().offered([*keys, ("honest", "its party")]) == {"honest", "1 0", "1 1", "1 2", "1 3"}
+    assert places.offered_keys([("honest", "its party"), *keys]) == {"honest", "20 0", "20 1", "20 2", "20 3"}
+    assert FreePlaces().offered_keys([*keys, ("honest", "its party")]) == {"honest", "1 0", "1 1", "1 2", "1 3"}
 
 
 def test_free_keys_of_many_parties_leave_room_for_the_one_that_sealed_last() -> None:
     places = FreePlaces()
     places.take("honest", "its party", 1, EPOCH)
-    offered = places.offered([("honest", "its party"), *((f"{n}", f"{n}") for n in range(2 * OFFERED))])
-    assert len(offered) == OFFERED
+    offered = places.offered_keys([("honest", "its party"), *((f"{n}", f"{n}") for n in range(2 * OFFERED_FREE_KEYS))])
+    assert len(offered) == OFFERED_FREE_KEYS
     assert "honest" in offered

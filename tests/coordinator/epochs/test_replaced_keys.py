@@ -11,7 +11,7 @@ from echo2.coordinator.payouts import payout_book, payout_plan
 from echo2.coordinator.payouts.payout_plan import KnownPayees, PayoutLimits, SendingLimits
 from echo2.coordinator.payouts.plan_files import PayoutFolder
 from echo2.coordinator.rails import account_text
-from echo2.ledger.balance_waits import WAIT
+from echo2.ledger.balance_waits import BALANCE_WAIT_MS
 from echo2.ledger.ledger_facts import KeyAccount
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease
@@ -78,7 +78,7 @@ def test_an_owner_replaces_a_key_and_is_paid_at_the_new_one(world: MarketWorld) 
     answer = stated(world, "bob at a bank", BOB)  # before any group of his own
     (moving,) = answer.moving
     assert (moving.node, moving.amount, moving.at, moving.disputed) == (
-        peer_id(ALICE), before, replaced_at + WAIT, False
+        peer_id(ALICE), before, replaced_at + BALANCE_WAIT_MS, False
     )  # fmt: skip
     pass_hours(world, 71)
     assert (world.pay(ALICE), world.pay(BOB)) == (before, 0)
@@ -88,7 +88,7 @@ def test_an_owner_replaces_a_key_and_is_paid_at_the_new_one(world: MarketWorld) 
     assert (world.pay(ALICE), world.pay(BOB)) == (0, before)
     assert stated(world, None, BOB).moving == []
     assert planned(world) == ({peer_id(BOB): "bob at a bank"}, {})
-    assert "Its balance has moved there." in world.market.replaced_keys.greeted(ALICE, True, world.now)
+    assert "Its balance has moved there." in world.market.replaced_keys.on_greeting(ALICE, True, world.now)
     assert told(world.replayed()) == told(world.market.service.state)
 
 
@@ -102,13 +102,13 @@ def test_what_a_thiefs_rotation_would_move_goes_to_the_account_of_before(world: 
     world.now += HOUR
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
     stated(world, "a thief", BOB)
-    told_alice = world.market.replaced_keys.greeted(ALICE, False, world.now)
+    told_alice = world.market.replaced_keys.on_greeting(ALICE, False, world.now)
     assert "`echo2-node keys dispute`" in told_alice
     assert "moves there at" in told_alice
     pass_hours(world, 40)  # the thief's account of Alice's key would be in force by now
-    sentence = world.market.replaced_keys.greeted(ALICE, True, world.now)
+    sentence = world.market.replaced_keys.on_greeting(ALICE, True, world.now)
     assert "stays with this key" in sentence
-    assert world.market.replaced_keys.greeted(ALICE, True, world.now) == sentence  # once more changes nothing
+    assert world.market.replaced_keys.on_greeting(ALICE, True, world.now) == sentence  # once more changes nothing
     assert len(world.entries("balance.disputed")) == 1
     assert [one.disputed for one in stated(world, None, BOB).moving] == [True]
     paid, left = planned(world)
@@ -126,7 +126,7 @@ def test_a_thief_who_disputes_the_owners_rotation_sends_the_money_to_the_owner(w
     world.now += DAY + 1
     world.tick()
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
-    world.market.replaced_keys.greeted(ALICE, True, world.now)
+    world.market.replaced_keys.on_greeting(ALICE, True, world.now)
     pass_hours(world, 73)
     assert planned(world)[0] == {peer_id(ALICE): "alice at a bank"}
 
@@ -134,15 +134,15 @@ def test_a_thief_who_disputes_the_owners_rotation_sends_the_money_to_the_owner(w
 def test_without_an_account_in_force_a_disputed_balance_waits_for_the_operator(world: MarketWorld) -> None:
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
     stated(world, "a thief", BOB)
-    world.market.replaced_keys.greeted(ALICE, True, world.now)
+    world.market.replaced_keys.on_greeting(ALICE, True, world.now)
     pass_hours(world, 73)
     assert planned(world) == ({}, {peer_id(ALICE): payout_plan.NONE_IN_FORCE})
 
 
 def test_a_dispute_that_comes_too_late_is_said_and_changes_nothing(world: MarketWorld) -> None:
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
-    world.now += WAIT
-    assert "The dispute is not taken" in world.market.replaced_keys.greeted(ALICE, True, world.now)
+    world.now += BALANCE_WAIT_MS
+    assert "The dispute is not taken" in world.market.replaced_keys.on_greeting(ALICE, True, world.now)
     assert not world.entries("balance.disputed")
     world.tick(finished=True)
     assert world.pay(ALICE) == 0 < world.pay(BOB)
@@ -151,7 +151,7 @@ def test_a_dispute_that_comes_too_late_is_said_and_changes_nothing(world: Market
 def test_a_restart_between_moves_the_balance_all_the_same(world: MarketWorld) -> None:
     before = world.pay(ALICE)
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
-    world.reopen(away=WAIT)
+    world.reopen(away=BALANCE_WAIT_MS)
     assert [one.node for one in world.market.replaced_keys.moving(peer_id(BOB))] in ([], [peer_id(ALICE)])
     world.tick(finished=True)
     assert (world.pay(ALICE), world.pay(BOB)) == (0, before)
@@ -163,7 +163,7 @@ def test_a_group_that_is_refused_after_the_move_costs_the_pay_at_the_new_key(tmp
     world, lease = after_groups(tmp_path, 3)
     before = world.pay(ALICE)
     world.group_service.accounts.rotate(ALICE, BOB, world.now)
-    world.now += WAIT
+    world.now += BALANCE_WAIT_MS
     world.tick()
     assert world.pay(BOB) == before
     world.group_service.verdicts.second.reverse(lease.id, "operator", "a proof", world.now)

@@ -18,7 +18,7 @@ GROUPS = 12
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MarketWorld:
-    monkeypatch.setattr(turn_over, "SLICE", 0.0)  # a step at a time
+    monkeypatch.setattr(turn_over, "STEP_SLICE_SECONDS", 0.0)  # a step at a time
     return MarketWorld(tmp_path, batch_groups=99)
 
 
@@ -116,7 +116,7 @@ def test_a_lease_that_is_asked_for_behind_the_close_is_one_of_the_next_epoch(wor
 
 @pytest.mark.slow
 def test_a_crash_after_any_slice_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_over, "SLICE", 0.0)
+    monkeypatch.setattr(turn_over, "STEP_SLICE_SECONDS", 0.0)
     slices, ended = 0, False
     while not ended:
         folder = tmp_path / str(slices)

@@ -19,7 +19,7 @@ def test_a_verdict_that_is_undone_beside_others_is_no_work_in_the_open_epoch(tmp
     world.open_with(ASKS)
     for node in ASKS:
         world.submit(group(world.lease(node)), node)
-    waiting = world.group_service.undecided()
+    waiting = world.group_service.list_undecided()
     judged = [(one, judge(one.submission.rollouts, honest_scores(one.submission))) for one in waiting]
     bad = next(one.lease for one, _ in judged if one.lease.node == BOB)
     database = world.group_service.database

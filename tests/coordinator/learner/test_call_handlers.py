@@ -25,7 +25,7 @@ class StandIn:
     def __init__(self, *_: Any) -> None:
         """Open nothing."""
 
-    def opened(self) -> Opened:
+    def answer_open(self) -> Opened:
         return Opened(step=0, drawn=[], parameters=1)
 
     def step(self, batch: Batch, begun: Any) -> Stepped:

@@ -6,7 +6,7 @@ import pytest
 
 from echo2.coordinator.learner import model
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.lora.adapter_config import CONFIG, INNER, OUTER, PREFIX
+from echo2.weights.lora.adapter_config import CONFIG, INNER_SUFFIX, OUTER_SUFFIX, PREFIX
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model
 from tests.support import adapted
@@ -39,7 +39,7 @@ def test_of_a_folder_with_an_adapter_the_adapter_alone_is_trained_and_published(
     policy = model.load(folder, "cpu")
     trained = {name for name, one in policy.named_parameters() if one.requires_grad}
     assert trained
-    assert all(name.endswith((INNER, OUTER)) for name in trained)
+    assert all(name.endswith((INNER_SUFFIX, OUTER_SUFFIX)) for name in trained)
     snapshot = save_model(policy, tmp_path / "version")
     assert snapshot.root == Snapshot(folder / "model.safetensors").root, "version 0 is the first adapter"
     assert {entry.name for entry in snapshot.tensors} == {f"{PREFIX}{name}" for name in trained}

@@ -10,7 +10,7 @@ from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.ranks.split_master import publishable
-from echo2.weights.lora.adapter_config import INNER, OUTER
+from echo2.weights.lora.adapter_config import INNER_SUFFIX, OUTER_SUFFIX
 from tests.support import adapted
 from tests.support.tiny_learner import batch
 
@@ -66,7 +66,7 @@ def test_a_frozen_base_has_no_master_and_never_changes(tmp_path: Path, compute: 
     changed = {name for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed
     assert changed <= set(optimiser.trained)
-    assert all(name.endswith((INNER, OUTER)) for name in optimiser.trained)
+    assert all(name.endswith((INNER_SUFFIX, OUTER_SUFFIX)) for name in optimiser.trained)
 
 
 @pytest.mark.parametrize(("compute", "most"), [("float32", 18.1), ("bfloat16", 16.1)])

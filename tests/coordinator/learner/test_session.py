@@ -74,7 +74,7 @@ def test_the_base_is_the_first_export_with_a_full_edge(main: Main) -> None:
     session = main.open()
     (base,) = main.published
     assert (base.version, [edge.base for edge in base.edges]) == (0, [None])
-    assert session.opened().step == 0
+    assert session.answer_open().step == 0
 
 
 def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
         if number in (1, 3, 4):
             torch.manual_seed(99)
             session = broken.open()
-            assert session.opened().step == number
+            assert session.answer_open().step == number
     assert contents(broken) == contents(whole)
     ours, theirs = newest_tensors(broken), newest_tensors(whole)
     assert ours.keys() == theirs.keys()
@@ -112,7 +112,7 @@ def test_opening_returns_every_drawn_group(main: Main) -> None:
     session = main.open()
     for number in (1, 2):
         main.step(session, number)
-    assert main.open().opened().drawn == [group.id for number in (1, 2) for group in batch(number).groups]
+    assert main.open().answer_open().drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
 
 def test_an_unpublished_export_is_returned_again_with_the_same_bytes(main: Main) -> None:
@@ -122,7 +122,7 @@ def test_an_unpublished_export_is_returned_again_with_the_same_bytes(main: Main)
     assert exported is not None
     paths = [Path(exported.snapshot), *(Path(edge.payload) for edge in exported.edges)]
     before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
-    again = main.open(publish=False).opened().export
+    again = main.open(publish=False).answer_open().export
     # The hashes of files are no part of a checkpoint: after a crash the files are read again.
     assert again == structs.replace(exported, edges=[structs.replace(edge, hashed=None) for edge in exported.edges])
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
@@ -142,7 +142,7 @@ def test_a_run_whose_folder_was_moved_publishes_its_pending_export_from_there(
     main.published = [
         structs.replace(one, snapshot=str(main.folder / "exports" / Path(one.snapshot).name)) for one in main.published
     ]
-    again = main.open(publish=False).opened().export
+    again = main.open(publish=False).answer_open().export
     assert again is not None
     assert (again.version, again.root) == (exported.version, exported.root)
     files = [Path(again.snapshot), *(Path(edge.payload) for edge in again.edges)]
@@ -166,20 +166,20 @@ def test_an_export_has_the_hashes_of_its_payloads(main: Main) -> None:
         assert exported is not None
         assert [edge.base for edge in exported.edges][:1] == [number - 1]
         for edge in exported.edges:
-            assert edge.hashed == manifest.hashed(Path(edge.payload))
+            assert edge.hashed == manifest.hash_payload(Path(edge.payload))
 
 
 def test_a_published_version_is_not_returned_again(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
-    assert main.open().opened().export is None
+    assert main.open().answer_open().export is None
 
 
 def test_only_the_steps_that_main_asks_for_are_exported_and_checkpointed(main: Main) -> None:
     session = main.open()
     exported = [main.step(session, number, export=number % 3 == 0).export is not None for number in range(1, 8)]
     assert exported == [False, False, True, False, False, True, False]
-    assert main.open().opened().step == 6, "a step between two exports is made again after a crash"
+    assert main.open().answer_open().step == 6, "a step between two exports is made again after a crash"
 
 
 def torn(main: Main, step: int, era: int = 0) -> None:
@@ -200,7 +200,7 @@ def test_a_fall_back_behind_a_published_version_begins_a_new_era_with_its_weight
     torn(main, 3)
     main.now = 1_800_000_000.5
     session = main.open()
-    opened = session.opened()
+    opened = session.answer_open()
     assert (opened.era, opened.step, opened.drawn) == (1_800_000_000, 4, [])
     assert "set aside" in main.reports[0]
     assert "step 2, and version 3 is published: a new era begins with version 4" in opened.undone
@@ -214,7 +214,7 @@ def test_a_fall_back_behind_a_published_version_begins_a_new_era_with_its_weight
     assert stepped.metrics["learning_rate"] == HYPER.learning_rate, "the optimiser is the checkpoint's"
     assert stepped.export is not None
     assert [edge.base for edge in stepped.export.edges] == [4]
-    again = main.open().opened()
+    again = main.open().answer_open()
     assert (again.era, again.step, again.export, again.undone) == (1_800_000_000, 5, None, "")
 
 
@@ -224,7 +224,7 @@ def test_a_newest_checkpoint_lost_before_its_version_is_published_undoes_nothing
         main.step(session, number)
     main.step(session, 3, publish=False)
     torn(main, 3)
-    opened = main.open().opened()
+    opened = main.open().answer_open()
     assert (opened.era, opened.step, opened.export, opened.undone) == (0, 2, None, "")
     assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
@@ -243,7 +243,7 @@ def test_after_the_loss_of_its_folder_a_learner_begins_a_new_era_from_the_publis
     shutil.rmtree(main.folder)
     main.era, main.now = 7, 3.0
     session = main.open()
-    opened = session.opened()
+    opened = session.answer_open()
     assert (opened.era, opened.step, opened.drawn) == (8, 4, []), "the clock is behind the last era"
     first = main.published[-1]
     assert (first.version, first.root) == (4, main.published[-2].root)
@@ -261,7 +261,7 @@ def test_after_the_loss_of_the_store_a_learner_begins_a_new_era_too(main: Main) 
     for number in (1, 2):
         main.step(session, number)
     last, main.published = main.published[-1], []
-    opened = main.open().opened()
+    opened = main.open().answer_open()
     assert (opened.era, opened.step) == (1, 3)
     assert (main.published[0].version, main.published[0].root) == (3, last.root)
     assert [edge.base for edge in main.published[0].edges] == [2, None], "whoever holds the last version follows"
@@ -296,11 +296,11 @@ def test_a_change_of_era_killed_at_any_moment_is_repeated_or_continued(
             reopened.era = 0 if cut.before == 3 else 100
             session = reopened.open()
             versions = [export.version for export in reopened.published]
-            assert versions == [*range(session.opened().step + 1)], cut.where
+            assert versions == [*range(session.answer_open().step + 1)], cut.where
             assert reopened.era in ((100, 200) if cut.before == 3 else (100,)), cut.where
             assert reopened.published[3].root == main.published[2].root, cut.where
             assert [edge.base for edge in reopened.published[3].edges] == [2, None], cut.where
-            if session.opened().step == 3:
+            if session.answer_open().step == 3:
                 assert reopened.step(session, 4).export is not None, cut.where
             assert reopened.published[4].root == main.published[4].root, cut.where
 
@@ -314,7 +314,7 @@ def test_drawn_groups_too_old_to_be_drawn_again_are_removed_from_the_checkpoint(
     for number in range(1, 9):
         main.step(session, number)
     expected = [group.id for number in (7, 8) for group in batch(number).groups]
-    assert session.opened().drawn == main.open().opened().drawn == expected, "step 6 drew version 5 at most"
+    assert session.answer_open().drawn == main.open().answer_open().drawn == expected, "step 6 drew version 5 at most"
 
 
 def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
@@ -434,13 +434,13 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_that_names_none_is_taken
     session = main.open()
     main.step(session, 1)
     main.run = "0a" * 16
-    assert main.open().opened().step == 1
+    assert main.open().answer_open().step == 1
     main.step(main.open(), 2)
     main.run = "0b" * 16
     with pytest.raises(WrongOrder, match=f"checkpoints of run {'0a' * 16}, and this is run {'0b' * 16}: move"):
         main.open()
     main.run = "0a" * 16
-    assert main.open().opened().step == 2
+    assert main.open().answer_open().step == 2
 
 
 def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path, main: Main) -> None:
@@ -452,7 +452,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path, main
         main.open()
     assert sorted(path.name for path in (main.folder / "checkpoints").iterdir()) == kept
     main.model = own
-    assert main.open().opened().step == 1
+    assert main.open().answer_open().step == 1
 
 
 BAD_SETTINGS = {
@@ -542,7 +542,7 @@ def test_killed_at_any_moment_the_learner_continues_bit_for_bit(
             session = reopened.open()
             assert all("made again" in report for report in reopened.reports), cut.where
             assert cut.before <= len(reopened.published) <= cut.after, cut.where
-            for number in range(session.opened().step + 1, 3):
+            for number in range(session.answer_open().step + 1, 3):
                 reopened.step(session, number)
             assert contents(reopened) == contents(whole), cut.where
 
@@ -567,7 +567,7 @@ def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
         assert versions == sorted(set(versions)), "no version is published twice"
         for step in range(1, len(versions) + 2):
             ask(batch(step))  # the learner's journal may name the groups of each step so far
-        opened = main.open(publish=False).opened()
+        opened = main.open(publish=False).answer_open()
         assert all("made again" in report for report in main.reports)
         assert opened.step >= last_step
         assert opened.drawn == [g.id for step in range(1, opened.step + 1) for g in batch(step).groups]

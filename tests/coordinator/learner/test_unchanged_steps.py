@@ -37,7 +37,7 @@ class Run:
         self.session = self.main.open()
 
     def make(self, number: int, kind: str) -> Stepped:
-        at = self.session.opened().step
+        at = self.session.answer_open().step
         stepped = self.session.step(ask(batch(number, kind, at + 1)))
         if stepped.export is not None:
             self.main.publish(stepped.export)
@@ -46,8 +46,8 @@ class Run:
     def roots(self) -> list[bytes]:
         return [one.root for one in self.main.published]
 
-    def drawn(self) -> list[bytes]:
-        return self.session.opened().drawn
+    def on_draw(self) -> list[bytes]:
+        return self.session.answer_open().drawn
 
 
 def ids(kinds: Sequence[str]) -> list[bytes]:
@@ -66,7 +66,7 @@ def test_a_step_without_a_change_makes_no_version_and_no_file(share: float, tmp_
         assert stepped.metrics["unchanged"] == 1.0
     assert {path.name for path in (tmp_path / "exports").iterdir()} <= before
     run.reopen()
-    opened = run.session.opened()
+    opened = run.session.answer_open()
     assert (opened.step, opened.unchanged, opened.export, opened.undone) == (1, 3, None, "")
     assert opened.drawn == ids([VARIED, FLAT, FLAT, FLAT]), "an unchanged step is made once, whatever ends the learner"
     last = run.make(5, VARIED)
@@ -93,12 +93,12 @@ def test_a_version_is_made_if_and_only_if_a_weight_changes_whatever_interrupts(
         if chance.random() < 0.5:
             broken.main.checkpoint_share = chance.choice([1.0, JOURNAL_ALONE])
             broken.reopen()
-            assert broken.session.opened().undone == ""
-            assert broken.session.opened().step + broken.session.opened().unchanged == number
+            assert broken.session.answer_open().undone == ""
+            assert broken.session.answer_open().step + broken.session.answer_open().unchanged == number
     assert broken.roots() == whole.roots(), "bit for bit the same versions"
     assert [one.version for one in whole.main.published] == [*range(kinds.count(VARIED) + 1)]
     assert all(one != other for one, other in zip(whole.roots()[1:], whole.roots(), strict=False))
-    assert broken.drawn() == whole.drawn() == ids(kinds)
+    assert broken.on_draw() == whole.on_draw() == ids(kinds)
     assert broken.main.reports == [one for one in broken.main.reports if "made again" in one]
 
 
@@ -116,7 +116,7 @@ def test_a_run_whose_weights_never_change_remembers_a_bounded_number_of_draws(
         stepped = run.make(number, FLAT)
         assert stepped.step + stepped.unchanged == number
         made.append(-1 if stepped.export is None else stepped.export.version)
-        drawn.append(len(run.drawn()))
+        drawn.append(len(run.on_draw()))
     assert made == [-1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3, -1, -1, -1, 4]
     assert len(set(run.roots())) == 1, "five versions of the same weights"
     assert max(drawn) <= 2 * 3 * 4, "those of the versions that are fresh"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.leases.absence import STOPPED, Absence
+from echo2.coordinator.leases.absence import ABSENCE_MS, Absence
 from tests.support.group_world import ALICE, World
 
 
@@ -41,7 +41,7 @@ def test_leases_from_ahead_begin_anew_where_the_clock_was_set_back(tmp_path: Pat
         ("a machine that slept for a night, and a tick", 8 * 3600_000, 1.0, True),
         ("a clock that was set forward", 3600_000, 1.0, True),
         ("a clock that was set back a little", -1_000, 1.0, False),
-        ("a short stop", STOPPED, 0.1, False),
+        ("a short stop", ABSENCE_MS, 0.1, False),
     ],
 )
 def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.leases.delivery_record import SAMPLE, read_delivery_record
+from echo2.coordinator.leases.delivery_record import MEASURED_GROUPS, read_delivery_record
 from echo2.p2p.wire_types import encode
 from tests.support.group_world import ALICE, BOB, World, group
 
@@ -30,13 +30,13 @@ def test_a_node_without_groups_has_an_empty_record(world: World) -> None:
 
 
 def test_turnarounds_are_those_of_the_last_groups_newest_first(world: World) -> None:
-    for number in range(1, SAMPLE + 3):
+    for number in range(1, MEASURED_GROUPS + 3):
         submit_after(world, 100 * number)
         world.now += 5_000
     record = read_delivery_record(world.group_service.database, ALICE)
-    assert record.turnarounds == [100 * number for number in range(SAMPLE + 2, 2, -1)]
+    assert record.turnarounds == [100 * number for number in range(MEASURED_GROUPS + 2, 2, -1)]
     assert not record.late
-    assert record.rate == SAMPLE / sum(record.turnarounds)
+    assert record.rate == MEASURED_GROUPS / sum(record.turnarounds)
     assert read_delivery_record(world.group_service.database, BOB).turnarounds == []
 
 

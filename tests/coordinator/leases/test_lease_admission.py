@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from echo2.coordinator.leases.expiry_budgets import FREE, FREE_OF_PARTY, PAUSE
+from echo2.coordinator.leases.expiry_budgets import EXPIRY_PAUSE_MS, FREE_EXPIRIES, FREE_OF_PARTY
 from echo2.coordinator.leases.lease_admission import LeaseAdmission, LeaseOwner
 from echo2.coordinator.leases.lease_lifetime import LifetimeBounds
 from echo2.p2p.limits.origin import Origin
@@ -35,24 +35,24 @@ def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: Wor
     admission = admission_of(world)
     demand = admission.demand(ALICE, "known", HOME, 1, world.now)
     owner = LeaseOwner("known", ALICE, HOME, "")
-    for _ in range(FREE + 1):
-        assert admission.denied(demand, world.now) is None
-        admission.expired(owner, world.now)
-    denied = admission.denied(demand, world.now)
+    for _ in range(FREE_EXPIRIES + 1):
+        assert admission.denial_despite_room(demand, world.now) is None
+        admission.on_expiry(owner, world.now)
+    denied = admission.denial_despite_room(demand, world.now)
     assert denied is not None
-    assert (denied[0].code, denied[1]) == ("expiries", PAUSE)
-    assert admission.denied(demand, world.now + PAUSE) is None
+    assert (denied[0].code, denied[1]) == ("expiries", EXPIRY_PAUSE_MS)
+    assert admission.denial_despite_room(demand, world.now + EXPIRY_PAUSE_MS) is None
 
 
 def test_the_owner_of_a_lease_is_known_until_it_ends(world: World) -> None:
     admission = admission_of(world)
     lease = world.lease(ALICE)
-    owner = admission.lent(lease.id)
+    owner = admission.owner_of_lease(lease.id)
     assert owner is not None
     assert (owner.node, owner.reasons) == (ALICE, "")
     world.now = lease.expires + 1
     assert world.group_service.tick(world.now) == 1
-    assert admission.lent(lease.id) is None
+    assert admission.owner_of_lease(lease.id) is None
 
 
 def faulty_groups(world: World, keys: Iterable[bytes], connection: str) -> int:
@@ -69,7 +69,7 @@ def faulty_groups(world: World, keys: Iterable[bytes], connection: str) -> int:
 
 def test_faulty_groups_of_ever_new_keys_are_bounded_per_connection(world: World) -> None:
     """Each leaves some 2.5 kB in run.sqlite for good. Without the bound, one connection wrote 25 kB/s so."""
-    assert faulty_groups(world, (key("fresh", number) for number in range(200)), "crowd") == FREE + 2
+    assert faulty_groups(world, (key("fresh", number) for number in range(200)), "crowd") == FREE_EXPIRIES + 2
     assert isinstance(request_lease(world, "elsewhere"), Lease)
     blocked = request_lease(world, "crowd")
     assert isinstance(blocked, Refusal)
@@ -96,13 +96,13 @@ def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(world: Worl
     world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
     pauses = []
     for _ in range(2):
-        leases = [world.lease(ALICE) for _ in range(FREE + 2)]
+        leases = [world.lease(ALICE) for _ in range(FREE_EXPIRIES + 2)]
         world.now = leases[-1].expires + 1
         while world.group_service.tick(world.now):
             pass
         answer = request_lease(world, "alice", ALICE)
         pauses.append(answer.code if isinstance(answer, Refusal) else "")
-        world.now += PAUSE << FREE + 2
+        world.now += EXPIRY_PAUSE_MS << FREE_EXPIRIES + 2
     assert pauses == ["", "expiries"], "all of them at once, then further ones"
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2.coordinator.leases.lease_lifetime import (
-    REMEMBERED,
+    FLEET_MEMORY_MS,
     FleetTurnarounds,
     LifetimeBounds,
     first_lifetime,
@@ -78,4 +78,4 @@ def test_the_fleets_p90_is_one_over_one_value_of_each_proven_node(notes: list[tu
             plain.pop(number, None)
     ordered = sorted(plain.values())
     assert fleet.p90(0) == (ordered[math.ceil(0.9 * len(ordered)) - 1] if len(ordered) >= 3 else None)
-    assert fleet.p90(REMEMBERED + 1) is None
+    assert fleet.p90(FLEET_MEMORY_MS + 1) is None

@@ -52,7 +52,7 @@ def test_a_late_lease_leaves_its_place_in_the_window_and_keeps_it_in_the_room(wo
     progress = world.group_service.progress
     assert progress is not None
     lease = world.lease()
-    buffered = world.group_service.buffered()
+    buffered = world.group_service.count_buffered()
     loads = [world.group_service.leases.load(progress, lease.sent + after) for after in (20_000, 20_021)]
     assert [load.on_their_way(buffered) for load in loads] == [buffered + 1, buffered]
     assert [load.possible(buffered) for load in loads] == [buffered + 1] * 2

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.leases.lease_terms import InFlight
-from echo2.coordinator.leases.lease_window import DRAWS, MARGIN, CompletedBatch, LastDraws, LeaseWindow
+from echo2.coordinator.leases.lease_window import (
+    REMEMBERED_DRAWS,
+    WINDOW_MARGIN_BATCHES,
+    CompletedBatch,
+    LastDraws,
+    LeaseWindow,
+)
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
 from tests.support.fleet import key, request_lease
@@ -34,7 +40,7 @@ def measured(*windows: float) -> LeaseWindow:
 
 def settled(window: float) -> LeaseWindow:
     """A window that was enough for each of the draws that count."""
-    return measured(*[window] * DRAWS)
+    return measured(*[window] * REMEMBERED_DRAWS)
 
 
 def test_before_the_first_draw_the_window_is_the_room() -> None:
@@ -49,7 +55,7 @@ def test_a_draw_shows_the_window_of_the_lease_that_completed_it_less_the_time_th
     assert window.last.windows == [], "no step is measured yet"
     now = drawn(window, ahead=20, waited=3 * STEP, now=now)
     assert window.last.windows == [20 / BATCH - 3]
-    assert window.batches == pytest.approx(2 + MARGIN)
+    assert window.batches == pytest.approx(2 + WINDOW_MARGIN_BATCHES)
     drawn(window, ahead=8, waited=-STEP // 2, now=now)
     assert window.last.windows[-1] == 8 / BATCH + 0.5, "it waited for half a step"
 
@@ -70,14 +76,14 @@ def test_what_the_learner_waited_at_all_of_these_draws_is_room_for_nodes_that_as
     now = drawn(window, ahead=BATCH, waited=0)
     for _ in range(3):
         now = drawn(window, ahead=BATCH, waited=-STEP // 4, now=now)
-    assert window.batches == pytest.approx(1 + 0.25 + MARGIN + 3 * 0.25)
-    for _ in range(DRAWS):
+    assert window.batches == pytest.approx(1 + 0.25 + WINDOW_MARGIN_BATCHES + 3 * 0.25)
+    for _ in range(REMEMBERED_DRAWS):
         now = drawn(window, ahead=BATCH, waited=0, now=now)
-    assert window.batches == 1 + MARGIN, "and that ends with the waits"
+    assert window.batches == 1 + WINDOW_MARGIN_BATCHES, "and that ends with the waits"
 
 
 def test_the_window_was_enough_for_each_of_the_last_draws() -> None:
-    assert measured(*[1.0] * (DRAWS - 1), 3.0).batches == 3 + MARGIN
+    assert measured(*[1.0] * (REMEMBERED_DRAWS - 1), 3.0).batches == 3 + WINDOW_MARGIN_BATCHES
 
 
 def test_the_window_is_from_one_batch_to_the_room() -> None:
@@ -128,11 +134,11 @@ def test_a_pause_opens_no_window() -> None:
 
 
 def test_only_the_last_draws_count() -> None:
-    window = measured(*[5.0] * DRAWS)
+    window = measured(*[5.0] * REMEMBERED_DRAWS)
     now = window.end_step(0) or 0
-    for _ in range(DRAWS):
+    for _ in range(REMEMBERED_DRAWS):
         now = drawn(window, ahead=BATCH, waited=0, now=now)
-    assert window.batches == 1 + MARGIN
+    assert window.batches == 1 + WINDOW_MARGIN_BATCHES
 
 
 def test_a_draw_after_a_pause_and_a_step_that_was_lost_show_nothing() -> None:
@@ -193,8 +199,8 @@ def leases_until_refused(world: World, version: int, node: bytes = ALICE) -> int
 
 
 def test_a_quick_fleet_gets_no_more_than_keeps_the_learner_busy(quick: World) -> None:
-    assert quick.group_service.leases.window.batches == pytest.approx(1 + MARGIN, abs=0.3)
-    assert leases_until_refused(quick, 4) <= (1.3 + MARGIN) * BATCH + 1
+    assert quick.group_service.leases.window.batches == pytest.approx(1 + WINDOW_MARGIN_BATCHES, abs=0.3)
+    assert leases_until_refused(quick, 4) <= (1.3 + WINDOW_MARGIN_BATCHES) * BATCH + 1
     assert quick.refusal(4).code == "no-room"
 
 
@@ -269,7 +275,7 @@ def test_groups_at_their_environment_stop_no_lease_and_are_counted_until_their_v
     for _ in range(BATCH):
         world.submit(group(world.lease(version=1)))
     assert world.refusal(1).code == "no-room", "a batch waits for its verdicts"
-    waiting = service.undecided()
+    waiting = service.list_undecided()
     for one in waiting:
         service.leave_for_reward(one)
         service.begin_reward(one)

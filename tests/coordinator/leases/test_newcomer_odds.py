@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from echo2.coordinator.leases.newcomer_odds import ENDED, OVERDUE, NewcomerOdds
+from echo2.coordinator.leases.newcomer_odds import DEFAULT_OVERDUE_MS, REMEMBERED_ENDS, NewcomerOdds
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease
 from tests.support.group_world import ALICE, World, group, name, opened
@@ -19,7 +19,7 @@ def test_overdue_leases_count_as_ended_without_a_group_until_it_comes() -> None:
     odds.give(b"b", None, 0)
     assert odds.chance(1_000) == 1.0
     assert odds.chance(1_001) == 0.5
-    assert odds.chance(OVERDUE + 1) == 1 / 3
+    assert odds.chance(DEFAULT_OVERDUE_MS + 1) == 1 / 3
     odds.close(b"a")
     odds.close(b"never given")
     odds.end(learned=True)
@@ -28,10 +28,10 @@ def test_overdue_leases_count_as_ended_without_a_group_until_it_comes() -> None:
 
 def test_only_the_last_ends_count_and_an_absence_makes_no_lease_overdue() -> None:
     odds = NewcomerOdds()
-    for _ in range(ENDED):
+    for _ in range(REMEMBERED_ENDS):
         odds.end(learned=False)
     assert odds.chance(0) == 0.0
-    for _ in range(ENDED):
+    for _ in range(REMEMBERED_ENDS):
         odds.end(learned=True)
     odds.give(b"a", 1.0, 0)
     odds.forget()
@@ -68,7 +68,7 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
     taken = 0
     while isinstance(world.group_service.lease(ALICE, world.ask(), world.now), bytes):
         taken += 1
-    world.now += OVERDUE + 1
+    world.now += DEFAULT_OVERDUE_MS + 1
     again = 0
     while isinstance(world.group_service.lease(ALICE, world.ask(), world.now), bytes):
         again += 1
@@ -81,7 +81,7 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
 def test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=16)
     known(world)
-    for lease in idle_leases(world, ENDED):
+    for lease in idle_leases(world, REMEMBERED_ENDS):
         world.group_service.verdicts.end_early([lease.id], "declined", world.now)
     assert world.group_service.leases.newcomers.chance(world.now) < 1.0
     assert world.group_service.leases.window.last.windows == []

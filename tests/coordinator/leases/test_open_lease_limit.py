@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.leases.open_lease_limit import MOST, most_open
+from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES, most_open
 from echo2.protocol.leases import Lease
 from tests.support.fleet import Fleet, key, origin_of
 from tests.support.group_world import World, group
@@ -27,7 +27,7 @@ def limit(run: Fleet, node: bytes, at_once: int = 1024) -> int:
         pytest.param(1, "known", 0.1, 1_000, 3, id="an older node, which says nothing"),
         pytest.param(64, "known", 3 / 1_000, 1_000, 6, id="twice the three that it had open"),
         pytest.param(5, "known", 3 / 1_000, 1_000, 5, id="no more than it can use"),
-        pytest.param(1024, "proven", 1.0, 5_000, MOST, id="no more than the bound for all"),
+        pytest.param(1024, "proven", 1.0, 5_000, MOST_OPEN_LEASES, id="no more than the bound for all"),
         pytest.param(64, "proven", 16 / 90_000, 90_000, 18, id="no more than it delivers in 100 s, the longest here"),
         pytest.param(64, "proven", 1 / 90_000, 90_000, 3, id="a slow node has the number of all"),
     ],

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.leases.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, RetryTimes
+from echo2.coordinator.leases.retry_times import (
+    FARTHEST_RETRY_MS,
+    LEAST_RETRY_MS,
+    LONGEST_IDLE_RETRY_MS,
+    RETRIES_PER_SECOND,
+    RETRY_GRACE_MS,
+    RetryTimes,
+)
 from echo2.protocol.requests import Refusal
 from tests.support.group_world import T0, World
 from tests.support.sqlite_cost import written_rows
@@ -72,7 +79,7 @@ def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path
     asks_in(world, 2, MINUTE)
     asked = world.now
     world.group_service.tick(world.now + MINUTE)
-    assert 0 <= asked - database.value("SELECT last_seen FROM nodes WHERE key = ?", (who,)) <= LONGEST
+    assert 0 <= asked - database.value("SELECT last_seen FROM nodes WHERE key = ?", (who,)) <= LONGEST_IDLE_RETRY_MS
     world.close()
 
 
@@ -80,8 +87,8 @@ def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -
     retries = RetryTimes()
     for second in range(0, 600, 2):
         now = T0 + 1000 * second
-        retries.given(node(0), now)
-        assert max(retries.after(node(number), now + 1500) for number in range(1, RATE)) < 1_000
+        retries.on_grant(node(0), now)
+        assert max(retries.after(node(number), now + 1500) for number in range(1, RETRIES_PER_SECOND)) < 1_000
 
 
 def test_while_no_lease_is_given_a_node_retries_ever_more_rarely() -> None:
@@ -90,7 +97,7 @@ def test_while_no_lease_is_given_a_node_retries_ever_more_rarely() -> None:
         waits.append(retries.after(node(1), now))
         now += waits[-1]
     assert waits == sorted(waits)
-    assert (waits[0], waits[-1]) == (LEAST, LONGEST)
+    assert (waits[0], waits[-1]) == (LEAST_RETRY_MS, LONGEST_IDLE_RETRY_MS)
     assert len(waits) < 75
 
 
@@ -98,18 +105,18 @@ def test_a_node_that_a_new_version_woke_counts_once() -> None:
     retries = RetryTimes()
     first = [retries.after(node(number), T0) for number in range(100)]
     again = [retries.after(node(number), T0 + 10) for number in range(100)]
-    assert max(again) <= max(first) == 1000 * 100 // RATE
+    assert max(again) <= max(first) == 1000 * 100 // RETRIES_PER_SECOND
 
 
 def test_nodes_that_went_away_are_counted_no_more() -> None:
     retries = RetryTimes()
     for number in range(1000):
         retries.after(node(number), T0)
-    retries.given(node(0), T0 + 1_000_000)
-    assert retries.after(node(2000), T0 + 1_000_000) == LEAST
+    retries.on_grant(node(0), T0 + 1_000_000)
+    assert retries.after(node(2000), T0 + 1_000_000) == LEAST_RETRY_MS
 
 
-@pytest.mark.parametrize("least", [LEAST, 10_000])
+@pytest.mark.parametrize("least", [LEAST_RETRY_MS, 10_000])
 def test_the_kind_of_a_refusal_may_ask_for_more(least: int) -> None:
     assert RetryTimes().after(node(1), T0, least) == least
 
@@ -120,6 +127,6 @@ def test_fresh_keys_with_one_request_each_do_not_lengthen_the_waits_for_ever(par
     An honest node waits as long, if each key is a party."""
     retries, pause = RetryTimes(), 20
     for number in range(60_000):
-        retries.after(node(number), number * pause, LEAST, f"party {number % parties}")
-    assert 0 < len(retries) <= (FARTHEST + GRACE) // pause + 1
-    assert retries.after(node(60_001), 60_000 * pause, LEAST, "honest") <= FARTHEST
+        retries.after(node(number), number * pause, LEAST_RETRY_MS, f"party {number % parties}")
+    assert 0 < len(retries) <= (FARTHEST_RETRY_MS + RETRY_GRACE_MS) // pause + 1
+    assert retries.after(node(60_001), 60_000 * pause, LEAST_RETRY_MS, "honest") <= FARTHEST_RETRY_MS

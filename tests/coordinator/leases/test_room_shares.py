@@ -264,7 +264,7 @@ def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_fa
     assert room.lent_in_vain(room.part(0.1)) == given
     answers = []
     for held in range(given + 1):
-        answers.append(shares.refused(known, room._replace(left=-held), MINUTE))
+        answers.append(shares.denial_for(known, room._replace(left=-held), MINUTE))
     assert [answer is None for answer in answers] == [True] * given + [False]
     new = Requester(b"n" * 32, "new", Origin("n", "10.0.2.0/24"), 0, 0, 0.0, 1)
-    assert shares.refused(new, room, MINUTE) is not None, "new keys get none of it"
+    assert shares.denial_for(new, room, MINUTE) is not None, "new keys get none of it"

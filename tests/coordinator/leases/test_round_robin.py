@@ -11,7 +11,7 @@ def test_names_are_served_round_robin_by_the_first_level_then_by_the_second() ->
     for _ in range(6):
         (first, *_) = [path for path in waiting if rounds.is_next(path, 1, 0)]
         assert [path for path in waiting if rounds.is_next(path, 1, 0)] == [first]
-        rounds.served(first)
+        rounds.on_service(first)
         waiting.remove(first)
         served.append(first[1])
     assert served == ["m0", "f0", "m1", "f1", "m2", "m3"]

@@ -8,10 +8,10 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database, DatabaseFault
-from echo2.coordinator.database.run_folder import FolderInUse, locked
+from echo2.coordinator.database.run_folder import FolderInUse, lock_run
 from echo2.coordinator.ledger_files.ledger_backup import backup, restore
 from echo2.coordinator.ledger_files.ledger_export import export
-from echo2.coordinator.publishing.foreign_heads import RESTORED
+from echo2.coordinator.publishing.foreign_heads import RESTORED_FACT
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.setup import Run
 from echo2.ledger.ledger_audit import audit
@@ -70,7 +70,7 @@ def test_a_restored_copy_says_so_and_the_file_before_it_stays(run: Run, tmp_path
     assert "6 entries of the ledger; head 1 covers 5" in restore(run.folder, copy, NOW).sentence()
     assert entries(run.folder.database) == 6
     with Database.open(run.folder.database) as database:
-        assert database.fact(RESTORED) == 1
+        assert database.fact(RESTORED_FACT) == 1
         Ledger(database).verify()
     assert run.folder.database.with_name("run.sqlite.replaced").read_bytes() == b"a disk fault"
     assert entries(copy) == 6
@@ -122,7 +122,7 @@ def test_a_copy_whose_heads_no_key_of_the_run_signed_is_refused(run: Run, tmp_pa
 def test_nothing_is_restored_while_a_coordinator_runs(run: Run, tmp_path: Path) -> None:
     copy = tmp_path / "copy.sqlite"
     backup(run.folder, copy, NOW)
-    with locked(run.folder), pytest.raises(FolderInUse):
+    with lock_run(run.folder), pytest.raises(FolderInUse):
         restore(run.folder, copy, NOW)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.market.activation import Activation, ActivationOrder, ActivationTerms, Offer, activated
+from echo2.coordinator.market.activation import Activation, ActivationOrder, ActivationTerms, Offer, activate_offers
 
 NANO = 1_000_000_000
 # The examples of the design: asks in dollars per hour, rates in RE per hour.
@@ -22,7 +22,7 @@ def of(need: int, incumbents: bytes = b"", order: ActivationOrder = "cheapest") 
     offers = [
         Offer(node, int(ask * NANO), 1000 * rate, incumbent=node in incumbents) for node, (ask, rate) in ASKS.items()
     ]
-    return activated(offers, ActivationTerms(1000 * need, RESERVE, Fraction(1, 10), b"beacon", order))
+    return activate_offers(offers, ActivationTerms(1000 * need, RESERVE, Fraction(1, 10), b"beacon", order))
 
 
 def test_the_cheapest_nodes_that_reach_the_need_are_active() -> None:
@@ -45,12 +45,12 @@ def test_all_within_the_reserve_are_active_where_the_need_is_greater() -> None:
 
 def test_a_node_above_the_reserve_is_left_out() -> None:
     dear = Offer(b"Z", 61 * 1000, 1000)
-    assert activated([dear], ActivationTerms(1000, RESERVE, Fraction(0), b"")).active == []
+    assert activate_offers([dear], ActivationTerms(1000, RESERVE, Fraction(0), b"")).active == []
 
 
 def test_where_nobody_asks_for_money_everybody_is_active() -> None:
     offers = [Offer(bytes([number]), 0, 1_000) for number in range(9)]
-    result = activated(offers, ActivationTerms(2_000, None, Fraction(1, 10), b""))
+    result = activate_offers(offers, ActivationTerms(2_000, None, Fraction(1, 10), b""))
     assert result.active == [offer.node for offer in offers]
     assert result.standby == []
 
@@ -59,13 +59,13 @@ def test_newcomers_have_half_of_their_share_and_the_whole_of_it_where_others_are
     old = [Offer(b"old%d" % number, 1_000, 1_000) for number in range(20)]
     new = [Offer(b"new%d" % number, 100, 100, newcomer=True) for number in range(40)]
     terms = ActivationTerms(10_000, None, Fraction(1, 5), b"beacon")
-    enough = activated([*old, *new], terms).active
+    enough = activate_offers([*old, *new], terms).active
     assert sum(node.startswith(b"new") for node in enough) == 10  # 100 each, half of a fifth of 10,000
     assert sum(node.startswith(b"old") for node in enough) == 9
-    short = activated([*old[:5], *new], terms)
+    short = activate_offers([*old[:5], *new], terms)
     assert sum(node.startswith(b"new") for node in short.active) == 20
     assert short.short == 10_000 - 5_000 - 2_000
-    alone = activated(new, terms)
+    alone = activate_offers(new, terms)
     assert len(alone.active) == 40
 
 
@@ -73,18 +73,18 @@ def test_a_newcomer_dearer_than_the_first_node_that_is_not_needed_waits_until_no
     old = [Offer(b"old%d" % number, 1_000 + 100 * number, 1_000) for number in range(4)]
     new = [Offer(b"cheap", 1_200, 1_000, newcomer=True), Offer(b"dear", 1_201, 1_000, newcomer=True)]
     terms = ActivationTerms(2_000, None, Fraction(1), b"beacon")
-    assert set(activated([*old, *new], terms).active) == {b"cheap", b"old0"}
-    assert b"dear" in activated([*old[:1], new[1]], terms).active
-    assert b"dear" in activated(new[1:], terms).active
+    assert set(activate_offers([*old, *new], terms).active) == {b"cheap", b"old0"}
+    assert b"dear" in activate_offers([*old[:1], new[1]], terms).active
+    assert b"dear" in activate_offers(new[1:], terms).active
     staying = old[2]._replace(incumbent=True)
-    assert b"cheap" not in activated([*old[:2], staying, *new], terms).active
+    assert b"cheap" not in activate_offers([*old[:2], staying, *new], terms).active
 
 
 def test_the_lottery_instead_of_the_cost_depends_on_the_beacon_alone() -> None:
     assert of(20_000, order="random") == of(20_000, order="random")
     terms = [ActivationTerms(20_000_000, RESERVE, Fraction(0), bytes([seed]), "random") for seed in range(20)]
     offers = [Offer(node, int(ask * NANO), 1000 * rate) for node, (ask, rate) in ASKS.items()]
-    assert len({tuple(activated(offers, one).active) for one in terms}) > 5
+    assert len({tuple(activate_offers(offers, one).active) for one in terms}) > 5
 
 
 @given(
@@ -96,14 +96,14 @@ def test_a_node_that_stands_by_is_active_at_the_ask_that_it_hears(
 ) -> None:
     offers = [Offer(n.to_bytes(2), 1000 * ask, rate, incumbent) for n, (ask, rate, incumbent) in enumerate(values)]
     terms = ActivationTerms(need, None, Fraction(0), b"beacon")
-    before = activated(offers, terms)
+    before = activate_offers(offers, terms)
     assert before.rate >= need or before.short == need - before.rate
     for one in before.standby:
         lower = [offer._replace(ask=one.active_at - 1) if offer.node == one.node else offer for offer in offers]
         if one.active_at >= 1 and any(offer.ask for offer in lower):
-            assert one.node in activated(lower, terms).active
+            assert one.node in activate_offers(lower, terms).active
 
 
 @pytest.mark.parametrize("need", [0, 1])
 def test_without_a_need_or_an_offer_nothing_breaks(need: int) -> None:
-    assert activated([], ActivationTerms(need, None, Fraction(1, 10), b"")).active == []
+    assert activate_offers([], ActivationTerms(need, None, Fraction(1, 10), b"")).active == []

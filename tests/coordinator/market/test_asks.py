@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from echo2.coordinator.market.asks import StandingAsks, check_opened, check_sealed
-from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk, checked, commitment
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, BadAsk, check_ask, commitment
 
 RUN, SALT = b"r" * 32, b"s" * 16
 ASK = 120_000_000
@@ -19,8 +19,8 @@ def sealed(ask: int = ASK, node: str = "a", epoch: int = 7, run: bytes = RUN) ->
 WRONG_ASKS = {
     "negative": (-1, "not negative"),
     "zero": (0, "lies from"),
-    "below the least": (LEAST - 1, "lies from"),
-    "above the most": (MOST + 1, "lies from"),
+    "below the least": (LEAST_ASK - 1, "lies from"),
+    "above the most": (MOST_ASK + 1, "lies from"),
     "huge": (10**100, "lies from"),
     "a float": (0.12, "whole number"),
     "NaN": (math.nan, "whole number"),
@@ -36,7 +36,7 @@ WRONG_ASKS = {
 def test_wrong_asks_are_refused_in_words(case: str) -> None:
     ask, says = WRONG_ASKS[case]
     with pytest.raises(BadAsk, match=says) as caught:
-        checked(ask)
+        check_ask(ask)
     assert len(str(caught.value)) < 160
     with pytest.raises(BadAsk, match=says):
         check_opened(sealed(), RUN, "a", 7, ask, SALT)
@@ -69,7 +69,7 @@ def test_an_ask_rises_by_a_quarter_at_most_and_falls_at_will() -> None:
         return check_opened(sealed(ask)._replace(asks={"a": ASK}), RUN, "a", 7, ask, SALT)
 
     assert opened(150_000_000) == 150_000_000
-    assert opened(LEAST) == LEAST
+    assert opened(LEAST_ASK) == LEAST_ASK
     with pytest.raises(BadAsk, match="from 120000000 to at most 150000000, not 150000001"):
         opened(150_000_001)
 

@@ -23,7 +23,7 @@ from echo2.coordinator.market.entries import (
 )
 from echo2.coordinator.market.epoch_terms import MOST_PRICE
 from echo2.ledger.balance_waits import BalanceDisputed
-from echo2.protocol.sealed_asks import MOST, commitment
+from echo2.protocol.sealed_asks import MOST_ASK, commitment
 from tests.support.documents import tables
 from tests.support.paths import ROOT
 
@@ -75,7 +75,7 @@ def test_the_hash_of_a_sealed_ask_is_pinned(repository: Path) -> None:
 def test_every_price_fits_into_64_bits() -> None:
     assert MOST_PRICE < 1 << 53
     # the dearest critical cost before the reserve price limits it never reaches an entry
-    assert MOST * 1000 * 20 // 19 < 1 << 63
+    assert MOST_ASK * 1000 * 20 // 19 < 1 << 63
 
 
 def test_the_page_names_each_kind_with_all_its_facts() -> None:

@@ -21,7 +21,7 @@ from echo2.coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from echo2.coordinator.market.market_replay import NotReproduced, replayed
+from echo2.coordinator.market.market_replay import NotReproduced, replay_market
 from echo2.coordinator.market.throughput import HOUR
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting
 from echo2.protocol.sealed_asks import BadAsk, commitment
@@ -391,7 +391,7 @@ def test_steps_out_of_order_are_refused_in_words(case: str) -> None:
 
 def test_a_replay_of_the_entries_has_the_same_state() -> None:
     book = told()
-    state = replayed(RUN, book.entries)
+    state = replay_market(RUN, book.entries)
     assert vars(state) == vars(book.state)
 
 
@@ -404,7 +404,7 @@ def test_a_replay_names_the_entry_that_does_not_follow() -> None:
         forged = entry._replace(postings=(*entry.postings, Posting(FUND, -1), Posting(ROUNDING, 1)))
         for wrong in (forged, entry._replace(facts=entry.facts + b"\x00"), entry._replace(facts=b"\x80")):
             with pytest.raises(NotReproduced) as caught:
-                replayed(RUN, [*book.entries[:place], wrong, *book.entries[place + 1 :]])
+                replay_market(RUN, [*book.entries[:place], wrong, *book.entries[place + 1 :]])
             assert caught.value.seq == entry.seq
 
 
@@ -413,12 +413,12 @@ def test_a_replay_finds_a_dropped_acceptance_and_a_changed_price() -> None:
     accepted = [entry for entry in book.entries if entry.kind == "lease.accepted"]
     closed = next(entry for entry in book.entries if entry.kind == "epoch.closed")
     with pytest.raises(NotReproduced) as caught:
-        replayed(RUN, [entry for entry in book.entries if entry is not accepted[5]])
+        replay_market(RUN, [entry for entry in book.entries if entry is not accepted[5]])
     assert caught.value.seq == closed.seq
     terms = next(entry for entry in book.entries if entry.kind == "epoch.announced")
     cheaper = msgspec.msgpack.encode(msgspec.structs.replace(announced(1, 11), budget=1))
     with pytest.raises(NotReproduced):
-        replayed(RUN, [entry._replace(facts=cheaper) if entry is terms else entry for entry in book.entries])
+        replay_market(RUN, [entry._replace(facts=cheaper) if entry is terms else entry for entry in book.entries])
 
 
 def test_owners_of_an_epoch_count_in_it_and_wrong_pairs_are_refused() -> None:

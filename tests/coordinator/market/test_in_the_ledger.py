@@ -7,7 +7,7 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import FACTS, StatedEnd
-from echo2.coordinator.market.market_replay import replayed
+from echo2.coordinator.market.market_replay import replay_market
 from tests.support.market import RUN, told
 
 
@@ -24,4 +24,4 @@ def test_the_ledger_takes_the_entries_of_two_epochs_and_replays_to_the_same_stat
         assert {name: amount for name, amount in ledger.balances().items() if amount} == {
             name: amount for name, amount in book.balances.items() if amount
         }
-        assert vars(replayed(RUN, ledger.entries())) == vars(book.state)
+        assert vars(replay_market(RUN, ledger.entries())) == vars(book.state)

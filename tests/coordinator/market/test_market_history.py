@@ -24,11 +24,11 @@ from echo2.coordinator.market.epochs import (
     seal_ask,
     vest,
 )
-from echo2.coordinator.market.market_replay import replayed
+from echo2.coordinator.market.market_replay import replay_market
 from echo2.coordinator.market.prices import MODES
-from echo2.ledger.balance_waits import WAIT
+from echo2.ledger.balance_waits import BALANCE_WAIT_MS
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND
-from echo2.ledger.ledger_facts import ROTATED, KeyRotated
+from echo2.ledger.ledger_facts import KEY_ROTATED_KIND, KeyRotated
 from echo2.protocol.sealed_asks import BadAsk, commitment
 from tests.support.market import BEACON, QUARTER, RUN, SALT, Book, announced
 
@@ -193,7 +193,7 @@ class History(RuleBasedStateMachine):
         if old == new:
             return
         key = f"key:{new}:{len(self.book.entries) + 1}"
-        self.book.add(NewEntry(self.now, ROTATED, key, KeyRotated(node=old, successor=new)))
+        self.book.add(NewEntry(self.now, KEY_ROTATED_KIND, key, KeyRotated(node=old, successor=new)))
 
     @rule(node=NODE)
     def dispute(self, node: str) -> None:
@@ -206,7 +206,7 @@ class History(RuleBasedStateMachine):
         except BadTerms:
             assert wait is None or wait.disputed or self.now >= wait.due
 
-    @rule(waits=st.sampled_from([0, 0, WAIT]))
+    @rule(waits=st.sampled_from([0, 0, BALANCE_WAIT_MS]))
     def move_balances(self, waits: int) -> None:
         """Move what is due; disputed balances stay, and others for the whole of their wait."""
         self.now += waits
@@ -242,7 +242,7 @@ class History(RuleBasedStateMachine):
             assert self.book.balances[f"node:{node}:payable"] == self.book.state.payable.get(node, 0)
 
     def teardown(self) -> None:
-        again = replayed(RUN, self.book.entries)
+        again = replay_market(RUN, self.book.entries)
         assert vars(again) == vars(self.book.state)
 
 

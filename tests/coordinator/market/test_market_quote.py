@@ -7,7 +7,7 @@ import pytest
 from echo2.coordinator.market import quote_text
 from echo2.coordinator.market.entries import EpochClosed
 from echo2.coordinator.market.epoch_terms import BadTerms
-from echo2.coordinator.market.market_quote import NoMarket, QuoteChanges, QuotedMarket, history, quoted
+from echo2.coordinator.market.market_quote import NoMarket, QuoteChanges, QuotedMarket, history, quote_markets
 from echo2.coordinator.market.throughput import HOUR
 from echo2.runtime.errors import LocalFault
 from tests.support.market import QUARTER, RUN, Book, cheap, told
@@ -16,7 +16,7 @@ NO_CHANGES = QuoteChanges()
 
 
 def row(book: Book, name: str, changes: QuoteChanges = NO_CHANGES) -> QuotedMarket:
-    return next(one for one in quoted(history(RUN, book.entries), changes) if one.name == name)
+    return next(one for one in quote_markets(history(RUN, book.entries), changes) if one.name == name)
 
 
 def two() -> Book:
@@ -41,7 +41,7 @@ def test_a_quote_is_what_the_next_epoch_pays_for_full_delivery() -> None:
 
 def test_other_terms_are_quoted_beside_those_of_now() -> None:
     book = two()
-    names = [one.name for one in quoted(history(RUN, book.entries), NO_CHANGES)]
+    names = [one.name for one in quote_markets(history(RUN, book.entries), NO_CHANGES)]
     assert names[:3] == ["as it would open now", "reserve price times 0.8", "reserve price times 1.25"]
     assert "prices: paybid" in names
     assert "prices: pivot" not in names
@@ -64,14 +64,14 @@ def test_the_operators_terms_take_the_place_of_the_announced_ones() -> None:
 
 def test_terms_that_no_epoch_may_have_are_refused() -> None:
     with pytest.raises(BadTerms, match="reserve of an epoch lies from 1 to"):
-        quoted(history(RUN, two().entries), QuoteChanges(reserve=0))
+        quote_markets(history(RUN, two().entries), QuoteChanges(reserve=0))
 
 
 def test_a_node_that_is_suspended_is_not_quoted() -> None:
     book = two()
     past = history(RUN, book.entries)
     past.state.suspended["a"] = None
-    assert quoted(past, NO_CHANGES)[0].nodes == 1
+    assert quote_markets(past, NO_CHANGES)[0].nodes == 1
 
 
 def test_spending_stands_beside_the_budget() -> None:
@@ -101,7 +101,7 @@ def test_a_ledger_that_does_not_follow_is_said() -> None:
 
 def test_the_lines_have_prices_a_step_and_spending() -> None:
     past = history(RUN, two().entries)
-    text = "\n".join(quote_text.lines(past, past.terms, quoted(past, NO_CHANGES), "USD", 16))
+    text = "\n".join(quote_text.lines(past, past.terms, quote_markets(past, NO_CHANGES), "USD", 16))
     assert "a step: of the learner, 16 groups of 1.5 RE" in text
     assert "1 closed epochs spent 0.000015 of 1" in text
     assert "2 nodes present" in text
@@ -112,7 +112,7 @@ def test_without_work_and_before_a_close_both_are_said() -> None:
     book = Book()
     cheap(book)
     past = history(RUN, book.entries)
-    text = "\n".join(quote_text.lines(past, past.terms, quoted(past, NO_CHANGES), "USD", 16))
+    text = "\n".join(quote_text.lines(past, past.terms, quote_markets(past, NO_CHANGES), "USD", 16))
     assert "a step: not known before a group is accepted" in text
     assert "no epoch is closed yet: nothing was spent" in text
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2.coordinator.market.activation import ActivationTerms, Offer, ordered
-from echo2.coordinator.market.epoch_pay import Delivery, EpochPay, paid
-from echo2.coordinator.market.owner_cap import CAP, counted
-from echo2.coordinator.market.prices import MODES, Market, Mode, PriceTerms, cleared, delivered
+from echo2.coordinator.market.activation import ActivationTerms, Offer, order_offers
+from echo2.coordinator.market.epoch_pay import Delivery, EpochPay, pay_nodes
+from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE, cap_offers
+from echo2.coordinator.market.prices import MODES, Market, Mode, PriceTerms, clear_market, delivered_weight
 from tests.support.market import BEACON, QUARTER, design_offers
 
 PLENTY = 10**15
@@ -24,7 +24,7 @@ def terms(
 
 
 def market(incumbents: bytes = b"", owners: dict[bytes, bytes] | None = None, **kwargs: object) -> Market:
-    return cleared(design_offers(incumbents), terms(**kwargs), owners or {})  # type: ignore[arg-type]
+    return clear_market(design_offers(incumbents), terms(**kwargs), owners or {})  # type: ignore[arg-type]
 
 
 def prices(result: Market) -> dict[str, int]:
@@ -33,7 +33,7 @@ def prices(result: Market) -> dict[str, int]:
 
 def full_pay(result: Market) -> dict[str, int]:
     """Return what each earns that delivers exactly its counted rate."""
-    pay = paid(result.nodes, [Delivery(int(node.expected), 0) for node in result.nodes], Fraction(0))
+    pay = pay_nodes(result.nodes, [Delivery(int(node.expected), 0) for node in result.nodes], Fraction(0))
     return {node.node.decode(): amount for node, amount in zip(result.nodes, pay.pay, strict=True)}
 
 
@@ -68,17 +68,17 @@ def test_an_example_of_the_cap_worked_out_by_hand() -> None:
     # A and D are one owner's; 40 % of 20,000 are 8,000. In order, with what counts: B 4,500, D 8,000, A nothing more,
     # F 8,000: 20,500 reach the need. Without B: D 8, A 0, F 16, E 17.5, C 25.5: C. Without D: A counts 8,000 and uses
     # its owner's share up: A. Without F: B 4.5, D 12.5, A 12.5, E 14, C 22: C.
-    result = market(cap=CAP, owners={b"A": b"x", b"D": b"x"})
+    result = market(cap=OWNER_CAP_SHARE, owners={b"A": b"x", b"D": b"x"})
     assert result.activation.active == [b"B", b"D", b"F"]
     assert result.activation.rate == 20_500_000
     assert prices(result) == {"B": 50_000, "D": 33_333, "F": 50_000}
     assert full_pay(result) == {"B": 56_250_000, "D": 66_666_666, "F": 100_000_000}
-    more = paid(result.nodes, [Delivery(10_000_000, 0)] * 3, Fraction(0)).pay
+    more = pay_nodes(result.nodes, [Delivery(10_000_000, 0)] * 3, Fraction(0)).pay
     assert more[1:] == [66_666_666, 100_000_000], "capped nodes are paid for what counts of them"
 
 
 def test_one_owner_with_everything_supplies_two_fifths() -> None:
-    result = market(cap=CAP, owners={offer.node: b"x" for offer in design_offers()})
+    result = market(cap=OWNER_CAP_SHARE, owners={offer.node: b"x" for offer in design_offers()})
     assert result.activation.rate == 8_000_000
     assert result.activation.short == 12_000_000
     assert prices(result)["B"] < 60_000
@@ -90,7 +90,7 @@ def test_pay_as_bid_and_the_lottery_pay_each_its_own_cost() -> None:
         result = market(mode=mode)
         assert prices(result).items() <= costs.items()
     chosen = [
-        cleared(design_offers(), terms(mode="random")._replace(beacon=bytes([seed] * 32)), {}) for seed in range(8)
+        clear_market(design_offers(), terms(mode="random")._replace(beacon=bytes([seed] * 32)), {}) for seed in range(8)
     ]
     assert len({tuple(result.activation.active) for result in chosen}) > 2
 
@@ -103,26 +103,26 @@ def test_split_takes_everybody() -> None:
 def test_a_node_above_the_reserve_price_and_no_node_at_all() -> None:
     assert prices(market(reserve=40_000, need=60_000)) == dict.fromkeys("BDAFE", 40_000)
     assert market(reserve=30_000).nodes == []
-    assert cleared([], terms(), {}) == cleared([], terms(mode="split"), {}) != market()
+    assert clear_market([], terms(), {}) == clear_market([], terms(mode="split"), {}) != market()
     assert market(need=0).nodes == []
 
 
 def test_newcomers_fill_what_measured_nodes_lack_at_their_own_cost() -> None:
     old = [Offer(b"old", 30_000_000, 1_000_000)]
     new = [Offer(b"new%d" % number, 20_000_000, 500_000, newcomer=True) for number in range(40)]
-    result = cleared([*old, *new], terms(need=10_000), {})
+    result = clear_market([*old, *new], terms(need=10_000), {})
     assert result.activation.short == 0
     assert len(result.nodes) == 1 + 18
     assert prices(result)["old"] == 60_000, "the others alone never reach the need"
     assert {int(node.price) for node in result.nodes[1:]} == {40_000}
-    first = cleared(new, terms(need=10_000), {})
+    first = clear_market(new, terms(need=10_000), {})
     assert len(first.nodes) == 20, "a new run starts at once"
 
 
 def test_newcomers_have_half_of_their_share_beside_enough_measured_nodes() -> None:
     old = [Offer(b"old%d" % number, 30_000_000, 1_000_000) for number in range(40)]
     new = [Offer(b"new%d" % number, 2_000_000, 100_000, newcomer=True) for number in range(40)]
-    result = cleared([*old, *new], terms(need=20_000)._replace(newcomers=Fraction(1, 20)), {})
+    result = clear_market([*old, *new], terms(need=20_000)._replace(newcomers=Fraction(1, 20)), {})
     assert sum(node.node.startswith(b"new") for node in result.nodes) == 5
 
 
@@ -139,7 +139,9 @@ def test_a_budget_that_does_not_bind_leaves_room_for_more_than_expected() -> Non
 
 
 def total(result: Market, work: int) -> EpochPay:
-    return paid(result.nodes, [Delivery(work, number << 20) for number in range(len(result.nodes))], Fraction(1, 10))
+    return pay_nodes(
+        result.nodes, [Delivery(work, number << 20) for number in range(len(result.nodes))], Fraction(1, 10)
+    )
 
 
 def test_where_the_budget_binds_the_cheapest_stay_and_nobody_is_paid_below_its_cost() -> None:
@@ -185,8 +187,10 @@ def test_no_epoch_costs_more_than_its_budget_and_nobody_is_paid_below_cost(
     work: int,
 ) -> None:
     offers, owners = of(rows)
-    asked = PriceTerms(need, reserve, budget, QUARTER, BEACON, Fraction(1, 20), mode, CAP if capped else None)
-    result = cleared(offers, asked, owners)
+    asked = PriceTerms(
+        need, reserve, budget, QUARTER, BEACON, Fraction(1, 20), mode, OWNER_CAP_SHARE if capped else None
+    )
+    result = clear_market(offers, asked, owners)
     costs = {offer.node: 1000 * offer.cost for offer in offers}
     if mode != "split":
         assert total(result, work).spent <= budget
@@ -196,11 +200,11 @@ def test_no_epoch_costs_more_than_its_budget_and_nobody_is_paid_below_cost(
     rates = {offer.node: offer.rate for offer in offers}
     per_owner: dict[bytes, Fraction] = {}
     for node in result.nodes:
-        assert node.expected <= delivered(rates[node.node], QUARTER)
+        assert node.expected <= delivered_weight(rates[node.node], QUARTER)
         owner = owners.get(node.node, node.node)
         per_owner[owner] = per_owner.get(owner, Fraction(0)) + node.expected
     if capped:
-        assert all(amount <= delivered(int(CAP * need), QUARTER) for amount in per_owner.values())
+        assert all(amount <= delivered_weight(int(OWNER_CAP_SHARE * need), QUARTER) for amount in per_owner.values())
 
 
 FINE = 10**12
@@ -216,8 +220,10 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
     offers, owners = of(rows)
     offers = [offer._replace(ask=offer.ask * FINE) for offer in offers]
     reserve = 10**6 * FINE
-    asked = PriceTerms(need, reserve, 10**30 * FINE, QUARTER, BEACON, Fraction(0), "pivot", CAP if capped else None)
-    for priced in cleared(offers, asked, owners).nodes:
+    asked = PriceTerms(
+        need, reserve, 10**30 * FINE, QUARTER, BEACON, Fraction(0), "pivot", OWNER_CAP_SHARE if capped else None
+    )
+    for priced in clear_market(offers, asked, owners).nodes:
         for factor, active in ((Fraction(999_999, 10**6), True), (Fraction(1_000_001, 10**6), False)):
             changed = [
                 offer._replace(ask=int(priced.price / 1000 * factor * offer.rate))
@@ -225,7 +231,7 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
                 else offer
                 for offer in offers
             ]
-            again = {one.node: one.price for one in cleared(changed, asked, owners).nodes}
+            again = {one.node: one.price for one in clear_market(changed, asked, owners).nodes}
             assert (priced.node in again) == active
             if active:
                 assert again[priced.node] == priced.price, "the price does not depend on the node's own ask"
@@ -234,7 +240,7 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
 @pytest.mark.slow
 def test_the_true_cost_is_the_best_ask_under_pivot_with_and_without_cap() -> None:
     chance = random.Random(5)
-    for capped in (None, CAP):
+    for capped in (None, OWNER_CAP_SHARE):
         for _ in range(20):
             asks = [(chance.randint(10**7, 10**8), chance.randint(10**5, 10**6)) for _ in range(12)]
             offers = [Offer(b"n%d" % at, ask, rate) for at, (ask, rate) in enumerate(asks)]
@@ -249,19 +255,19 @@ def test_the_true_cost_is_the_best_ask_under_pivot_with_and_without_cap() -> Non
 def profits(offers: list[Offer], true: list[Offer], asked: PriceTerms) -> dict[bytes, Fraction]:
     costs = {offer.node: 1000 * offer.cost for offer in true}
     found = dict.fromkeys(costs, Fraction(0))
-    for node in cleared(offers, asked, {}).nodes:
+    for node in clear_market(offers, asked, {}).nodes:
         found[node.node] = (node.price - costs[node.node]) * node.expected
     return found
 
 
 def test_what_counts_of_an_owner_is_handed_out_in_order() -> None:
-    offers = ordered(design_offers(), ActivationTerms(0, None, Fraction(0), BEACON))
-    counts = counted(offers, {b"B": b"x", b"A": b"x"}, 8_000_000)
+    offers = order_offers(design_offers(), ActivationTerms(0, None, Fraction(0), BEACON))
+    counts = cap_offers(offers, {b"B": b"x", b"A": b"x"}, 8_000_000)
     assert [offer.counted_rate // 1000 for offer in counts] == [4_500, 8_000, 3_500, 8_000, 1_500, 8_000]
-    assert counted(offers, {}, None) == offers
+    assert cap_offers(offers, {}, None) == offers
 
 
 @pytest.mark.parametrize("need", [19_999, 20_000, 20_001])
 def test_the_need_is_reached_exactly_by_the_last_active_node(need: int) -> None:
     offers = [Offer(bytes([at]), 1000 * at, 5_000_000) for at in range(1, 9)]
-    assert len(cleared(offers, terms(need=need), {}).nodes) == (4 if need <= 20_000 else 5)
+    assert len(clear_market(offers, terms(need=need), {}).nodes) == (4 if need <= 20_000 else 5)

@@ -6,18 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.market.decay import decayed, table
-from echo2.coordinator.market.leased_time import KEPT, Interval, extended, lease_interval, length, union
+from echo2.coordinator.market.decay import decay_value, table
+from echo2.coordinator.market.leased_time import (
+    KEPT_INTERVALS,
+    Interval,
+    extend_intervals,
+    lease_interval,
+    length,
+    union,
+)
 from echo2.coordinator.market.throughput import (
     HOUR,
-    READY,
+    READY_GROUPS,
     RESOLUTION,
     SAMPLES,
-    STALE,
+    STALE_MS,
     LeasedGroup,
     Throughput,
     group_rate,
-    measured,
+    measure_node,
     relative_error,
 )
 
@@ -41,9 +48,9 @@ def test_rows_of_the_table_are_the_greatest_integers_below_the_powers() -> None:
 
 
 def test_an_hour_halves_and_parts_of_an_hour_come_near_to_it() -> None:
-    assert decayed(1 << 40, 60) == 1 << 39
-    assert decayed(1 << 40, 600) == 1 << 30
-    assert decayed(10**12, 5 * 60 + 30) == 10**12 * table()[30] >> 32 >> 5
+    assert decay_value(1 << 40, 60) == 1 << 39
+    assert decay_value(1 << 40, 600) == 1 << 30
+    assert decay_value(10**12, 5 * 60 + 30) == 10**12 * table()[30] >> 32 >> 5
 
 
 def test_a_lease_ends_with_its_group_or_at_its_expiry() -> None:
@@ -54,11 +61,11 @@ def test_a_lease_ends_with_its_group_or_at_its_expiry() -> None:
 
 
 def test_parallel_leases_do_not_count_twice_also_across_epochs() -> None:
-    covered, grown = extended([], [Interval(0, 10), Interval(5, 15), Interval(20, 30)])
+    covered, grown = extend_intervals([], [Interval(0, 10), Interval(5, 15), Interval(20, 30)])
     assert (covered, grown) == ([Interval(0, 15), Interval(20, 30)], 25)
-    assert extended(covered, [Interval(12, 22), Interval(29, 31)]) == ([Interval(0, 31)], 6)
-    assert extended(covered, [Interval(3, 9)])[1] == 0
-    assert extended(covered, [Interval(-5, 2)]) == ([Interval(-5, 15), Interval(20, 30)], 5)
+    assert extend_intervals(covered, [Interval(12, 22), Interval(29, 31)]) == ([Interval(0, 31)], 6)
+    assert extend_intervals(covered, [Interval(3, 9)])[1] == 0
+    assert extend_intervals(covered, [Interval(-5, 2)]) == ([Interval(-5, 15), Interval(20, 30)], 5)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=5), max_size=8))
@@ -67,7 +74,7 @@ def test_the_union_grows_by_each_instant_once(epochs: list[list[tuple[int, int]]
     total, instants = 0, set[int]()
     for epoch in epochs:
         new = [Interval(begin, begin + size) for begin, size in epoch]
-        covered, grown = extended(covered, new)
+        covered, grown = extend_intervals(covered, new)
         total += grown
         instants.update(*(range(begin, end) for begin, end in new))
         assert covered == union(covered)
@@ -75,13 +82,13 @@ def test_the_union_grows_by_each_instant_once(epochs: list[list[tuple[int, int]]
 
 
 def test_the_remembered_intervals_are_bounded_and_older_time_counts_no_more() -> None:
-    covered, _ = extended([], [Interval(10 * number, 10 * number + 5) for number in range(3 * KEPT)])
-    assert len(covered) == KEPT
-    assert extended(covered, [Interval(0, 5)]) == (covered, 0)
+    covered, _ = extend_intervals([], [Interval(10 * number, 10 * number + 5) for number in range(3 * KEPT_INTERVALS)])
+    assert len(covered) == KEPT_INTERVALS
+    assert extend_intervals(covered, [Interval(0, 5)]) == (covered, 0)
 
 
 def test_throughput_is_work_per_leased_hour() -> None:
-    after, grown = measured(Throughput(), groups(30, weight=2000))
+    after, grown = measure_node(Throughput(), groups(30, weight=2000))
     assert grown == 30 * MINUTE
     assert after.mean == 120_000
     assert after.lower == 120_000, "all groups were equally quick"
@@ -91,28 +98,28 @@ def test_throughput_is_work_per_leased_hour() -> None:
 def test_asking_for_little_work_does_not_look_fast() -> None:
     twice = [group(0, MINUTE), group(0, MINUTE)]
     slow = [group(0, MINUTE), group(30 * MINUTE, 31 * MINUTE)]
-    assert measured(Throughput(), twice).throughput.mean == 2 * measured(Throughput(), slow).throughput.mean
+    assert measure_node(Throughput(), twice).throughput.mean == 2 * measure_node(Throughput(), slow).throughput.mean
 
 
 def test_expired_and_refused_leases_cost_time_and_bring_no_work() -> None:
     failed = [LeasedGroup(HOUR, None, HOUR + 30 * MINUTE, 0, False)]
-    after = measured(measured(Throughput(), groups(30)).throughput, failed).throughput
+    after = measure_node(measure_node(Throughput(), groups(30)).throughput, failed).throughput
     assert after.groups == 30
     assert after.mean < 35_000
 
 
 def test_old_work_and_old_time_halve_together_per_hour_of_leased_time() -> None:
-    before = measured(Throughput(), groups(60, weight=1000)).throughput
-    after = measured(before, groups(60, weight=3000, begin=5 * HOUR)).throughput
-    assert after.work == decayed(60_000, 60) + 180_000 == 210_000
+    before = measure_node(Throughput(), groups(60, weight=1000)).throughput
+    after = measure_node(before, groups(60, weight=3000, begin=5 * HOUR)).throughput
+    assert after.work == decay_value(60_000, 60) + 180_000 == 210_000
     assert after.leased == 30 * MINUTE + HOUR
     assert after.mean == 140_000
 
 
 def test_seconds_that_did_not_fill_a_minute_count_at_the_next_decay() -> None:
-    first = measured(Throughput(), [group(0, 90_000)]).throughput
+    first = measure_node(Throughput(), [group(0, 90_000)]).throughput
     assert first.rest == 30_000
-    assert measured(first, [group(HOUR, HOUR + 30_000)]).throughput.rest == 0
+    assert measure_node(first, [group(HOUR, HOUR + 30_000)]).throughput.rest == 0
 
 
 def test_the_lower_bound_is_exact_and_at_least_half() -> None:
@@ -120,10 +127,10 @@ def test_the_lower_bound_is_exact_and_at_least_half() -> None:
     assert relative_error([1, 3]) == Fraction(353_553_391, RESOLUTION)
     assert relative_error([5, 5, 5]) == 0
     assert relative_error([7]) == relative_error([]) == 1
-    after = measured(Throughput(), [group(0, MINUTE, 1000), group(MINUTE, 2 * MINUTE, 3000)]).throughput
+    after = measure_node(Throughput(), [group(0, MINUTE, 1000), group(MINUTE, 2 * MINUTE, 3000)]).throughput
     assert after.rates == (60_000, 180_000)
     assert after.lower == int(120_000 * max(1 - Fraction(41, 25) * Fraction(353_553_391, RESOLUTION), Fraction(1, 2)))
-    assert measured(Throughput(), [group(0, MINUTE, 1)]).throughput.lower == 30, "one group says little"
+    assert measure_node(Throughput(), [group(0, MINUTE, 1)]).throughput.lower == 30, "one group says little"
 
 
 def test_the_bound_comes_nearer_with_the_number_of_groups_and_memory_is_bounded() -> None:
@@ -131,7 +138,7 @@ def test_the_bound_comes_nearer_with_the_number_of_groups_and_memory_is_bounded(
         mixed = [
             group(number * MINUTE, (number + 1) * MINUTE, 1000 if number % 2 else 3000) for number in range(2 * pairs)
         ]
-        after = measured(Throughput(), mixed).throughput
+        after = measure_node(Throughput(), mixed).throughput
         assert len(after.rates) <= SAMPLES
         return after.lower / after.mean
 
@@ -145,31 +152,31 @@ def test_a_group_that_came_at_once_has_a_finite_rate() -> None:
 def test_newcomers_count_with_their_benchmark_or_less() -> None:
     assert Throughput().rate(5000) == 5000
     assert Throughput().rate(0) == 0
-    new = measured(Throughput(), groups(READY - 1)).throughput
+    new = measure_node(Throughput(), groups(READY_GROUPS - 1)).throughput
     assert not new.ready
     assert new.rate(5000) == 5000
     assert new.rate(10**9) == 60_000, "the throughput so far"
     assert new.rate(0) == 60_000, "canaries count as benchmark"
-    assert measured(new, groups(1, begin=HOUR)).throughput.ready
+    assert measure_node(new, groups(1, begin=HOUR)).throughput.ready
 
 
 def test_a_measurement_is_forgotten_a_day_after_its_last_lease() -> None:
-    after = measured(Throughput(), groups(3)).throughput
-    assert not after.stale(3 * MINUTE + STALE - 1)
-    assert after.stale(3 * MINUTE + STALE)
+    after = measure_node(Throughput(), groups(3)).throughput
+    assert not after.stale(3 * MINUTE + STALE_MS - 1)
+    assert after.stale(3 * MINUTE + STALE_MS)
     assert not Throughput().stale(10**15)
 
 
 def test_probation_ends_with_ten_accepted_groups_in_a_row() -> None:
     refused = LeasedGroup(HOUR, HOUR + 1, 2 * HOUR, 0, False)
-    nine = measured(Throughput(), groups(9)).throughput
+    nine = measure_node(Throughput(), groups(9)).throughput
     assert not nine.proven
-    assert not measured(nine, [refused, *groups(9, begin=HOUR)]).throughput.proven
-    ten = measured(nine, groups(1, begin=HOUR)).throughput
+    assert not measure_node(nine, [refused, *groups(9, begin=HOUR)]).throughput.proven
+    ten = measure_node(nine, groups(1, begin=HOUR)).throughput
     assert ten.proven
-    assert measured(ten, [refused]).throughput.proven
+    assert measure_node(ten, [refused]).throughput.proven
 
 
 @pytest.mark.parametrize("minutes", [0, 1, 59, 60, 61, 6000])
 def test_decay_never_grows(minutes: int) -> None:
-    assert 0 <= decayed(12345, minutes) <= 12345
+    assert 0 <= decay_value(12345, minutes) <= 12345

@@ -16,7 +16,7 @@ from echo2.coordinator.metrics.broadcast_stats import (
     BroadcastStats,
 )
 from echo2.coordinator.metrics.views import BroadcastView
-from echo2.coordinator.nodes.node_registry import SAVE
+from echo2.coordinator.nodes.node_registry import SAVE_CONTACTS_MS
 from echo2.p2p.identity import peer_id
 from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from echo2.protocol.requests import Hello
@@ -43,9 +43,9 @@ def acknowledgement(
 def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> BroadcastStats:
     """Return the figures of version 1, announced at T0, after acknowledgements (node, message, milliseconds later)."""
     broadcasts = BroadcastStats()
-    broadcasts.announced(1, 1, T0)
+    broadcasts.on_announcement(1, 1, T0)
     for node, message, later in acknowledgements:
-        broadcasts.acknowledged(node, message, T0 + later, here_since=T0 - 1, admitted=True)
+        broadcasts.on_acknowledgement(node, message, T0 + later, here_since=T0 - 1, admitted=True)
     return broadcasts
 
 
@@ -81,8 +81,8 @@ def test_the_first_acknowledgement_of_a_node_counts() -> None:
 
 def test_a_head_sent_again_does_not_move_the_announcement() -> None:
     broadcasts = told()
-    broadcasts.announced(1, 1, T0 + 60_000)
-    broadcasts.acknowledged("a", acknowledgement(), T0 + 61_000, here_since=T0, admitted=True)
+    broadcasts.on_announcement(1, 1, T0 + 60_000)
+    broadcasts.on_acknowledgement("a", acknowledgement(), T0 + 61_000, here_since=T0, admitted=True)
     assert broadcasts.view("s").slowest == 61.0
 
 
@@ -100,7 +100,7 @@ def test_an_acknowledgement_without_a_measurement_is_not_counted(who: str) -> No
     change, shown = UNCOUNTED[who]
     facts = {"node": "b", "message": acknowledgement(), "now": T0 + 90_000, "here_since": T0, "admitted": True} | change
     broadcasts = told(("a", acknowledgement(), 500))
-    broadcasts.acknowledged(**facts)  # type: ignore[arg-type]
+    broadcasts.on_acknowledgement(**facts)  # type: ignore[arg-type]
     view = broadcasts.view("s")
     assert (view.slowest, view.samples, broadcasts.reach()) == (0.5, 1, 0.5)
     assert [take.node for take in view.takes] == (["a", "b"] if shown else ["a"])
@@ -109,8 +109,8 @@ def test_an_acknowledgement_without_a_measurement_is_not_counted(who: str) -> No
 def test_any_number_of_unknown_nodes_takes_bounded_memory_and_excludes_no_known_one() -> None:
     broadcasts = told()
     for number in range(MOST_WITHOUT_WORK + 50):
-        broadcasts.acknowledged(f"new {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
-    broadcasts.acknowledged("honest", acknowledgement(), T0 + 700, here_since=T0, admitted=True)
+        broadcasts.on_acknowledgement(f"new {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
+    broadcasts.on_acknowledgement("honest", acknowledgement(), T0 + 700, here_since=T0, admitted=True)
     view = broadcasts.view("s")
     assert (view.samples, view.slowest) == (1, 0.7)
     assert "honest" in {take.node for take in view.takes}
@@ -121,21 +121,21 @@ def test_any_number_of_unknown_nodes_takes_bounded_memory_and_excludes_no_known_
 def test_only_the_last_versions_are_kept() -> None:
     broadcasts = BroadcastStats()
     for version in range(30):
-        broadcasts.announced(1, version, T0 + 1000 * version)
-        broadcasts.acknowledged(
+        broadcasts.on_announcement(1, version, T0 + 1000 * version)
+        broadcasts.on_acknowledgement(
             "a", acknowledgement(version), T0 + 1000 * version + version, here_since=T0, admitted=True
         )
     view = broadcasts.view("s")
     assert (view.samples, view.version, view.slowest) == (VERSIONS, 29, 0.029)
-    broadcasts.acknowledged("b", acknowledgement(29 - VERSIONS), T0 + 99_000, here_since=T0, admitted=True)
+    broadcasts.on_acknowledgement("b", acknowledgement(29 - VERSIONS), T0 + 99_000, here_since=T0, admitted=True)
     assert broadcasts.view("s") == view
 
 
 def test_the_view_shows_the_newest_acknowledged_version() -> None:
     broadcasts = told(("a", acknowledgement(), 500))
-    broadcasts.announced(1, 2, T0 + 5000)
+    broadcasts.on_announcement(1, 2, T0 + 5000)
     assert broadcasts.view("s").version == 1
-    broadcasts.acknowledged("b", acknowledgement(2), T0 + 5100, here_since=T0, admitted=True)
+    broadcasts.on_acknowledgement("b", acknowledgement(2), T0 + 5100, here_since=T0, admitted=True)
     assert (broadcasts.view("s").version, [take.node for take in broadcasts.view("s").takes]) == (2, ["b"])
 
 
@@ -232,7 +232,7 @@ def test_the_capacity_model_uses_the_acknowledged_delivery_times(world: World) -
     world.submit(group(lease))
     world.decide_all()
     alone = world.capacity(1.0).turnaround_seconds
-    group_service.broadcasts.announced(1, 9, world.now)
+    group_service.broadcasts.on_announcement(1, 9, world.now)
     group_service.acknowledge(BOB, acknowledgement(9), world.now + 60_000)  # no work of BOB was ever accepted
     assert world.capacity(1.0).turnaround_seconds == alone
     group_service.acknowledge(ALICE, acknowledgement(9), world.now + 2_500)
@@ -244,7 +244,7 @@ def test_the_capacity_model_uses_the_acknowledged_delivery_times(world: World) -
 def test_an_acknowledgement_counts_as_contact(world: World) -> None:
     world.group_service.registry.register(ALICE, HELLO, None, T0)
     world.group_service.acknowledge(ALICE, acknowledgement(), T0 + 5000)
-    world.group_service.registry.save(T0 + SAVE)
+    world.group_service.registry.save(T0 + SAVE_CONTACTS_MS)
     assert world.rows()[0].last_seen == T0 + 5000
 
 

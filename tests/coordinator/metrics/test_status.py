@@ -22,7 +22,7 @@ RUN = bytes.fromhex(pictures.BUSY.run)
 def test_status_leaves_out_unknown_values_of_a_starting_coordinator() -> None:
     starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
     run, phase, *_ = status.lines(starting)
-    assert ("parameters" in run, phase) == (False, f"phase    starting{status.STARTING}")
+    assert ("parameters" in run, phase) == (False, f"phase    starting{status.STARTING_SENTENCE}")
     assert "parameters" not in page.page(starting).partition('class="lead"')[2].partition("</p>")[0]
 
 
@@ -38,7 +38,7 @@ def test_the_ledger_and_its_newest_head_are_a_line() -> None:
 
 
 def test_the_loss_that_the_learner_lowers_is_a_line_and_on_the_page() -> None:
-    told = objective_choices.told(LearnerSection(objective="grpo", aggregate="constant"))
+    told = objective_choices.describe_loss(LearnerSection(objective="grpo", aggregate="constant"))
     assert told == "grpo (anchor behaviour, weight none, surrogate clip, mean by constant)"
     state = msgspec.structs.replace(pictures.BUSY, objective=told)
     assert f"loss     {told}" in status.lines(state)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2.coordinator.nodes.key_fence import AGAIN, HOUR, LIVE, TOLD, KeyFence
+from echo2.coordinator.nodes.key_fence import FENCE_NOTICE_MS, FENCED_RETRY_MS, HOLDER_LIVE_MS, HOUR, KeyFence
 from echo2.coordinator.nodes.sightings import Sightings
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.p2p.discovery.peer_records import RecordIssuer
@@ -103,10 +103,10 @@ def test_the_first_daemon_of_a_key_gets_the_leases_and_both_are_told(place: Plac
     assert other.greets() == "works"
     answer = other.asks("lease", encode(place.world.ask()))
     assert answer.refusal is not None
-    assert (answer.refusal.code, answer.refusal.retry_after, answer.rival) == ("fenced", AGAIN, "works")
+    assert (answer.refusal.code, answer.refusal.retry_after, answer.rival) == ("fenced", FENCED_RETRY_MS, "works")
     assert "keys rotate" in answer.refusal.sentence
     assert first.asks("lease", encode(place.world.ask())).rival == "waits", "the first is not told"
-    place.passes(TOLD)
+    place.passes(FENCE_NOTICE_MS)
     assert first.greets() == "", "the warning outlives its cause"
 
 
@@ -171,14 +171,14 @@ def test_of_two_copies_of_a_home_one_wins_and_they_do_not_push_each_other_out_in
         assert other.greets() == "works"
         assert one.greets() == "waits"
         assert one.is_served()
-        place.passes(AGAIN)
+        place.passes(FENCED_RETRY_MS)
 
 
 def test_a_daemon_that_is_silent_is_replaced_and_learns_it_when_it_comes_back(place: Place) -> None:
     laptop, desktop = Daemon(place), Daemon(place)
     laptop.greets()
     desktop.greets()
-    place.passes(LIVE - 1)
+    place.passes(HOLDER_LIVE_MS - 1)
     assert desktop.leases() == "fenced"
     place.passes(2)
     assert desktop.leases() == "no-hello", "it takes the key without a greeting"
@@ -193,8 +193,8 @@ def test_a_daemon_in_a_long_group_is_live_until_its_lease_has_expired(place: Pla
     first.greets()
     lease = first.leases()
     assert isinstance(lease, Lease)
-    place.world.group_service.database.do("UPDATE leases SET expires = ?", (place.world.now + 2 * LIVE,))
-    place.world.now += 2 * LIVE - 1
+    place.world.group_service.database.do("UPDATE leases SET expires = ?", (place.world.now + 2 * HOLDER_LIVE_MS,))
+    place.world.now += 2 * HOLDER_LIVE_MS - 1
     assert other.greets() == "works"
     place.passes(2)
     assert other.greets() == ""
@@ -204,8 +204,8 @@ def test_a_daemon_that_was_told_to_wait_is_live_for_as_long(place: Place) -> Non
     first, other = Daemon(place), Daemon(place)
     first.greets()
     fence = KeyFence(place.world.group_service.database, place.world.group_service.registry.sightings, 0)
-    fence.heard(ALICE, first.instance or b"", place.world.now, wait=600_000)
-    place.passes(600_000 + LIVE - 1)
+    fence.on_message(ALICE, first.instance or b"", place.world.now, wait=600_000)
+    place.passes(600_000 + HOLDER_LIVE_MS - 1)
     assert other.greets() == "works"
     place.passes(2)
     assert other.greets() == ""
@@ -219,7 +219,7 @@ def test_a_restart_of_the_coordinator_lets_no_other_daemon_in_between(place: Pla
     assert other.greets() == "works", "a thief needs only wait for a restart"
     assert first.is_served()
     place.restarts()
-    place.passes(LIVE + 1)
+    place.passes(HOLDER_LIVE_MS + 1)
     assert other.greets() == "", "a home that is lost is replaced"
 
 
@@ -255,7 +255,7 @@ def test_a_hello_that_somebody_kept_fences_nobody(place: Place) -> None:
         assert place.answers("hello", kept).body is not None
     assert second.is_served()
     assert second.greets() == ""
-    place.passes(LIVE + 1)
+    place.passes(HOLDER_LIVE_MS + 1)
     place.answers("hello", kept)
     assert Daemon(place).greets() == "", "nor does it keep a home live that is lost"
 
@@ -284,6 +284,6 @@ def test_the_memory_is_that_of_the_nodes_seen(tmp_path: Path, world: World) -> N
     for number in range(10):
         node = number.to_bytes(32, "big")
         sightings.meet(node, world.now, worked=False).instance = bytes([number]) * 16
-        fence.heard(node, bytes([number]) * 16, world.now)
-        fence.refused(node, world.now)
+        fence.on_message(node, bytes([number]) * 16, world.now)
+        fence.on_refusal(node, world.now)
     assert len(sightings) == 2

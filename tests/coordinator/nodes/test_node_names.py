@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.nodes.node_names import is_reserved, shown, skeleton
+from echo2.coordinator.nodes.node_names import display_name, is_reserved, skeleton
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.requests import Welcome
@@ -23,7 +23,7 @@ SHOWN = {
     "full-width letters, by compatibility": ("\uff21\uff2c\uff29\uff23\uff25", "ALICE"),
     "a heap of marks on one letter": ("a" + "\u0335" * 30 + "b", "a\u0335\u0335b"),
     "other white space": ("a\u3000\u00a0 b", "a b"),
-    "a letter that becomes eighteen": ("\ufdfa" * 40, shown("\ufdfa" * 40)),
+    "a letter that becomes eighteen": ("\ufdfa" * 40, display_name("\ufdfa" * 40)),
     "a lone surrogate, which no file takes": ("a\ud800", "a?"),
 }
 
@@ -31,9 +31,9 @@ SHOWN = {
 @pytest.mark.parametrize("case", SHOWN)
 def test_a_name_is_shown_without_characters_that_change_what_stands_beside_it(case: str) -> None:
     name, expected = SHOWN[case]
-    assert shown(name) == expected
-    assert len(shown(name)) <= 40
-    assert shown(shown(name)) == shown(name)
+    assert display_name(name) == expected
+    assert len(display_name(name)) <= 40
+    assert display_name(display_name(name)) == display_name(name)
 
 
 ALIKE = {
@@ -54,20 +54,20 @@ ALIKE = {
 @pytest.mark.parametrize("case", ALIKE)
 def test_names_that_look_alike_have_one_skeleton(case: str) -> None:
     one, other = ALIKE[case]
-    assert skeleton(shown(one)) == skeleton(shown(other))
+    assert skeleton(display_name(one)) == skeleton(display_name(other))
 
 
 def test_other_names_and_names_of_signs_alone_have_their_own() -> None:
     names = ["alice", "alicia", "bob", "\u2605", "\u2606", "(x)", "\u4e2d\u6587", "\u65e5\u672c"]
-    assert len({skeleton(shown(name)) for name in names}) == len(names)
+    assert len({skeleton(display_name(name)) for name in names}) == len(names)
 
 
 @pytest.mark.parametrize(
     "name", ["Coordinator", "the C00RDlNAT0R", "\u0441oordinator-2", "co-ordinator", "0perat0r", "coorclinator"]
 )
 def test_words_of_the_run_are_reserved(name: str) -> None:
-    assert is_reserved(shown(name))
-    assert not is_reserved(shown("alice"))
+    assert is_reserved(display_name(name))
+    assert not is_reserved(display_name("alice"))
 
 
 def named(world: World, node: bytes, name: str) -> str:

@@ -5,8 +5,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.nodes import node_registry as roster_module
-from echo2.coordinator.nodes.node_registry import AWAY, SAVE, TOLD
-from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer, VerifiedRecord, decode_own
+from echo2.coordinator.nodes.node_registry import MOST_NAMED_PEERS, NEW_ARRIVAL_MS, SAVE_CONTACTS_MS
+from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, RecordIssuer, VerifiedRecord, decode_own
 from echo2.p2p.identity import peer_id, public_bytes, public_key
 from tests.support.group_world import ALICE, BOB, HELLO, RUN, T0, World, group
 from tests.support.ledger_sums import check_sums
@@ -45,19 +45,19 @@ def test_rows_count_the_work_of_each_node_and_the_most_work_comes_first(world: W
 def test_contacts_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
     registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
-    registry.seen(ALICE, T0 + 500)
+    registry.on_contact(ALICE, T0 + 500)
     assert world.rows()[0].last_seen == T0
     world.now = T0 + 600
     world.publish(4)
-    registry.seen(ALICE, T0 + 700, 4)
+    registry.on_contact(ALICE, T0 + 700, 4)
     assert (world.rows()[0].last_seen, world.rows()[0].version) == (T0 + 700, 4)
     registry.save(T0)
-    registry.seen(ALICE, T0 + 2000, 4)
+    registry.on_contact(ALICE, T0 + 2000, 4)
     registry.save(T0 + 3000)
     assert world.rows()[0].last_seen == T0 + 700
-    registry.save(T0 + SAVE)
+    registry.save(T0 + SAVE_CONTACTS_MS)
     assert world.rows()[0].last_seen == T0 + 2000
-    registry.seen(ALICE, T0 - 5000, 4)  # the clock was set back
+    registry.on_contact(ALICE, T0 - 5000, 4)  # the clock was set back
     registry.save(T0 - 5000)
     assert world.rows()[0].last_seen == T0 - 5000
 
@@ -68,10 +68,10 @@ def test_the_contacts_of_many_nodes_are_written_some_at_a_time(world: World, mon
     registry, nodes = world.group_service.registry, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
         registry.register(node, HELLO, None, T0)
-        registry.seen(node, T0 + 500)
+        registry.on_contact(node, T0 + 500)
     saved = []
     for second in range(5):
-        registry.save(T0 + SAVE + second)
+        registry.save(T0 + SAVE_CONTACTS_MS + second)
         saved.append(sum(row.last_seen == T0 + 500 for row in world.rows()))
     assert saved == [3, 6, 9, 10, 10]
 
@@ -80,11 +80,11 @@ def test_a_node_is_in_contact_since_its_hello_unless_it_was_away_for_long(world:
     registry = world.group_service.registry
     assert registry.here_since(ALICE) is None
     registry.register(ALICE, HELLO, None, T0)
-    registry.register(ALICE, HELLO, None, T0 + AWAY)
+    registry.register(ALICE, HELLO, None, T0 + NEW_ARRIVAL_MS)
     assert registry.here_since(ALICE) == T0
-    registry.seen(ALICE, T0 + 2 * AWAY)
-    registry.register(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
-    assert registry.here_since(ALICE) == T0 + 3 * AWAY + 1
+    registry.on_contact(ALICE, T0 + 2 * NEW_ARRIVAL_MS)
+    registry.register(ALICE, HELLO, None, T0 + 3 * NEW_ARRIVAL_MS + 1)
+    assert registry.here_since(ALICE) == T0 + 3 * NEW_ARRIVAL_MS + 1
     world.reopen()
     assert world.group_service.registry.here_since(ALICE) is None
 
@@ -93,7 +93,7 @@ def test_a_node_is_admitted_once_work_of_it_was_accepted(world: World) -> None:
     registry = world.group_service.registry
     world.refused(group(world.lease(ALICE), rollouts=[]))
     world.accepted(BOB)
-    assert (registry.admitted(ALICE), registry.admitted(BOB)) == (False, True)
+    assert (registry.is_admitted(ALICE), registry.is_admitted(BOB)) == (False, True)
 
 
 def record(seed: int, host: str, now: int) -> VerifiedRecord:
@@ -119,9 +119,9 @@ def test_the_newest_record_of_a_node_counts_until_it_expires_also_after_a_restar
     for given in (old, new, old, None):
         world.group_service.registry.register(ALICE, HELLO, given, T0 + 1)
     world.reopen()
-    assert world.group_service.registry.record(ALICE, T0 + LIFE) == new
-    assert world.group_service.registry.record(ALICE, T0 + LIFE + 1) is None
-    assert world.group_service.registry.records(T0 + LIFE + 1) == []
+    assert world.group_service.registry.record(ALICE, T0 + RECORD_LIFE_MS) == new
+    assert world.group_service.registry.record(ALICE, T0 + RECORD_LIFE_MS + 1) is None
+    assert world.group_service.registry.records(T0 + RECORD_LIFE_MS + 1) == []
     assert world.group_service.registry.record(BOB, T0) is None
 
 
@@ -160,10 +160,10 @@ def test_too_many_fresh_keys_are_forgotten_before_their_week_ends(
     for number in range(300):
         now = T0 + 1_000 * number
         registry.register(number.to_bytes(32, "big"), HELLO, None, now)
-        registry.seen(ALICE, now)
+        registry.on_contact(ALICE, now)
         registry.save(now)
     assert database.value("SELECT count(*) FROM nodes") == 51
-    assert all(registry.introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
+    assert all(registry.is_introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
     check_sums(database)
 
 
@@ -211,8 +211,8 @@ def test_half_of_what_a_newcomer_is_told_is_kept_for_named_nodes_however_many_ot
     for one in [*proven, *others]:
         world.group_service.database.do("UPDATE nodes SET weight = 1 WHERE key = ?", (public_key(one.peer),))
     first, second = registry.records(T0 + 2_000), registry.records(T0 + 2_000)
-    assert len(first) == len({one.peer for one in first}) == TOLD
-    assert first[: TOLD // 2] == proven[: TOLD // 2]
-    assert set(proven[TOLD // 2 :]) <= set(second)  # in turn
+    assert len(first) == len({one.peer for one in first}) == MOST_NAMED_PEERS
+    assert first[: MOST_NAMED_PEERS // 2] == proven[: MOST_NAMED_PEERS // 2]
+    assert set(proven[MOST_NAMED_PEERS // 2 :]) <= set(second)  # in turn
     registry.keep([])
     assert not set(registry.records(T0 + 2_000)) & set(proven)

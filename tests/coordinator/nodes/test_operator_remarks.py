@@ -8,7 +8,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.operator_remarks import MOST_WORDS
-from echo2.ledger.standing import FOREVER, Rank
+from echo2.ledger.standing import FOREVER_MS, Rank
 from echo2.p2p.identity import peer_id
 from echo2.runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded
@@ -59,7 +59,7 @@ def test_a_running_coordinator_writes_the_remark_itself(folder: Path) -> None:
     with commanded(folder):
         done = run_nodes("ban", peer_id(BOB), "--why", "spam", "--home", folder)
         assert done.stdout == f"{peer_id(BOB)} is new, banned: spam\n", done.stderr
-        assert standing_of(folder, BOB) == ("new", FOREVER)
+        assert standing_of(folder, BOB) == ("new", FOREVER_MS)
         refused = run_nodes("ban", peer_id(BOB), "--why", " ", "--home", folder)
         assert (refused.exit_code, "say why" in refused.stderr) == (Exit.CONFIG, True)
         assert [row.split()[0] for row in run_nodes("ls", "--home", folder).stdout.splitlines()[1:]] == [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.nodes.sightings import LATELY, Sightings
+from echo2.coordinator.nodes.sightings import HTTPS_CONNECTED_MS, Sightings
 from echo2.p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB, T0, name
 
@@ -48,14 +48,14 @@ def test_a_node_counts_as_connected_over_https_for_a_while_or_until_it_takes_ano
         sightings.seen_by(node, "https", T0)
     assert sightings.over_https(T0) == {peer_id(ALICE), peer_id(BOB)}
     sightings.seen_by(BOB, "direct", T0)
-    assert sightings.over_https(T0 + LATELY - 1) == {peer_id(ALICE)}
-    assert sightings.over_https(T0 + LATELY) == set()
+    assert sightings.over_https(T0 + HTTPS_CONNECTED_MS - 1) == {peer_id(ALICE)}
+    assert sightings.over_https(T0 + HTTPS_CONNECTED_MS) == set()
     assert sightings.routes() == {ALICE: "https", BOB: "direct"}
 
 
 def test_each_contact_is_given_out_for_saving_once() -> None:
     sightings = Sightings()
     sightings.meet(ALICE, T0, worked=False).seen = T0 + 5
-    sightings.unsaved(ALICE)
+    sightings.mark_unsaved(ALICE)
     assert sightings.to_save() == [(ALICE, T0 + 5)]
     assert sightings.to_save() == []

@@ -10,9 +10,9 @@ import pytest
 from echo2.coordinator.metrics.views import TeamRow
 from echo2.coordinator.nodes import teams
 from echo2.coordinator.nodes.operator_remarks import record_remark
-from echo2.coordinator.web.team_rows import MOST, read_teams
+from echo2.coordinator.web.team_rows import MOST_TEAMS, read_teams
 from echo2.ledger.audited_work import HOUR
-from echo2.ledger.ledger_entries import Entry, canonical, chained
+from echo2.ledger.ledger_entries import Entry, canonical, chain_hash
 from echo2.ledger.team_work import TEAM_SET, TeamReplay, TeamSet, TeamWork
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
@@ -63,7 +63,7 @@ def test_work_counts_from_joining_on_and_stays_with_the_earlier_team(world: Worl
     world.accepted(ALICE)
     foxes = shown(world)["Foxes"]
     assert (foxes.members, foxes.groups, foxes.weight, foxes.score) == (1, 1, before, before)
-    world.now += teams.EVERY
+    world.now += teams.TEAM_CHANGE_MS
     state(world, ALICE, "Owls")
     world.accepted(ALICE)
     world.accepted(ALICE)
@@ -79,7 +79,7 @@ def test_the_golden_entry_of_a_team(repository: Path) -> None:
     node = peer_id(ALICE)
     facts = msgspec.msgpack.encode(TeamSet(node=node, team=team))
     entry = canonical(2, known["at"], TEAM_SET, f"team:{node}:2", (), facts)
-    assert (entry.hex(), chained(bytes(32), entry).hex()) == (known["canonical"], known["hash"])
+    assert (entry.hex(), chain_hash(bytes(32), entry).hex()) == (known["canonical"], known["hash"])
 
 
 def test_an_entry_of_a_team_has_the_form_of_the_golden_one(world: World) -> None:
@@ -115,10 +115,10 @@ def test_a_node_changes_its_team_once_a_day_at_most(world: World) -> None:
     for number in range(20):
         state(world, ALICE, f"team {number}")
     assert len(stated(world)) == 1
-    world.now += teams.EVERY
+    world.now += teams.TEAM_CHANGE_MS
     world.group_service.tick(world.now)
     assert len(stated(world)) == 2
-    world.now += teams.EVERY
+    world.now += teams.TEAM_CHANGE_MS
     state(world, ALICE, "")
     assert stated(world)[-1] == TeamSet(node=peer_id(ALICE), team=b"")
     world.accepted(ALICE)
@@ -174,11 +174,11 @@ def test_a_score_is_halved_every_seven_days_however_often_it_is_read() -> None:
 
 def test_a_list_is_bounded(world: World) -> None:
     database = world.group_service.database
-    for number in range(MOST + 9):
+    for number in range(MOST_TEAMS + 9):
         row = (number.to_bytes(32, "big"), f"t{number}", f"t{number}", b"s", number + 1)
         database.do("INSERT INTO teams VALUES (?, ?, ?, ?, 1, ?, 0, 0)", row)
     rows = read_teams(database, world.now)
-    assert (len(rows), rows[0].name) == (MOST, f"t{MOST + 8}")
+    assert (len(rows), rows[0].name) == (MOST_TEAMS, f"t{MOST_TEAMS + 8}")
 
 
 def test_a_team_of_control_characters_or_too_long_is_cut_to_its_printed_form(world: World, tmp_path: Path) -> None:

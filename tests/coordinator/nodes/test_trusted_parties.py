@@ -30,7 +30,7 @@ def test_each_party_with_accepted_work_is_listed_once(world: World) -> None:
 
 
 def test_once_a_node_is_proven_the_others_have_no_share(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "PROVEN", 2)
+    monkeypatch.setattr(standing, "PROVEN_AUDITED_GROUPS", 2)
     submit_from(world, BOB, "10.0.2.0/24", good=True)
     submit_from(world, ALICE, "10.0.0.0/24", good=True)
     assert len(trusted_nodes(world.group_service.database)) == 2

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.payouts.plan_files import PayoutFolder
-from echo2.coordinator.payouts.stated_accounts import STATED, AccountSet, StatedAccounts
+from echo2.coordinator.payouts.stated_accounts import STATED_FILE, AccountSet, StatedAccounts
 from echo2.ledger.payout_facts import commitment
 from echo2.p2p.identity import peer_id
 from echo2.protocol.market import PayeeRequest, PayeeResponse
@@ -46,7 +46,7 @@ def test_an_account_is_in_force_after_a_day_and_the_ledger_has_its_commitment_al
     fact = msgspec.msgpack.decode(entry.facts, type=AccountSet)
     assert (fact.node, fact.account, fact.since) == (peer_id(ALICE), answer.coming, answer.since)
     folder = PayoutFolder(world.path.parent)
-    assert (folder.path / STATED).stat().st_mode & 0o777 == 0o600
+    assert (folder.path / STATED_FILE).stat().st_mode & 0o777 == 0o600
     assert (folder.payees(world.now), folder.coming(world.now)) == ({}, {peer_id(ALICE): answer.since})
     with pytest.raises(LocalFault, match="no node has stated an account, and there is no"):
         PayoutFolder(world.path.parent / "other").payees(world.now)
@@ -97,7 +97,7 @@ def test_a_free_key_states_none(world: MarketWorld) -> None:
 def test_a_file_that_others_may_read_is_refused(world: MarketWorld) -> None:
     stated(world, "alice")
     path = PayoutFolder(world.path.parent).path
-    (path / STATED).chmod(0o644)
+    (path / STATED_FILE).chmod(0o644)
     with pytest.raises(LocalFault, match="others may read"):
         StatedAccounts(path)
 

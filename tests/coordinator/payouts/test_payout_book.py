@@ -16,18 +16,18 @@ from echo2.coordinator.training.run_watch import Watch
 from echo2.ledger.ledger_entries import transfer
 from echo2.ledger.payout_facts import (
     CONFIRMED,
-    MINOR,
+    PAYOUT_RESTORED_KIND,
     PLANNED,
     QUESTIONED,
-    RESTORED,
     RETURNED,
     SENT,
+    UNITS_PER_HUNDREDTH,
     PayoutEnded,
     PayoutPlanned,
     PayoutQuestioned,
     PayoutRestored,
     PayoutSent,
-    paid,
+    paid_account,
     payable,
     payment_id,
 )
@@ -39,12 +39,21 @@ from tests.support.payout_world import fund, node
 ALICE = node(1)
 ID = payment_id(b"r" * 32, 1, ALICE)
 PLAN = PayoutPlanned(
-    plan=1, rail="csv", currency="USD", payments=1, total=100 * MINOR, file=bytes(32), head=1, head_hash=bytes(32)
+    plan=1,
+    rail="csv",
+    currency="USD",
+    payments=1,
+    total=100 * UNITS_PER_HUNDREDTH,
+    file=bytes(32),
+    head=1,
+    head_hash=bytes(32),
 )
-SEND = PayoutSent(payment=ID, plan=1, node=ALICE, rail="csv", provider=bytes(16), account=bytes(32), amount=100 * MINOR)
+SEND = PayoutSent(
+    payment=ID, plan=1, node=ALICE, rail="csv", provider=bytes(16), account=bytes(32), amount=100 * UNITS_PER_HUNDREDTH
+)
 LOST = PayoutRestored(
     payment=payment_id(b"r" * 32, 2, ALICE), plan=2, node=ALICE, rail="csv", provider=bytes(16), account=bytes(32),
-    amount=50 * MINOR, file=bytes(32),
+    amount=50 * UNITS_PER_HUNDREDTH, file=bytes(32),
 )  # fmt: skip
 END = PayoutEnded(payment=ID, number=1, node=ALICE)
 
@@ -55,7 +64,7 @@ async def coordinating(world: World, home: Path) -> AsyncIterator[None]:
     book = LedgerBook(world.group_service.ledger, lambda: world.now)
 
     async def pay(kind: str, facts: str) -> int:
-        return book.write(kind, payout_book.decoded(kind, facts))
+        return book.write(kind, payout_book.decode_facts(kind, facts))
 
     watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
     socket = OperatorSocket(home, watch, pay=pay)
@@ -76,10 +85,10 @@ async def recorded(book: PayoutBook) -> None:
         await book.record(CONFIRMED, END)
     assert book.payouts.payments[ID].state == "confirmed"
     assert book.payouts.plan is not None
-    assert (book.payouts.plan.payments, book.payouts.plan.total) == (1, 100 * MINOR)
-    await book.record(RESTORED, LOST)
+    assert (book.payouts.plan.payments, book.payouts.plan.total) == (1, 100 * UNITS_PER_HUNDREDTH)
+    await book.record(PAYOUT_RESTORED_KIND, LOST)
     with pytest.raises(LocalFault):
-        await book.record(RESTORED, LOST)
+        await book.record(PAYOUT_RESTORED_KIND, LOST)
     assert (book.payouts.number, book.payouts.plan.ended, book.payouts.payments[LOST.payment].state) == (
         2,
         True,
@@ -93,7 +102,7 @@ async def test_a_running_coordinator_writes_the_entries(world: World, tmp_path: 
         with open_book(tmp_path, lambda: 0) as (book, database):
             assert isinstance(book, SocketBook)
             await recorded(book)
-            assert Ledger(database).balance(paid("csv")) == 150 * MINOR
+            assert Ledger(database).balance(paid_account("csv")) == 150 * UNITS_PER_HUNDREDTH
             assert book.payouts.payments == payout_book.read(Ledger(database)).payments
     assert world.group_service.ledger.verify() == world.group_service.ledger.tip()
 
@@ -110,7 +119,7 @@ async def test_without_a_coordinator_the_command_writes_them(tmp_path: Path) -> 
     with open_book(tmp_path, lambda: 7) as (book, database):
         assert isinstance(book, LedgerBook)
         await recorded(book)
-        assert Ledger(database).balance(paid("csv")) == 150 * MINOR
+        assert Ledger(database).balance(paid_account("csv")) == 150 * UNITS_PER_HUNDREDTH
     with open_book(tmp_path, lambda: 8) as (again, _):
         assert again.payouts.payments == book.payouts.payments
 
@@ -126,7 +135,7 @@ async def test_no_payment_makes_a_balance_negative(tmp_path: Path) -> None:
         with pytest.raises(LocalFault, match="below zero"):
             book.write(SENT, SEND)
         assert book.payouts.payments == {}
-        assert Ledger(database).balance(paid("csv")) == 0
+        assert Ledger(database).balance(paid_account("csv")) == 0
         assert payout_book.read(Ledger(database)).payments == {}
 
 
@@ -137,11 +146,13 @@ async def test_money_that_came_back_moved_and_went_after_all_is_told_to_the_oper
         book = LedgerBook(ledger, lambda: 7)
         for kind, fact in ((PLANNED, PLAN), (SENT, SEND), (RETURNED, END)):
             book.write(kind, fact)
-        ledger.append(8, "balance.moved", "moved", PLAN, transfer(payable(ALICE), payable(node(2)), 100 * MINOR))
+        ledger.append(
+            8, "balance.moved", "moved", PLAN, transfer(payable(ALICE), payable(node(2)), 100 * UNITS_PER_HUNDREDTH)
+        )
         book.write(QUESTIONED, PayoutQuestioned(payment=ID, number=2, node=ALICE, question="contradiction"))
         last = PayoutEnded(payment=ID, number=3, node=ALICE, by="operator", why="it arrived: paid twice")
         with pytest.raises(LocalFault, match="it went out twice"):
             book.write(CONFIRMED, last)
         book.write(RETURNED, last)
         assert book.payouts.payments[ID].question == ""
-        assert ledger.balance(payable(node(2))) == 100 * MINOR
+        assert ledger.balance(payable(node(2))) == 100 * UNITS_PER_HUNDREDTH

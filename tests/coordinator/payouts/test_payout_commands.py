@@ -22,8 +22,8 @@ from echo2.coordinator.payouts import payout_approvals, payout_book, payout_comm
 from echo2.coordinator.payouts.plan_files import read_plan
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.run import keys
-from echo2.ledger.ledger_entries import FUND, accrued, transfer
-from echo2.ledger.payout_facts import MINOR, PayoutEnded, paid, payable
+from echo2.ledger.ledger_entries import FUND, accrued_account, transfer
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, PayoutEnded, paid_account, payable
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key
 from echo2.p2p.wire_types import decode
@@ -87,14 +87,18 @@ async def test_from_a_balance_to_a_file_and_back_to_the_ledger(money: Path) -> N
     assert {account: row["amount"] for account, row in rows.items()} == {
         "alice@example.org": "12.34", "bob@example.org": "50.00",
     }  # fmt: skip
-    assert balances(money)[paid("csv")] == 6234 * MINOR
+    assert balances(money)[paid_account("csv")] == 6234 * UNITS_PER_HUNDREDTH
     alice, bob = (rows[f"{name}@example.org"]["key"] for name in ("alice", "bob"))
     results = f"key,outcome,amount,reference\n{alice},confirmed,12.34,b1\n{bob},returned,50.00,b2\n"
     (money / "payouts" / "csv" / "results.csv").write_text(results)
     lines = await payout_commands.reconcile(money, clock, do=True)
     assert "final       1 confirmed, 1 returned; 0 without a final answer yet" in lines
     after = balances(money)
-    assert (after[paid("csv")], after[payable(BOB)], after[payable(ALICE)]) == (1234 * MINOR, 5000 * MINOR, 0)
+    assert (after[paid_account("csv")], after[payable(BOB)], after[payable(ALICE)]) == (
+        1234 * UNITS_PER_HUNDREDTH,
+        5000 * UNITS_PER_HUNDREDTH,
+        0,
+    )
     again = await payout_commands.reconcile(money, clock, do=True)
     assert "final       0 confirmed, 0 returned; 0 without a final answer yet" in again
     assert len((money / "payouts" / "answers.jsonl").read_text().splitlines()) >= 4
@@ -134,7 +138,7 @@ async def test_pay_that_the_operator_withholds_is_neither_planned_nor_sent_whate
     write_payees(money, {ALICE: "", BOB: "bob@example.org"})  # a copy was restored: her payment went out before
     lines = await payout_commands.send(money, clock, do=True)
     assert any("1 payment:" in line and "you withhold its pay" in line for line in lines), lines
-    assert balances(money)[paid("csv")] == 5000 * MINOR
+    assert balances(money)[paid_account("csv")] == 5000 * UNITS_PER_HUNDREDTH
     shown = await payout_commands.plan(money, clock, do=False)
     assert any("12.34" in line and "you withhold its pay" in line for line in shown), shown
 
@@ -207,7 +211,7 @@ async def test_an_approver_who_was_told_the_hash_signs_no_other_file(money: Path
     folder, safe = await planned(money), money.parent / "safe"
     with pytest.raises(LocalFault, match=r"has the SHA-256 .*, and not the one that you named"):
         payout_approvals.approve(folder, safe, None, "00" * 32, do=True)
-    told = read_plan(folder).planned().file.hex().upper()
+    told = read_plan(folder).entry_facts().file.hex().upper()
     assert "signed by 1 key:" in "\n".join(payout_approvals.approve(folder, safe, None, told, do=True))
 
 
@@ -234,10 +238,10 @@ async def test_an_approval_of_something_else_is_named_and_stays(money: Path) -> 
 async def test_a_plan_of_another_run_or_without_its_roots_is_not_signed(money: Path) -> None:
     folder = await planned(money)
     plan = read_plan(folder)
-    (folder / "plan").write_bytes(msgspec.structs.replace(plan, run=b"o" * 32).encoded())
+    (folder / "plan").write_bytes(msgspec.structs.replace(plan, run=b"o" * 32).as_bytes())
     with pytest.raises(LocalFault, match="copy the whole folder of the plan again"):
         approve(money, folder)
-    (folder / "plan").write_bytes(plan.encoded())
+    (folder / "plan").write_bytes(plan.as_bytes())
     (folder / "roots").unlink()
     with pytest.raises(LocalFault, match=r"cannot read .*roots"):
         approve(money, folder)
@@ -250,8 +254,12 @@ async def test_a_plan_says_who_is_not_paid_and_why_and_all_amounts_agree(money: 
         ledger = Ledger(database)
         fund(ledger, {carol: 99, dave: 700, erin: 300})
         fact = PayoutEnded(payment=bytes(16), number=1, node=ALICE)
-        ledger.append(LATER, "test.accrued", "one", fact, transfer(FUND, accrued(ALICE), 3 * MINOR + 5))
-        ledger.append(LATER, "test.accrued", "two", fact, transfer(FUND, accrued(frank), 2 * MINOR))
+        ledger.append(
+            LATER, "test.accrued", "one", fact, transfer(FUND, accrued_account(ALICE), 3 * UNITS_PER_HUNDREDTH + 5)
+        )
+        ledger.append(
+            LATER, "test.accrued", "two", fact, transfer(FUND, accrued_account(frank), 2 * UNITS_PER_HUNDREDTH)
+        )
     sign_head(money)
     with Database.open(RunFolder(money).database) as database:
         fund(Ledger(database), {BOB: 11})
@@ -288,7 +296,7 @@ async def test_accounts_that_are_not_in_force_yet_are_a_reason_and_no_fault(mone
 async def refused(home: Path) -> str:
     with pytest.raises(LocalFault) as caught:
         await payout_commands.send(home, clock, do=True)
-    assert balances(home).get(paid("csv"), 0) == 0
+    assert balances(home).get(paid_account("csv"), 0) == 0
     return str(caught.value)
 
 
@@ -492,7 +500,7 @@ async def test_a_name_with_a_slip_in_the_file_of_accounts_is_named(money: Path) 
     assert [line for line in shown if line.startswith("unknown")] == [said]
     assert [line for line in written if line.startswith("unknown")] == [said]
     assert not [line for line in shown if "SHA-256" in line]
-    assert f"file        SHA-256 {read_plan(money / 'payouts' / '1').planned().file.hex()}" in written
+    assert f"file        SHA-256 {read_plan(money / 'payouts' / '1').entry_facts().file.hex()}" in written
 
 
 def test_a_folder_without_a_plan_is_no_plan(money: Path) -> None:
@@ -568,19 +576,19 @@ async def test_a_payment_that_went_out_after_the_copy_is_paid_no_second_time(mon
     with Database.open(RunFolder(money).database) as database:
         payout_hold.hold(database, LATER)
     shutil.move(folder, money / "moved")
-    shown = "\n".join(payout_commands.restored(money, "compared", do=False))
+    shown = "\n".join(payout_commands.record_restoration(money, "compared", do=False))
     assert f"payment {alice} may have gone out" in shown
     assert f"payment {bob} may have gone out" in shown
     shutil.copytree(money / "moved", money / "payouts" / "of plan 1")
     (money / "payouts" / "of plan 1" / "approval").unlink()
     with pytest.raises(LocalFault, match=f"payment {bob}, 50.00 USD to {BOB}, may have gone out") as caught:
-        payout_commands.restored(money, "compared", do=True)
+        payout_commands.record_restoration(money, "compared", do=True)
     assert f"payment {alice}, 12.34 USD to {ALICE}, may have gone out" in str(caught.value)
     write_payees(money, {ALICE: "alice@example.org", BOB: ""})
     with pytest.raises(LocalFault, match=f"payment {alice}, ") as caught:
-        payout_commands.restored(money, "compared", do=True)
+        payout_commands.record_restoration(money, "compared", do=True)
     assert bob not in str(caught.value)
-    done = payout_commands.restored(money, f"{alice} never left: the file was not uploaded", do=True)
+    done = payout_commands.record_restoration(money, f"{alice} never left: the file was not uploaded", do=True)
     assert done == ["recorded: payments may be planned and sent again"]
     lines = await payout_commands.plan(money, clock, do=False)
     assert "payments    1, together 12.34 USD" in lines
@@ -600,7 +608,9 @@ async def test_a_payment_that_came_back_is_none_that_a_restored_ledger_must_have
     with Database.open(RunFolder(money).database) as database:
         payout_hold.hold(database, LATER)
     shutil.move(folder, money / "moved")
-    assert payout_commands.restored(money, "compared", do=True) == ["recorded: payments may be planned and sent again"]
+    assert payout_commands.record_restoration(money, "compared", do=True) == [
+        "recorded: payments may be planned and sent again"
+    ]
 
 
 def test_a_restored_run_may_name_any_number_of_payments_that_never_left(money: Path) -> None:
@@ -612,10 +622,10 @@ def test_a_restored_run_may_name_any_number_of_payments_that_never_left(money: P
     (money / "payouts" / "answers.jsonl").write_text(answers)
     why = "the bank refused the file: " + " ".join(keys_)
     with pytest.raises(LocalFault, match="besides the keys of payments"):
-        payout_commands.restored(money, why + "x" * payout_commands.MOST_WHY, do=True)
+        payout_commands.record_restoration(money, why + "x" * payout_commands.MOST_WHY, do=True)
     with pytest.raises(LocalFault, match=f"payment {keys_[-1]} may have gone out"):
-        payout_commands.restored(money, why.removesuffix(keys_[-1]), do=True)
-    done = payout_commands.restored(money, why, do=True)
+        payout_commands.record_restoration(money, why.removesuffix(keys_[-1]), do=True)
+    done = payout_commands.record_restoration(money, why, do=True)
     assert done == ["recorded: payments may be planned and sent again"]
 
 
@@ -666,11 +676,11 @@ def test_the_golden_approval(money: Path) -> None:
     vector = json.loads((paths.VECTORS / "payouts.json").read_text())
     plan = payout_commands.plan_files.PlanFile(
         run=b"r" * 32, plan=1, rail="https", currency="USD", head=7, head_hash=b"h" * 32,
-        payments=[payout_commands.payout_plan.PlannedPayment(b"i" * 16, "n", 500 * MINOR, b"a" * 32)],
+        payments=[payout_commands.payout_plan.PlannedPayment(b"i" * 16, "n", 500 * UNITS_PER_HUNDREDTH, b"a" * 32)],
     )  # fmt: skip
-    assert plan.encoded().hex() == vector["plan"]
+    assert plan.as_bytes().hex() == vector["plan"]
     assert plan.approval().hex() == vector["approval"]
-    assert decode(plan.approval(), PayoutApproval).file == hashlib.sha256(plan.encoded()).digest()
+    assert decode(plan.approval(), PayoutApproval).file == hashlib.sha256(plan.as_bytes()).digest()
 
 
 def test_facts_that_a_command_sends_are_checked() -> None:
@@ -681,4 +691,4 @@ def test_facts_that_a_command_sends_are_checked() -> None:
         ("payout.planned", "c1"),
     ):
         with pytest.raises(LocalFault, match="this is no"):
-            payout_book.decoded(kind, facts)
+            payout_book.decode_facts(kind, facts)

@@ -10,7 +10,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.payouts import payout_approvals, payout_commands
-from echo2.ledger.payout_facts import MINOR, paid
+from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH, paid_account
 from echo2.runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate
 from tests.support.payout_world import LATER, add_money, add_payout_role, node, set_payout, write_payees
@@ -72,7 +72,7 @@ async def test_from_a_balance_to_a_provider_that_fails_and_back(
         lines = await payout_commands.reconcile(home, clock, do=True)
         assert "final       0 confirmed, 1 returned; 0 without a final answer yet" in lines
         with Database.read(RunFolder(home).database) as database:
-            assert Ledger(database).balance(paid("https")) == 1234 * MINOR
+            assert Ledger(database).balance(paid_account("https")) == 1234 * UNITS_PER_HUNDREDTH
         set_payout(home, rail="https", url=url + "/other", credentials=str(token), minimum=100)
         lines = await payout_commands.reconcile(home, clock, do=True)
         assert any("2 payments of another provider" in line for line in lines)

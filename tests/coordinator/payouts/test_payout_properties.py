@@ -13,15 +13,15 @@ from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.ledger.payout_facts import (
-    MINOR,
+    PAYOUT_RESTORED_KIND,
     PLANNED,
-    RESTORED,
+    UNITS_PER_HUNDREDTH,
     Fact,
     PayoutPlanned,
     PayoutRestored,
     Payouts,
     commitment,
-    paid,
+    paid_account,
     payable,
     payment_id,
 )
@@ -30,7 +30,7 @@ from tests.support.payout_world import node
 HOUR, DAY = 3600_000, 24 * 3600_000
 TERMS = PaymentTerms(resend=20 * HOUR, patience=7 * DAY)
 ME, ALICE = b"p" * 16, node(1)
-ROW = PlannedPayment(payment_id(b"r" * 32, 1, ALICE), ALICE, 500 * MINOR, commitment("a", ME * 2))
+ROW = PlannedPayment(payment_id(b"r" * 32, 1, ALICE), ALICE, 500 * UNITS_PER_HUNDREDTH, commitment("a", ME * 2))
 PLAN = PlanFile(run=b"r" * 32, plan=1, rail="https", currency="USD", head=1, head_hash=bytes(32), payments=[ROW])
 WORDS = st.sampled_from(["taken", "done", "returned", "refused", "busy", "absent", "unknown"])
 ANSWERS = st.builds(RailAnswer, word=WORDS, amount=st.sampled_from([None, 0, 499, 500, 500, 500, 501]))
@@ -41,7 +41,7 @@ class Books:
 
     def __init__(self) -> None:
         self.payouts, self.now = Payouts(), 100 * DAY
-        self.balances = Counter({payable(ALICE): 700 * MINOR})
+        self.balances = Counter({payable(ALICE): 700 * UNITS_PER_HUNDREDTH})
 
     async def record(self, kind: str, fact: Fact | PayoutPlanned) -> None:
         changed = self.payouts.change(kind, fact, self.now)
@@ -86,7 +86,7 @@ async def live(books: Books, rail: Fickle, pauses: list[int]) -> None:
     """Send the payment unless it was put back, and ask about it until it cannot be in silence any more."""
     sender = PayoutSender(rail, books, TERMS, ME, lambda: books.now, no_sleep)
     if not books.payouts.payments:
-        await books.record(PLANNED, PLAN.planned())
+        await books.record(PLANNED, PLAN.entry_facts())
         limits = SendingLimits(PayoutLimits(10**9, 10**9, 1), [], books.now)
         await sender.send(PLAN, {ROW.payment: "acct"}, limits)
     for pause in [*pauses, 8 * DAY + 12 * DAY]:
@@ -98,8 +98,8 @@ def check_end(books: Books, rail: Fickle) -> None:
     (payment,) = books.payouts.payments.values()
     assert rail.keys == {payment.key}
     assert payment.state != "sent" or payment.question, "no payment is left in silence"
-    assert books.balances[payable(ALICE)] + books.balances[paid("https")] == 700 * MINOR
-    assert books.balances[paid("https")] == (0 if payment.state == "returned" else 500 * MINOR)
+    assert books.balances[payable(ALICE)] + books.balances[paid_account("https")] == 700 * UNITS_PER_HUNDREDTH
+    assert books.balances[paid_account("https")] == (0 if payment.state == "returned" else 500 * UNITS_PER_HUNDREDTH)
     assert min(books.balances.values()) >= 0
 
 
@@ -124,7 +124,7 @@ def test_whatever_a_provider_answers_a_payment_that_was_put_back_is_never_sent(
         payment=ROW.payment, plan=1, node=ALICE, rail="https", provider=ME, account=ROW.account, amount=ROW.amount,
         file=bytes(32),
     )  # fmt: skip
-    asyncio.run(books.record(RESTORED, lost))
+    asyncio.run(books.record(PAYOUT_RESTORED_KIND, lost))
     rail = Fickle(answers, books)
     asyncio.run(live(books, rail, pauses))
     assert rail.sent == []

@@ -16,7 +16,7 @@ from echo2.coordinator.payouts.plan_files import PlanFile
 from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.rail import Quote, RailAnswer
-from echo2.ledger.payout_facts import MINOR, PLANNED, commitment, paid, payable, payment_id
+from echo2.ledger.payout_facts import PLANNED, UNITS_PER_HUNDREDTH, commitment, paid_account, payable, payment_id
 from tests.support import payout_provider
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import fund, node
@@ -38,11 +38,14 @@ class World:
         self.book = LedgerBook(self.ledger, lambda: self.now)
         nodes = [node(number + 1) for number in range(payments)]
         fund(self.ledger, dict.fromkeys(nodes, 150))
-        rows = [PlannedPayment(payment_id(RUN, 1, one), one, 100 * MINOR, commitment("a", ME * 2)) for one in nodes]
+        rows = [
+            PlannedPayment(payment_id(RUN, 1, one), one, 100 * UNITS_PER_HUNDREDTH, commitment("a", ME * 2))
+            for one in nodes
+        ]
         self.plan = PlanFile(
             run=RUN, plan=1, rail="https", currency="USD", head=1, head_hash=bytes(32), payments=rows
         )  # fmt: skip
-        self.book.write(PLANNED, self.plan.planned())
+        self.book.write(PLANNED, self.plan.entry_facts())
         self.accounts = {row.payment: f"acct_{row.node}" for row in rows}
         self.waited = 0.0
 
@@ -108,7 +111,7 @@ async def test_each_payment_is_one_transfer_and_each_fault_ends_in_an_answer_or_
     assert states["silence"] == strange["silent"] > 0
     assert states["confirmed"] == strange[""]
     gone = payments - states["returned"]
-    assert world.ledger.balance(paid("https")) == gone * 100 * MINOR
+    assert world.ledger.balance(paid_account("https")) == gone * 100 * UNITS_PER_HUNDREDTH
     assert world.ledger.verify() == world.ledger.tip()
     assert read(world.ledger).payments == world.book.payouts.payments
 
@@ -121,7 +124,7 @@ async def test_a_refused_payment_is_returned_and_moves_nothing(folder: Path) -> 
         assert moves == (0 if one.key in provider.refusals else 1)
         if one.key in provider.refusals:
             assert one.state == "returned"
-            assert world.ledger.balance(payable(one.sent.node)) == 150 * MINOR
+            assert world.ledger.balance(payable(one.sent.node)) == 150 * UNITS_PER_HUNDREDTH
 
 
 class Crash(Exception):
@@ -256,7 +259,7 @@ async def test_a_payment_that_is_stopped_comes_back(folder: Path) -> None:
     world = World(folder, 1)
     await world.send(Told(RailAnswer("taken"), RailAnswer("taken")))
     (payment,) = world.book.payouts.payments.values()
-    assert world.ledger.balance(payable(payment.sent.node)) == 50 * MINOR
+    assert world.ledger.balance(payable(payment.sent.node)) == 50 * UNITS_PER_HUNDREDTH
     await world.sender(Told(RailAnswer("unknown"), RailAnswer("returned", 100))).cancel(payment)
     assert world.states() == {"returned": 1}
-    assert world.ledger.balance(payable(payment.sent.node)) == 150 * MINOR
+    assert world.ledger.balance(payable(payment.sent.node)) == 150 * UNITS_PER_HUNDREDTH

@@ -25,7 +25,14 @@ from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_pl
 from echo2.coordinator.rails import registry
 from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.run import keys
-from echo2.ledger.payout_facts import MINOR, RESTORED, Payouts, paid, payable, payment_id
+from echo2.ledger.payout_facts import (
+    PAYOUT_RESTORED_KIND,
+    UNITS_PER_HUNDREDTH,
+    Payouts,
+    paid_account,
+    payable,
+    payment_id,
+)
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import load_key
 from echo2.runtime.errors import LocalFault
@@ -98,7 +105,7 @@ def home_of(folder: Path) -> Path:
 def balance(home: Path, account: str) -> int:
     """Return a balance in hundredths of the currency."""
     with Database.read(RunFolder(home).database) as database:
-        return Ledger(database).balance(account) // MINOR
+        return Ledger(database).balance(account) // UNITS_PER_HUNDREDTH
 
 
 def kinds(home: Path) -> list[str]:
@@ -121,7 +128,7 @@ async def test_lost_payments_come_back_under_their_own_keys_and_are_paid_no_seco
     with pytest.raises(LocalFault, match=r"payout restored --plan FOLDER"):
         await payout_commands.plan(home, clock, do=True)
     with pytest.raises(LocalFault, match=r"12\.34 USD to .* may have gone out") as caught:
-        payout_commands.restored(home, SAID, do=True)
+        payout_commands.record_restoration(home, SAID, do=True)
     assert "payout restored --plan FOLDER" in str(caught.value)
     shown = await payout_commands.put_back(home, lost, clock, do=False)
     assert "put back    2 payments, together 62.34 USD: these count as sent then" in shown
@@ -129,16 +136,24 @@ async def test_lost_payments_come_back_under_their_own_keys_and_are_paid_no_seco
     assert kinds(home) == []
     done = await payout_commands.put_back(home, lost, clock, do=True)
     assert done[-1].startswith("next        `echo2-coord payout reconcile --yes`")
-    assert kinds(home) == [RESTORED, RESTORED]
-    assert (balance(home, paid("csv")), balance(home, payable(ALICE)), balance(home, payable(BOB))) == (6234, 0, 0)
+    assert kinds(home) == [PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
+    assert (balance(home, paid_account("csv")), balance(home, payable(ALICE)), balance(home, payable(BOB))) == (
+        6234,
+        0,
+        0,
+    )
     alice, bob = key_of(lost, ALICE), key_of(lost, BOB)
     assert any(line.startswith(f"open        {alice}, 12.34 USD") for line in payout_commands.report(home, clock))
     assert any("put back 0.0 days ago" in line for line in payout_commands.report(home, clock))
     write_results(home, f"{alice},confirmed,12.34,b1", f"{bob},returned,50.00,b2")
     lines = await payout_commands.reconcile(home, clock, do=True)
     assert "final       1 confirmed, 1 returned; 0 without a final answer yet" in lines
-    assert (balance(home, paid("csv")), balance(home, payable(ALICE)), balance(home, payable(BOB))) == (1234, 0, 5000)
-    payout_commands.restored(home, SAID, do=True)
+    assert (balance(home, paid_account("csv")), balance(home, payable(ALICE)), balance(home, payable(BOB))) == (
+        1234,
+        0,
+        5000,
+    )
+    payout_commands.record_restoration(home, SAID, do=True)
     sign_head(home)
     lines = await payout_commands.plan(home, lambda: LATER + 2 * DAY, do=True)
     assert "payments    1, together 50.00 USD" in lines
@@ -156,8 +171,8 @@ async def test_what_is_put_back_twice_or_from_a_copied_folder_is_there_once(lost
     for folder in (lost, copied):
         lines = await payout_commands.put_back(home, folder, clock, do=True)
         assert "there       2 payments, which the ledger has already" in lines
-    assert kinds(home) == [RESTORED, RESTORED]
-    assert balance(home, paid("csv")) == 6234
+    assert kinds(home) == [PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
+    assert balance(home, paid_account("csv")) == 6234
 
 
 async def test_an_approvers_copy_serves_where_the_folder_of_payouts_is_lost_too(lost: Path) -> None:
@@ -186,10 +201,10 @@ async def test_a_payment_that_the_balance_does_not_cover_waits_and_moves_nothing
     assert said in lines
     assert (balance(money, payable(BOB)), balance(money, payable(ALICE))) == (5000, 0)
     with pytest.raises(LocalFault, match=f"payment {bob}, 57.00 USD") as caught:
-        payout_commands.restored(money, SAID, do=True)
+        payout_commands.record_restoration(money, SAID, do=True)
     assert alice not in str(caught.value)
     write_payees(money, {ALICE: "alice@example.org", BOB: ""})
-    payout_commands.restored(money, SAID, do=True)
+    payout_commands.record_restoration(money, SAID, do=True)
     with Database.open(RunFolder(money).database) as database:
         fund(Ledger(database), {BOB: 900, node(3): 300})
     sign_head(money)
@@ -197,9 +212,9 @@ async def test_a_payment_that_the_balance_does_not_cover_waits_and_moves_nothing
     await sent(money, 2)
     lines = await payout_commands.put_back(money, folder, clock, do=True)
     assert "put back    1 payment, together 57.00 USD: these count as sent then" in lines
-    assert kinds(money) == [RESTORED, "payout.planned", "payout.sent", RESTORED]
+    assert kinds(money) == [PAYOUT_RESTORED_KIND, "payout.planned", "payout.sent", PAYOUT_RESTORED_KIND]
     assert balance(money, payable(BOB)) == 200
-    assert balance(money, paid("csv")) == 1234 + 5700 + 300
+    assert balance(money, paid_account("csv")) == 1234 + 5700 + 300
 
 
 async def test_a_plan_of_which_nothing_fits_leaves_its_number_and_its_keys_alone(money: Path) -> None:
@@ -213,7 +228,7 @@ async def test_a_plan_of_which_nothing_fits_leaves_its_number_and_its_keys_alone
     assert len([line for line in lines if line.startswith("LACKING")]) == 2
     assert kinds(money) == []
     write_payees(money, {ALICE: "", BOB: "", node(3): "carol@example.org"})
-    payout_commands.restored(money, SAID, do=True)
+    payout_commands.record_restoration(money, SAID, do=True)
     add_money(money, {node(3): 300})
     second = await sent(money, 2)
     assert [one.node for one in read_plan(second).payments] == [node(3)]
@@ -236,8 +251,8 @@ async def test_lost_plans_come_back_in_any_order(money: Path) -> None:
     assert balance(money, payable(ALICE)) == 534, "of 12.34, without what she earned for the second plan"
     add_money(money, {ALICE: 700})
     await payout_commands.put_back(money, first, clock, do=True)
-    assert (balance(money, payable(ALICE)), balance(money, paid("csv"))) == (0, 1234 + 5000 + 700)
-    payout_commands.restored(money, SAID, do=True)
+    assert (balance(money, payable(ALICE)), balance(money, paid_account("csv"))) == (0, 1234 + 5000 + 700)
+    payout_commands.record_restoration(money, SAID, do=True)
 
 
 async def test_a_process_that_dies_between_two_entries_is_continued(
@@ -254,13 +269,13 @@ async def test_a_process_that_dies_between_two_entries_is_continued(
     with pytest.raises(KeyboardInterrupt):
         await payout_commands.put_back(home, lost, clock, do=True)
     monkeypatch.undo()
-    assert kinds(home) == [RESTORED]
+    assert kinds(home) == [PAYOUT_RESTORED_KIND]
     with pytest.raises(LocalFault, match="may have gone out"):
-        payout_commands.restored(home, SAID, do=True)
+        payout_commands.record_restoration(home, SAID, do=True)
     lines = await payout_commands.put_back(home, lost, clock, do=True)
     assert "there       1 payment, which the ledger has already" in lines
-    assert kinds(home) == [RESTORED, RESTORED]
-    payout_commands.restored(home, SAID, do=True)
+    assert kinds(home) == [PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
+    payout_commands.record_restoration(home, SAID, do=True)
 
 
 async def test_a_plan_that_the_copy_has_is_sent_no_more_once_a_payment_of_it_is_put_back(money: Path) -> None:
@@ -271,10 +286,10 @@ async def test_a_plan_that_the_copy_has_is_sent_no_more_once_a_payment_of_it_is_
     await payout_commands.send(money, clock, do=True)
     restore(money)
     await payout_commands.put_back(money, folder, clock, do=True)
-    payout_commands.restored(money, SAID, do=True)
+    payout_commands.record_restoration(money, SAID, do=True)
     with pytest.raises(LocalFault, match="nothing of an earlier plan is sent since: plan again"):
         await payout_commands.send(money, clock, do=True)
-    assert kinds(money) == ["payout.planned", RESTORED, RESTORED]
+    assert kinds(money) == ["payout.planned", PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
     assert any("no more of it, as payments were put back" in line for line in payout_commands.report(money, clock))
 
 
@@ -316,20 +331,20 @@ async def test_another_payment_under_the_same_key_is_a_question_to_a_person(lost
     shutil.move(lost, moved)
     shutil.rmtree(home / "payouts" / "csv")
     (home / "payouts" / "answers.jsonl").unlink()
-    payout_commands.restored(home, "nothing ever left", do=True)
+    payout_commands.record_restoration(home, "nothing ever left", do=True)
     add_money(home, {ALICE: 100})
     await sent(home)
     lines = await payout_commands.put_back(home, moved, clock, do=True)
     assert any(line.startswith(f"QUESTION    {key_of(moved, ALICE)}, 12.34 USD") for line in lines)
     assert "there       1 payment, which the ledger has already" in lines
-    assert RESTORED not in kinds(home)
+    assert PAYOUT_RESTORED_KIND not in kinds(home)
 
 
 def rewritten(folder: Path, signer: Path | None = None, **changed: object) -> None:
     """Write another plan into a folder. `signer`: the folder with the payout key that approves it; None: nobody does
     anew."""
     plan: PlanFile = msgspec.structs.replace(read_plan(folder), **changed)
-    (folder / "plan").write_bytes(plan.encoded())
+    (folder / "plan").write_bytes(plan.as_bytes())
     if signer is not None:
         (path,) = signer.glob("payout-*.pem")
         (folder / "approval").write_bytes(seal(keys.PAYOUT, plan.run, plan.approval(), load_key(path, None)))
@@ -347,7 +362,7 @@ async def refused(folder: Path) -> str:
 async def test_only_what_people_approved_is_put_back(lost: Path) -> None:
     safe, plan = home_of(lost).parent / "safe", read_plan(lost)
     one, two = plan.payments
-    rewritten(lost, payments=[msgspec.structs.replace(one, amount=one.amount + MINOR), two])
+    rewritten(lost, payments=[msgspec.structs.replace(one, amount=one.amount + UNITS_PER_HUNDREDTH), two])
     assert "enough payout keys that approve exactly this file" in await refused(lost)
     rewritten(lost, safe, payments=[msgspec.structs.replace(one, node=node(7)), two])
     assert "another key than follows from run, plan and node" in await refused(lost)
@@ -355,7 +370,7 @@ async def test_only_what_people_approved_is_put_back(lost: Path) -> None:
     assert "belongs to another run" in await refused(lost)
     rewritten(lost, safe, run=plan.run, rail="https")
     assert "payout.rail is csv" in await refused(lost)
-    (lost / "plan").write_bytes(plan.encoded())
+    (lost / "plan").write_bytes(plan.as_bytes())
     (lost / "approval").write_bytes(b"junk")
     assert "the approval does not verify" in await refused(lost)
     (lost / "approval").unlink()
@@ -368,7 +383,7 @@ async def test_an_approval_by_keys_that_the_role_had_then_counts(lost: Path, tmp
     home = home_of(lost)
     add_payout_role(home, tmp_path / "others", threshold=2, number=2)
     await payout_commands.put_back(home, lost, clock, do=True)
-    assert kinds(home) == [RESTORED, RESTORED]
+    assert kinds(home) == [PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
 
 
 async def test_a_plan_that_too_few_keys_approved_or_of_another_run_holds_nothing_up(money: Path) -> None:
@@ -388,18 +403,18 @@ async def test_a_plan_that_too_few_keys_approved_or_of_another_run_holds_nothing
     for left in ((folder / "approval").read_bytes(), b"junk"):
         (folder / "approval").write_bytes(left)
         with pytest.raises(LocalFault, match="may have gone out"):
-            payout_commands.restored(money, SAID, do=True)
+            payout_commands.record_restoration(money, SAID, do=True)
     (folder / "approval").write_bytes(approval)
     roots = (folder / "roots").read_bytes()
     (folder / "roots").write_bytes(b"junk")
     with pytest.raises(LocalFault, match="may have gone out"):
-        payout_commands.restored(money, SAID, do=True)
+        payout_commands.record_restoration(money, SAID, do=True)
     (folder / "roots").write_bytes(roots)
     rewritten(folder, run=b"o" * 32)
-    shown = payout_commands.restored(money, SAID, do=False)
+    shown = payout_commands.record_restoration(money, SAID, do=False)
     assert not any("may have gone out" in line for line in shown)
     rewritten(folder, run=load(money).id)
-    payout_commands.restored(money, SAID, do=True)
+    payout_commands.record_restoration(money, SAID, do=True)
 
 
 async def test_the_accounts_are_read_once_for_all_lost_payments(lost: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +426,7 @@ async def test_the_accounts_are_read_once_for_all_lost_payments(lost: Path, monk
         return inner(self)
 
     monkeypatch.setattr(PayoutFolder, "withheld", counted)
-    shown = payout_commands.restored(home_of(lost), SAID, do=False)
+    shown = payout_commands.record_restoration(home_of(lost), SAID, do=False)
     assert len([line for line in shown if "may have gone out" in line]) == 2
     assert len(reads) == 1
 
@@ -428,7 +443,7 @@ async def test_a_plan_over_a_head_of_the_lost_part_is_put_back_and_one_of_no_his
     with Database.open(RunFolder(money).database) as database:
         run_logs.record(database, RestoredCopy(1, 5, LATER))
     await payout_commands.put_back(money, folder, clock, do=True)
-    assert kinds(money) == [RESTORED, RESTORED]
+    assert kinds(money) == [PAYOUT_RESTORED_KIND, PAYOUT_RESTORED_KIND]
 
 
 async def test_a_ledger_that_was_never_restored_lacks_nothing(money: Path) -> None:
@@ -468,7 +483,11 @@ async def test_a_lost_payment_that_the_provider_made_is_one_transfer_and_a_true_
     states = {one.sent.node: (one.state, one.question) for one in payouts.payments.values()}
     assert states == {ALICE: ("confirmed", ""), BOB: ("sent", "absent")}
     await payout_commands.settle(money, told, f"{key_of(folder, BOB)}=confirmed", "the statement of May", do=True)
-    assert (balance(money, paid("https")), balance(money, payable(ALICE)), balance(money, payable(BOB))) == (6234, 0, 0)
+    assert (balance(money, paid_account("https")), balance(money, payable(ALICE)), balance(money, payable(BOB))) == (
+        6234,
+        0,
+        0,
+    )
 
 
 async def test_a_payment_that_the_provider_made_and_then_forgot_is_among_the_lost_ones(
@@ -484,7 +503,7 @@ async def test_a_payment_that_the_provider_made_and_then_forgot_is_among_the_los
     shutil.move(folder, money.parent / "7")  # the run's own files name the payments by the provider's answers alone
     restore(money)
     with pytest.raises(LocalFault, match=f"payment {key_of(money.parent / '7', ALICE)} may have gone out"):
-        payout_commands.restored(money, SAID, do=True)
+        payout_commands.record_restoration(money, SAID, do=True)
 
 
 @pytest.mark.parametrize(
@@ -499,7 +518,7 @@ def test_which_answers_leave_a_payment_among_the_lost_ones(words: list[str], lis
     """`absent` says nothing about money: the coordinator may have been killed after it sent the payment once more."""
     lines = [msgspec.json.encode({"key": "ab" * 16, "word": word}) for word in words]
     (tmp_path / "answers.jsonl").write_bytes(b"\n".join(lines))
-    assert [one.key for one in lost_payments.lost(tmp_path, Payouts(), [])] == ["ab" * 16] * listed
+    assert [one.key for one in lost_payments.find_lost_payments(tmp_path, Payouts(), [])] == ["ab" * 16] * listed
 
 
 class Opened:
@@ -535,4 +554,4 @@ async def test_the_commands(lost: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (code, "payments may be planned and sent again" in said) == (0, True)
     rows = csv.DictReader((home / "payouts" / "csv" / "payments-1.csv").read_text().splitlines())
     assert {row["key"] for row in rows} == {key_of(lost, ALICE), key_of(lost, BOB)}
-    assert json.loads((home / "payouts" / plan_files.RESTORED).read_text())["why"] == SAID
+    assert json.loads((home / "payouts" / plan_files.RESTORED_FILE).read_text())["why"] == SAID

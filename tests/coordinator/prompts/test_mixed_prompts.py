@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from echo2.coordinator.prompts.mixed_prompts import MixedPrompts, TaskOrder, seed_of
 from echo2.coordinator.prompts.prompts import TaskPrompts
-from echo2.tasks.arithmetic import ADD, REVERSE
+from echo2.tasks.arithmetic import ADD_TASK, REVERSE_TASK
 from tests.support.group_world import TEXT
 
 WEIGHTS = st.lists(st.integers(1, 20), min_size=1, max_size=5)
@@ -36,7 +36,10 @@ def test_weights_with_a_common_divisor_mix_as_finely_as_their_least_terms() -> N
 
 
 def test_a_tasks_prompts_follow_each_other_in_its_own_order() -> None:
-    add, reverse = TaskPrompts(ADD, TEXT, seed_of(9, "add")), TaskPrompts(REVERSE, TEXT, seed_of(9, "reverse"))
+    add, reverse = (
+        TaskPrompts(ADD_TASK, TEXT, seed_of(9, "add")),
+        TaskPrompts(REVERSE_TASK, TEXT, seed_of(9, "reverse")),
+    )
     mixed = MixedPrompts([add, reverse], [2, 1], seed=9)
     prompts = [mixed.at(position) for position in range(300)]
     assert Counter(prompt.task for prompt in prompts) == {"add": 200, "reverse": 100}
@@ -46,5 +49,5 @@ def test_a_tasks_prompts_follow_each_other_in_its_own_order() -> None:
 
 
 def test_tasks_of_one_size_are_not_shuffled_alike() -> None:
-    first, second = (TaskPrompts(ADD, TEXT, seed_of(9, name)) for name in ("one", "two"))
+    first, second = (TaskPrompts(ADD_TASK, TEXT, seed_of(9, name)) for name in ("one", "two"))
     assert [first.at(n).index for n in range(20)] != [second.at(n).index for n in range(20)]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from echo2.coordinator.prompts.prompt_feed import AHEAD, MOST, PromptFeed
+from echo2.coordinator.prompts.prompt_feed import MOST_KEPT_PROMPTS, PROMPTS_AHEAD, PromptFeed
 from echo2.coordinator.prompts.prompts import PromptPending
 from echo2.tasks.task import TaskFault
 from tests.support.group_world import TEXT
@@ -29,7 +29,7 @@ class Asked(HostedTask):
 async def posed(feed: PromptFeed) -> None:
     """Let the feed pose everything that is asked for."""
     runs = asyncio.create_task(feed.run())
-    for _ in range(4 * MOST):
+    for _ in range(4 * MOST_KEPT_PROMPTS):
         await asyncio.sleep(0)
     runs.cancel()
 
@@ -43,7 +43,7 @@ async def test_a_prompt_is_pending_at_first_and_there_with_the_next_ones_soon_af
     first = feed.at(0)
     assert (first.task, first.task_version) == ("riddle", 3)
     assert first.tokens == await host.prompt("train", first.index)
-    assert {feed.at(position).index for position in range(AHEAD)} == set(host.asked)
+    assert {feed.at(position).index for position in range(PROMPTS_AHEAD)} == set(host.asked)
 
 
 async def test_the_prompt_of_the_lease_is_posed_before_those_ahead() -> None:
@@ -78,11 +78,11 @@ async def test_a_prompt_that_leaves_no_room_for_an_answer_is_a_fault() -> None:
 async def test_the_prompts_in_memory_are_bounded_and_a_dropped_one_is_posed_again() -> None:
     host = Asked()
     feed = PromptFeed(host, seed=7)
-    for position in range(0, 4 * MOST, AHEAD):
+    for position in range(0, 4 * MOST_KEPT_PROMPTS, PROMPTS_AHEAD):
         with pytest.raises(PromptPending):
             feed.at(position)
         await posed(feed)
-    assert len(feed) == MOST
+    assert len(feed) == MOST_KEPT_PROMPTS
     with pytest.raises(PromptPending):
         feed.at(0)
     await posed(feed)

@@ -171,7 +171,7 @@ def test_where_the_end_was_the_operators_fault_a_position_goes_out_once_more(tmp
         lease = world.lease(key("node", number))
         indices.append(lease.index)
         world.submit(group(lease), lease.node)
-        (undecided,) = world.group_service.undecided()
+        (undecided,) = world.group_service.list_undecided()
         world.group_service.refuse_unscorable(undecided, world.now)
     assert indices[0] == indices[1]
     assert world.lease(key("node", 9)).index != indices[0]
@@ -187,7 +187,7 @@ def test_a_group_that_comes_late_frees_its_position_once(tmp_path: Path) -> None
     again = world.lease(BOB)
     assert again.index == late.index
     world.submit(group(again), BOB)
-    (undecided,) = world.group_service.undecided()
+    (undecided,) = world.group_service.list_undecided()
     world.decide(undecided, honest_scores(undecided.submission))
     assert world.lease(key("node")).index != late.index
     world.close()

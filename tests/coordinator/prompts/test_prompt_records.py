@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.prompts.prompt_choice import PLACES, PromptFigures
-from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of, summed, with_group
+from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of, sum_groups, with_group
 
 RIGHT, WRONG = [1.0] * 4, [0.0] * 4
 MIXED = [1.0, 0.0, 1.0, 0.0]
@@ -22,15 +22,15 @@ def records(tmp_path: Path) -> Iterator[PromptRecords]:
 
 def test_with_rewards_of_0_and_1_the_variance_is_p_times_1_minus_p() -> None:
     groups = [figures_of("a", b"a", MIXED), figures_of("b", b"b", WRONG)]
-    assert summed(groups) == PromptFigures(2, 187_500)  # p = 1/4
+    assert sum_groups(groups) == PromptFigures(2, 187_500)  # p = 1/4
 
 
 def test_graded_rewards_have_their_own_variance() -> None:
     rewards = [0.1, 0.35, -2.0, 0.7]
     mean = sum(rewards) / 4
     variance = sum((reward - mean) ** 2 for reward in rewards) / 4
-    assert summed([figures_of("a", b"a", rewards)]).variance == pytest.approx(1e6 * variance, abs=2)
-    assert summed([figures_of("a", b"a", [1e300, -1e300])]).variance == 10**12, "rewards are bounded"
+    assert sum_groups([figures_of("a", b"a", rewards)]).variance == pytest.approx(1e6 * variance, abs=2)
+    assert sum_groups([figures_of("a", b"a", [1e300, -1e300])]).variance == 10**12, "rewards are bounded"
 
 
 def test_a_party_and_a_key_have_one_place_of_a_prompt() -> None:
@@ -66,10 +66,10 @@ def test_the_means_are_those_of_all_tried_prompts(records: PromptRecords) -> Non
         group = figures_of(f"party {number % 7}", b"%d" % number, rewards)
         records.add("add", 1, index, group)
         groups[index] = with_group(groups.get(index, []), group)  # type: ignore[arg-type,assignment]
-    every = [summed(one) for one in groups.values()]  # type: ignore[arg-type]
+    every = [sum_groups(one) for one in groups.values()]  # type: ignore[arg-type]
     summary = records.summary("add", 1, [19, 0, 77])
     assert summary.neutral == sum(one.variance for one in every) // len(every)
-    assert summary.candidates == [summed(groups[19]), summed(groups[0]), PromptFigures()]  # type: ignore[arg-type]
+    assert summary.candidates == [sum_groups(groups[19]), sum_groups(groups[0]), PromptFigures()]  # type: ignore[arg-type]
 
 
 def test_tasks_and_their_versions_are_apart(records: PromptRecords) -> None:

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from echo2.coordinator.prompts import prompt_window
-from echo2.coordinator.prompts.prompt_choice import CANDIDATES, ChoiceSummary, chosen
-from echo2.coordinator.prompts.prompt_window import AHEAD
-from echo2.coordinator.verdicts.token_storage import WINDOW
+from echo2.coordinator.prompts.prompt_choice import CANDIDATES, ChoiceSummary, choose_prompt
+from echo2.coordinator.prompts.prompt_window import POSITIONS_AHEAD
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.engines.engine import SampleScore
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Lease
@@ -41,7 +41,7 @@ def test_the_prompt_of_a_lease_can_be_made_again_from_what_is_stored_with_it(var
         stored = database.value("SELECT summary FROM chosen_prompts WHERE position = ?", (position,))
         summary, place = msgspec.msgpack.decode(stored, type=ChoiceSummary), source.place(position)
         assert len(summary.candidates) == CANDIDATES
-        assert chosen(place.order, place.position, summary) == lease.index
+        assert choose_prompt(place.order, place.position, summary) == lease.index
     varied.close()
 
 
@@ -62,9 +62,9 @@ def test_a_dropped_prompt_comes_first_again_and_is_the_same_after_other_verdicts
 def test_a_restart_changes_no_prompt_that_was_chosen(varied: World) -> None:
     brought(varied, ALICE)
     waiting = varied.group_service.leases.positions.window.waiting()
-    assert len(waiting) == AHEAD - 1
+    assert len(waiting) == POSITIONS_AHEAD - 1
     varied.reopen()
-    leases = [request_lease(varied, f"{number}") for number in range(AHEAD - 1)]
+    leases = [request_lease(varied, f"{number}") for number in range(POSITIONS_AHEAD - 1)]
     assert [lease.index for lease in leases if isinstance(lease, Lease)] == [one.prompt for one in waiting]
     varied.close()
 
@@ -77,12 +77,12 @@ def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(var
     varied.now = dropped.expires + 1
     varied.group_service.tick(varied.now)
     varied.reopen()
-    leases = [request_lease(varied, f"{number}") for number in range(AHEAD + 3)]
+    leases = [request_lease(varied, f"{number}") for number in range(POSITIONS_AHEAD + 3)]
     indices = [lease.index for lease in leases if isinstance(lease, Lease)]
     source = varied.group_service.leases.positions.prompts
     assert indices[0] == dropped.index
-    assert indices[1:AHEAD] == [one.prompt for one in waiting]
-    assert indices[AHEAD:] == [source.at(AHEAD + number).index for number in range(3)]
+    assert indices[1:POSITIONS_AHEAD] == [one.prompt for one in waiting]
+    assert indices[POSITIONS_AHEAD:] == [source.at(POSITIONS_AHEAD + number).index for number in range(3)]
     varied.close()
 
 
@@ -92,7 +92,7 @@ def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
     assert isinstance(refused, Lease)
     wrong = group(refused)
     varied.submit(wrong, ALICE)
-    (undecided,) = varied.group_service.undecided()
+    (undecided,) = varied.group_service.list_undecided()
     varied.decide(undecided, [SampleScore(logprobs=s.logprobs, margins=[1.0] * 4) for s in honest_scores(wrong)])
     assert database.value("SELECT count(*) FROM prompt_groups") == 0
     good = brought(varied, BOB, ["0", "1"])
@@ -125,7 +125,7 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
     varied.now = dropped.expires + 1
     varied.group_service.tick(varied.now)
     service = varied.group_service
-    while service.forget([], 9, 1, varied.now + WINDOW + 1):
+    while service.forget([], 9, 1, varied.now + CHALLENGE_WINDOW_MS + 1):
         pass
     rows = service.database.all(STORED)
     assert [(position, waiting) for position, _, waiting in rows][:2] == [(1, 0), (2, 1)], "1 is to be leased again"
@@ -135,7 +135,7 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
     varied.submit(group(again), key("other"))
     varied.decide_all()
     varied.now = again.expires + 1
-    while service.forget([], 9, 1, varied.now + WINDOW + 1):
+    while service.forget([], 9, 1, varied.now + CHALLENGE_WINDOW_MS + 1):
         pass
     assert service.database.value("SELECT count(*) FROM chosen_prompts WHERE waiting = 0") == 0
     varied.close()
@@ -176,7 +176,7 @@ def test_a_choice_costs_no_more_after_many_groups(tmp_path: Path) -> None:
             for number in range(many):
                 figures = figures_of(f"{number % 50}", b"%d" % number, [1.0, 0.0])
                 records.add("reverse", 1, number % 5_000, figures)
-        for number in range(3 * AHEAD):
+        for number in range(3 * POSITIONS_AHEAD):
             request_lease(world, f"early {number}")
         costs.append(sqlite_cost.instructions(database, partial(request_lease, world, "late")))
         world.close()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.prompts.prompts import TaskPrompts, shuffled
+from echo2.coordinator.prompts.prompts import TaskPrompts, shuffle_index
 from echo2.tasks.arithmetic import SINGLE_SUM
 from echo2.tasks.task import TaskFault
 
@@ -32,7 +32,7 @@ def test_a_prompt_after_which_the_limit_leaves_the_models_context_is_none() -> N
 
 @given(st.integers(1, 300), st.binary(max_size=8))
 def test_the_shuffle_is_a_permutation(size: int, key: bytes) -> None:
-    assert sorted(shuffled(i, size, key) for i in range(size)) == list(range(size))
+    assert sorted(shuffle_index(i, size, key) for i in range(size)) == list(range(size))
 
 
 class _Small:

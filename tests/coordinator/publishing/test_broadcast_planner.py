@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from echo2.coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner, PlanInputs
+from echo2.coordinator.publishing.broadcast_planner import (
+    ESTIMATE_FADE,
+    EXCLUDED_PARENT_SECONDS,
+    NODE_POLL_SECONDS,
+    PLAN_SETTLE_SECONDS,
+    BroadcastPlanner,
+    PlanInputs,
+)
 from echo2.p2p.discovery.peer_records import VerifiedRecord
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.memory.transport import MemoryNetwork
@@ -73,7 +80,7 @@ def test_nodes_that_request_together_are_planned_together_and_get_the_records_of
     async def main():
         async with world(8) as (_, _, nodes):
             await ask_all(nodes)
-            await anyio.sleep(SETTLE)
+            await anyio.sleep(PLAN_SETTLE_SECONDS)
             answers = await ask_all(nodes)
             for peer, answer in answers.items():
                 assert answer.parents
@@ -96,7 +103,7 @@ def test_the_coordinators_children_have_priority_at_its_uplink(monkeypatch):
     async def main():
         async with world(8) as (_, _, nodes):
             await ask_all(nodes)
-            await anyio.sleep(SETTLE)
+            await anyio.sleep(PLAN_SETTLE_SECONDS)
             answers = await ask_all(nodes)
             fed = {peer for peer, answer in answers.items() if "c" in answer.parents}
             assert fed
@@ -111,7 +118,7 @@ def test_a_node_that_left_is_no_parent():
             await ask_all(nodes)
             gone = next(up for answer in (await ask_all(nodes)).values() for up in answer.parents if up != "c")
             network.kill(gone)
-            await anyio.sleep(2 * SETTLE)
+            await anyio.sleep(2 * PLAN_SETTLE_SECONDS)
             rest = [node for node in nodes if node.peer_id != gone]
             await ask(rest[0], failed=[gone])
             answers = await ask_all(rest)
@@ -124,7 +131,7 @@ def test_when_a_node_leaves_exactly_the_nodes_with_new_parents_are_told_at_once(
     async def main():
         async with world(8) as (network, planner, nodes):
             await ask_all(nodes)
-            await anyio.sleep(SETTLE)
+            await anyio.sleep(PLAN_SETTLE_SECONDS)
             before = {peer: answer.parents for peer, answer in (await ask_all(nodes)).items()}
             told: dict[str, list[str]] = {}
 
@@ -141,11 +148,11 @@ def test_when_a_node_leaves_exactly_the_nodes_with_new_parents_are_told_at_once(
                 hears(node)
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(planner.run())
-                await anyio.sleep(2 * SETTLE)
+                await anyio.sleep(2 * PLAN_SETTLE_SECONDS)
                 assert not told
                 gone = next(up for parents in before.values() for up in parents if up != "c")
                 network.kill(gone)
-                await anyio.sleep(2 * LOOK)
+                await anyio.sleep(2 * NODE_POLL_SECONDS)
                 running.cancel()
             after = planner.plan.parents
             moved = {peer for peer, parents in after.items() if list(parents) != before[peer]}
@@ -159,13 +166,13 @@ def test_a_node_that_misses_its_new_parents_delays_no_other_and_learns_them_on_r
     async def main():
         async with world(6) as (network, planner, nodes):
             await ask_all(nodes)
-            await anyio.sleep(SETTLE)
+            await anyio.sleep(PLAN_SETTLE_SECONDS)
             before = await ask_all(nodes)
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(planner.run())
                 gone = next(up for answer in before.values() for up in answer.parents if up != "c")
                 network.kill(gone)
-                await anyio.sleep(2 * SETTLE)
+                await anyio.sleep(2 * PLAN_SETTLE_SECONDS)
                 for node in nodes:
                     if node.peer_id != gone:
                         assert gone not in (await ask(node)).parents
@@ -186,10 +193,10 @@ def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and
             child = next(node for node in nodes if parent in answers[node.peer_id].parents)
             assert parent not in (await ask(child, failed=[parent, "n99"])).parents
             assert any(parent in ups for ups in planner.plan.parents.values())
-            assert planner.excluded(child.peer_id) == {parent}
-            await anyio.sleep(APART + 1)
+            assert planner.excluded_parents(child.peer_id) == {parent}
+            await anyio.sleep(EXCLUDED_PARENT_SECONDS + 1)
             await ask(child)
-            assert not planner.excluded(child.peer_id)
+            assert not planner.excluded_parents(child.peer_id)
 
     run_fake(main)
 
@@ -228,7 +235,7 @@ def test_the_owners_limit_and_the_reported_uplinks_decide_which_nodes_are_parent
 
 async def later(nodes: list[Peer]) -> None:
     """Wait until the next plan, with the reports of the meantime, is made."""
-    await anyio.sleep(SETTLE)
+    await anyio.sleep(PLAN_SETTLE_SECONDS)
     await ask_all(nodes)
 
 
@@ -246,7 +253,7 @@ def test_a_lower_estimate_is_accepted_in_steps_and_a_higher_one_at_once(peer):
                 shown[peer] = MB / step
                 await later(nodes)
                 await later(nodes)
-                assert planner.uplinks[peer] == pytest.approx(20 * MB * FADE**step)
+                assert planner.uplinks[peer] == pytest.approx(20 * MB * ESTIMATE_FADE**step)
 
     run_fake(main)
 
@@ -280,7 +287,7 @@ def test_the_plan_changes_when_an_uplink_or_a_latency_does_and_no_more_often_tha
             await later(nodes)
             second = planner.plan
             assert second.seconds < first.seconds
-            await anyio.sleep(SETTLE)
+            await anyio.sleep(PLAN_SETTLE_SECONDS)
             for node in nodes:
                 await ask(node, latency=5000)
             await later(nodes[:1])

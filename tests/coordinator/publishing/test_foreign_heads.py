@@ -19,10 +19,10 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.publishing.foreign_heads import (
     ASK_EVERY,
-    QUIET,
-    RESTORED,
-    SETTLE,
-    WAITING,
+    MOST_WAITING_CLAIMS,
+    RESTORED_FACT,
+    RESTORED_QUIET_MS,
+    START_SETTLE_MS,
     ForeignHeads,
     newest_held,
 )
@@ -39,7 +39,7 @@ from echo2.protocol.methods import LEDGER
 from tests.support.clock import run_fake
 from tests.support.run_folders import NOW, make_run, write_model
 
-STRANGERS = [peer_id(number.to_bytes(32)) for number in range(1, 2 * WAITING)]
+STRANGERS = [peer_id(number.to_bytes(32)) for number in range(1, 2 * MOST_WAITING_CLAIMS)]
 WORKER = peer_id(bytes([255]) * 32)
 
 
@@ -63,9 +63,9 @@ class Place:
             self.heads.sign(NOW)
         self.now, self.paused = NOW, list[str]()
         self.shown, self.asked = dict[str, bytes](), list[str]()
-        self.foreign = self.started()
+        self.foreign = self.start_time_of()
 
-    def started(self) -> ForeignHeads:
+    def start_time_of(self) -> ForeignHeads:
         """Begin as after a start, now."""
         new = ForeignHeads(self.run, self.database, self, self.paused.append, lambda: self.now)
         self.heads.holds = new.holds
@@ -109,7 +109,7 @@ def reference(sealed: bytes, number: int = 9) -> HeadReference:
 def test_a_head_of_this_ledger_is_no_news(place: Place) -> None:
     newest = place.heads.newest()
     assert newest is not None
-    place.foreign.told(STRANGERS[0], reference(newest.sealed, 1))
+    place.foreign.on_claim(STRANGERS[0], reference(newest.sealed, 1))
     run_fake(lambda: place.ask(60))
     assert place.asked == []
 
@@ -118,30 +118,30 @@ def test_a_claim_without_a_signature_is_asked_for_once_and_is_no_evidence(place:
     forged = seal("ledgerhead", place.run.id, b"\x80", generate_key())
     place.shown = {STRANGERS[0]: forged, STRANGERS[1]: b"no envelope"}
     for stranger in STRANGERS[:3]:
-        place.foreign.told(stranger, reference(forged))
+        place.foreign.on_claim(stranger, reference(forged))
     run_fake(lambda: place.ask(60))
     assert place.asked == STRANGERS[:3]
     assert (evidence(place.database), place.paused) == ("", [])
-    place.now += SETTLE
+    place.now += START_SETTLE_MS
     place.grow()
     assert place.heads.sign(place.now) is not None
 
 
 def test_a_later_signed_head_pauses_the_run_and_none_is_signed_also_after_a_restart(place: Place) -> None:
     place.shown = {WORKER: place.later()}
-    place.foreign.told(WORKER, reference(place.later()))
+    place.foreign.on_claim(WORKER, reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert place.paused == [evidence(place.database)]
     assert "run.sqlite ends with head 1: it is an older copy" in place.paused[0]
     place.grow()
-    place.foreign = place.started()
-    place.now += QUIET
+    place.foreign = place.start_time_of()
+    place.now += RESTORED_QUIET_MS
     assert place.heads.sign(place.now) is None
 
 
 def test_another_head_of_a_number_that_was_signed_is_said_and_pauses_nothing(place: Place) -> None:
     place.shown = {WORKER: place.later(1)}
-    place.foreign.told(WORKER, reference(place.later(1), 1))
+    place.foreign.on_claim(WORKER, reference(place.later(1), 1))
     run_fake(lambda: place.ask(1))
     assert "two histories are signed" in evidence(place.database)
     assert place.paused == []
@@ -151,14 +151,14 @@ def test_evidence_that_is_shown_unasked_counts_by_its_signature_alone_and_is_kep
     newest = place.heads.newest()
     assert newest is not None
     forged = seal("ledgerhead", place.run.id, encode(newest.head), generate_key())
-    place.foreign.shown(STRANGERS[0], [forged, b"no envelope"])
-    place.foreign.shown(STRANGERS[0], [newest.sealed, newest.sealed])
+    place.foreign.on_evidence(STRANGERS[0], [forged, b"no envelope"])
+    place.foreign.on_evidence(STRANGERS[0], [newest.sealed, newest.sealed])
     assert evidence(place.database) == ""
-    place.foreign.shown(STRANGERS[1], [newest.sealed, place.later(1)])
+    place.foreign.on_evidence(STRANGERS[1], [newest.sealed, place.later(1)])
     told = evidence(place.database)
     assert "two histories are signed" in told
     assert place.paused == []
-    place.foreign.shown(STRANGERS[2], [place.later(7), place.later(8)])
+    place.foreign.on_evidence(STRANGERS[2], [place.later(7), place.later(8)])
     assert evidence(place.database) == told
     assert place.asked == []
 
@@ -172,7 +172,7 @@ def test_a_copy_of_a_head_with_another_signature_is_no_evidence_and_counts_as_th
     copied = join([other, newest.sealed], [own, public_bytes(thief)])
     assert copied != newest.sealed
     place.shown = {WORKER: copied}
-    place.foreign.told(WORKER, reference(copied, 1))
+    place.foreign.on_claim(WORKER, reference(copied, 1))
     assert newest_held(place.database) == 0
     run_fake(lambda: place.ask(1))
     assert place.asked == [WORKER]
@@ -184,19 +184,19 @@ def test_claims_of_strangers_are_bounded_and_do_not_crowd_out_a_worker(place: Pl
     Accounts(place.database, place.ledger)._put(WORKER, KeyAccount(accepted=1))
     place.shown = {WORKER: place.later()}
     for stranger in STRANGERS:
-        place.foreign.told(stranger, reference(bytes(9)))
-    place.foreign.told(WORKER, reference(place.later()))
+        place.foreign.on_claim(stranger, reference(bytes(9)))
+    place.foreign.on_claim(WORKER, reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert place.asked == [WORKER]
-    run_fake(lambda: place.ask(3 * WAITING * ASK_EVERY))
-    assert place.asked == [WORKER, *STRANGERS[:WAITING]]
+    run_fake(lambda: place.ask(3 * MOST_WAITING_CLAIMS * ASK_EVERY))
+    assert place.asked == [WORKER, *STRANGERS[:MOST_WAITING_CLAIMS]]
 
 
 def test_no_head_is_signed_for_a_while_after_a_start_also_where_run_sqlite_was_lost(tmp_path: Path) -> None:
     place = Place(tmp_path, heads=0)
     place.grow()
-    assert place.heads.tick(place.now + SETTLE - 1) is None
-    assert place.heads.tick(place.now + SETTLE) is not None
+    assert place.heads.tick(place.now + START_SETTLE_MS - 1) is None
+    assert place.heads.tick(place.now + START_SETTLE_MS) is not None
     place.database.close()
 
 
@@ -208,19 +208,19 @@ def test_a_new_run_signs_its_first_head_at_once(tmp_path: Path) -> None:
 
 
 def test_after_a_restore_it_takes_longer_and_a_clock_set_back_begins_it_anew(place: Place) -> None:
-    place.database.set_fact(RESTORED, 1)
-    place.foreign = place.started()
+    place.database.set_fact(RESTORED_FACT, 1)
+    place.foreign = place.start_time_of()
     place.grow()
-    assert place.heads.sign(place.now + QUIET - 1) is None
-    assert place.heads.sign(place.now - QUIET) is None
+    assert place.heads.sign(place.now + RESTORED_QUIET_MS - 1) is None
+    assert place.heads.sign(place.now - RESTORED_QUIET_MS) is None
     assert place.heads.sign(place.now - 1) is None
     assert place.heads.sign(place.now) is not None
-    assert place.database.fact(RESTORED) is None
+    assert place.database.fact(RESTORED_FACT) is None
 
 
 def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.shown = {WORKER: place.later()}
-    place.foreign.told(WORKER, reference(place.later()))
+    place.foreign.on_claim(WORKER, reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert evidence(place.database)
 
@@ -228,7 +228,7 @@ def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monk
         raise BadSignature("revoked")
 
     monkeypatch.setattr(foreign_heads, "open_kept", revoked)
-    place.foreign = place.started()
+    place.foreign = place.start_time_of()
     place.grow()
-    assert place.heads.sign(place.now + SETTLE) is not None
+    assert place.heads.sign(place.now + START_SETTLE_MS) is not None
     assert evidence(place.database) == ""

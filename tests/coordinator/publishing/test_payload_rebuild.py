@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from echo2.coordinator.learner.messages import Export, ExportedEdge
-from echo2.coordinator.publishing.payload_rebuild import KEPT, PayloadRebuilder
+from echo2.coordinator.publishing.payload_rebuild import REBUILT_KEPT_SECONDS, PayloadRebuilder
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.wire_types import encode
 from echo2.protocol.methods import REMAKE
@@ -52,7 +52,7 @@ async def test_a_dropped_payload_is_rebuilt_with_the_same_bytes_and_served(tmp_p
         assert again is not None
         assert again.read_bytes() == original
         assert rebuilder.recent() == {edge.payload_hash}
-        now[0] = KEPT
+        now[0] = REBUILT_KEPT_SECONDS
         assert rebuilder.recent() == set()
         running.cancel()
 

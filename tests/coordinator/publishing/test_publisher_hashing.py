@@ -46,7 +46,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def as_written(one: Export) -> Export:
     """Return the export with hashes, as the process that wrote its files returns it."""
-    edges = [structs.replace(edge, hashed=chunks.hashed(Path(edge.payload))) for edge in one.edges]
+    edges = [structs.replace(edge, hashed=chunks.hash_payload(Path(edge.payload))) for edge in one.edges]
     return structs.replace(one, edges=edges)
 
 

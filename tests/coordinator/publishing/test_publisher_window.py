@@ -29,8 +29,8 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW", WINDOW, raising=False)
-    monkeypatch.setattr(module, "REACH", 8)
+    monkeypatch.setattr(module, "KEPT_VERSIONS", WINDOW, raising=False)
+    monkeypatch.setattr(module, "REACH_EDGES", 8)
 
 
 def exports(folder: Path) -> list[Export]:
@@ -110,8 +110,8 @@ async def test_a_start_over_a_store_with_more_versions_reads_the_newest(
     exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
         await published(publisher, exported)
-        monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
-        monkeypatch.setattr(module, "EARLIER", 3)
+        monkeypatch.setattr(module, "MOST_RESTORED_VERSIONS", 2 * WINDOW)
+        monkeypatch.setattr(module, "MOST_EARLIER_EDGES", 3)
         again = publisher_over(store, tmp_path)
         assert [one.version for one in again.versions] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
         await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)

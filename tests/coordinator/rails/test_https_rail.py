@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from echo2.coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connected, read_token
+from echo2.coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connect_provider, read_token
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.runtime.errors import LocalFault
 from tests.support.payout_provider import Provider, served, trusted_certificate
@@ -34,7 +34,7 @@ async def test_a_payment_carries_its_key_the_token_and_integers(tmp_path: Path, 
         return web.json_response({"state": "done", "amount": 1234, "reference": "tr_1"})
 
     server, client = trusted_certificate(tmp_path)
-    async with served(handler, server) as url, connected(url, token, client) as exchange:
+    async with served(handler, server) as url, connect_provider(url, token, client) as exchange:
         rail = HttpsRail(exchange, "USD")
         assert await rail.quote("alice", 1234) == Quote(25)
         assert await rail.send(KEY, "alice", 1234) == RailAnswer("done", 1234, reference="tr_1")
@@ -57,7 +57,7 @@ async def test_no_redirect_is_followed(tmp_path: Path, token: Path) -> None:
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
     server, client = trusted_certificate(tmp_path)
-    async with served(handler, server) as url, connected(url, token, client) as exchange:
+    async with served(handler, server) as url, connect_provider(url, token, client) as exchange:
         answer = await HttpsRail(exchange, "USD").send(KEY, "alice", 1)
     assert answer.word == "unknown"
     assert "307" in answer.why
@@ -72,7 +72,7 @@ async def test_a_certificate_that_no_authority_signed_gets_no_byte(tmp_path: Pat
         return web.json_response({"state": "done", "amount": 1})
 
     server, _ = trusted_certificate(tmp_path)
-    async with served(handler, server) as url, connected(url, token) as exchange:
+    async with served(handler, server) as url, connect_provider(url, token) as exchange:
         answer = await HttpsRail(exchange, "USD").send(KEY, "alice", 1)
     assert answer.word == "unknown"
     assert "certificate" in answer.why.lower()
@@ -87,7 +87,7 @@ async def test_a_slow_provider_is_unknown(tmp_path: Path, token: Path) -> None:
         return web.Response()
 
     server, client = trusted_certificate(tmp_path)
-    async with served(handler, server) as url, connected(url, token, client, patience=2) as exchange:
+    async with served(handler, server) as url, connect_provider(url, token, client, patience=2) as exchange:
         assert (await HttpsRail(exchange, "USD").send(KEY, "alice", 1)).word == "unknown"
 
 

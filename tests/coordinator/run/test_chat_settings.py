@@ -10,10 +10,10 @@ import pytest
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.chat_settings import hash_of, settings_of
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.run.task_processes import hosted
+from echo2.coordinator.run.task_processes import host_task
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
-from echo2.tasks.chat import PLAIN
+from echo2.tasks.chat import PLAIN_TEMPLATE
 from echo2.tasks.task import Transcript
 from echo2.tasks.tokenizer import load
 from tests.support.chat_families import FAMILIES, tokenizer_of, write_folder
@@ -43,7 +43,7 @@ def test_a_family_as_it_comes_from_the_hub_becomes_a_run_and_plays(name: str, tm
     text = load(run.folder.model / "tokenizer.json", *run.runspec.ends)
 
     async def play() -> None:
-        async with hosted(run.task, run.config.environment) as host:
+        async with host_task(run.task, run.config.environment) as host:
             prompt = library.decode(await host.prompt("train", 0), skip_special_tokens=False)
             assert "guess " in prompt
             assert prompt.endswith(family.suffix.partition("HI")[2])
@@ -66,7 +66,7 @@ def test_a_model_without_a_template_gets_a_plain_one_and_init_says_so(tmp_path: 
     assert "the model has no chat template: its prompts have a plain one" in said
     assert "making keys, Root and RunSpec" in said
     assert run.task.chat is not None
-    assert run.task.chat.template == PLAIN
+    assert run.task.chat.template == PLAIN_TEMPLATE
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {

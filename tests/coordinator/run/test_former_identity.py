@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.run import keys_commands, setup
-from echo2.coordinator.run.former_identity import CONNECTIONS, answer_as, former_of
+from echo2.coordinator.run.former_identity import MOST_FORMER_CONNECTIONS, answer_as, former_of
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.https.client import HttpsClient
@@ -112,14 +112,14 @@ def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
                         await asyncio.sleep(0.1)
                         continue
                     writers.append(writer)
-                    if len(writers) > CONNECTIONS:
+                    if len(writers) > MOST_FORMER_CONNECTIONS:
                         closed += await reader.read(1) == b""
         finally:
             for writer in writers:
                 writer.close()
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-        assert len(writers) - closed <= CONNECTIONS < len(writers)
+        assert len(writers) - closed <= MOST_FORMER_CONNECTIONS < len(writers)
 
     asyncio.run(main())
 

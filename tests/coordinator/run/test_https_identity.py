@@ -6,7 +6,7 @@ import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import https_identity, setup
-from echo2.p2p.multiaddr import MOST
+from echo2.p2p.multiaddr import MOST_ADDRESSES
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
 from tests.support.run_folders import NOW, load
@@ -34,13 +34,13 @@ def test_a_certificate_without_its_key_is_an_error_that_names_both_files(home: P
 def test_an_invite_has_the_listening_addresses_first_and_https_last(home: Path) -> None:
     run = load(home)
     listening = ["/ip4/192.0.2.1/tcp/4310", "/ip4/192.0.2.1/tcp/4311/https"]
-    addresses = https_identity.reached(run.config, run.peer_id, listening)
+    addresses = https_identity.reachable_addresses(run.config, run.peer_id, listening)
     assert addresses[0] == f"/ip4/192.0.2.1/tcp/4310/p2p/{run.peer_id}"
     assert addresses[-1].startswith("/ip4/192.0.2.1/tcp/4311/https")
-    assert len(addresses) <= MOST
+    assert len(addresses) <= MOST_ADDRESSES
 
 
 def test_without_a_setting_for_https_there_is_neither_pin_nor_address(home: Path) -> None:
     run = setup.load_run(home, env={}, now=NOW, flags={"https": {"listen": []}})
     assert run.https_pin is None
-    assert not [one for one in https_identity.reached(run.config, run.peer_id) if "https" in one]
+    assert not [one for one in https_identity.reachable_addresses(run.config, run.peer_id) if "https" in one]

@@ -81,7 +81,7 @@ def test_a_rotated_key_is_another_one_and_all_else_stays(role: str, home: Path) 
 def test_a_revoked_key_is_named_in_every_later_root_with_its_time(home: Path) -> None:
     old = load(home).root.roles["ledger"].keys[0]
     told = change(home, "ledger", since=NOW + 5)
-    assert f"revoked  {keys.spaced(old)} from" in told
+    assert f"revoked  {keys.spaced_fingerprint(old)} from" in told
     change(home, "channel", now=LATER + 1)
     change(home, None, now=LATER + 2)
     assert load(home).root.revoked == {old: NOW + 5}
@@ -152,7 +152,7 @@ def test_an_interrupted_question_is_an_interruption(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(typer, "confirm", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        command_options.agreed("Sign this?", default=False)
+        command_options.ask_agreement("Sign this?", default=False)
 
 
 def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_without_the_root_key_of_today_its_fingerprint_is_named(home: Path, tmp_
     change(home, "root")
     new = next((home / "keys").glob("root-*.pem"))
     new.rename(tmp_path / new.name)
-    wanted = keys.spaced(load(home).root.roles["root"].keys[0])
+    wanted = keys.spaced_fingerprint(load(home).root.roles["root"].keys[0])
     (home / "keys/root.pem").unlink()
     with pytest.raises(LocalFault, match=f"the root key {wanted} is not in .*/keys: put its file there"):
         change(home, None)
@@ -195,7 +195,7 @@ def test_without_the_root_key_of_today_its_fingerprint_is_named(home: Path, tmp_
 
 def _signed_file(home: Path, request: Path) -> Path:
     keys_commands.sign(request, home / "keys", secret=None, confirm=lambda lines: True)
-    return request.with_name(request.name + keys_commands.SIGNED)
+    return request.with_name(request.name + keys_commands.SIGNED_SUFFIX)
 
 
 Forged = Callable[[RootRequest, Root], RootRequest]

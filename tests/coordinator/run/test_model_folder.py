@@ -82,7 +82,7 @@ def test_each_end_token_that_the_model_names_is_signed(what: str, model: Path, t
     if generation is not None:
         (model / "generation_config.json").write_text(json.dumps(generation))
     spec = make_run(tmp_path / "run", model).runspec
-    assert (spec.ends, spec.protocols) == (ends, numbers.needed(ends[1:]))
+    assert (spec.ends, spec.protocols) == (ends, numbers.number_range(ends[1:]))
 
 
 BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {

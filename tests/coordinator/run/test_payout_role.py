@@ -60,7 +60,7 @@ def test_the_signer_is_told_who_may_let_money_go(home: Path, tmp_path: Path) -> 
     lines = keys_commands.export_root(
         home, tmp_path / "request", SetChange(payout=RoleKeys(keys=[one], threshold=1)), now=NOW + 5
     )
-    assert f"payout   1 of these keys approve payments in money: {keys.spaced(one)}" in lines
+    assert f"payout   1 of these keys approve payments in money: {keys.spaced_fingerprint(one)}" in lines
 
 
 def test_the_commands(home: Path, tmp_path: Path) -> None:

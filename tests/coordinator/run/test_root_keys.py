@@ -64,7 +64,7 @@ def install(place: Path, *paths: Path) -> list[str]:
 
 
 def signed(path: Path) -> Path:
-    return path.with_name(path.name + keys_commands.SIGNED)
+    return path.with_name(path.name + keys_commands.SIGNED_SUFFIX)
 
 
 def of(place: Path, name: str) -> bytes:

@@ -2,21 +2,21 @@
 
 import pytest
 
-from echo2.coordinator.run.task_mix import WeightedTask, joined, parsed, text_of
+from echo2.coordinator.run.task_mix import WeightedTask, join_mix, parse_mix, text_of
 from echo2.runtime.settings import SettingsFault
 
 
 def test_a_single_task_is_a_mix_of_one() -> None:
-    assert parsed("gym:chain_sum=3,gsm_symbolic") == [WeightedTask("gym:chain_sum=3,gsm_symbolic", 1)]
-    assert parsed("math:/data/my problems.jsonl") == [WeightedTask("math:/data/my problems.jsonl", 1)]
+    assert parse_mix("gym:chain_sum=3,gsm_symbolic") == [WeightedTask("gym:chain_sum=3,gsm_symbolic", 1)]
+    assert parse_mix("math:/data/my problems.jsonl") == [WeightedTask("math:/data/my problems.jsonl", 1)]
 
 
 def test_a_number_before_a_task_is_its_weight() -> None:
-    mix = parsed("3 add + gym:chain_sum=2 + 10  math:/a b.jsonl")
+    mix = parse_mix("3 add + gym:chain_sum=2 + 10  math:/a b.jsonl")
     assert mix == [("add", 3), ("gym:chain_sum=2", 1), ("math:/a b.jsonl", 10)]
     assert text_of(mix) == "3 add + gym:chain_sum=2 + 10 math:/a b.jsonl"
-    assert parsed(text_of(mix)) == mix
-    assert parsed(joined(["3 add", "reverse"])) == [("add", 3), ("reverse", 1)]
+    assert parse_mix(text_of(mix)) == mix
+    assert parse_mix(join_mix(["3 add", "reverse"])) == [("add", 3), ("reverse", 1)]
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_a_number_before_a_task_is_its_weight() -> None:
 )
 def test_a_bad_mix_is_refused_with_a_sentence(text: str, told: str) -> None:
     with pytest.raises(SettingsFault) as fault:
-        parsed(text)
+        parse_mix(text)
     assert told in str(fault.value)

@@ -63,8 +63,8 @@ def test_a_weight_beside_a_ratio_to_the_behaviour_is_refused_with_a_sentence(
 
 
 def test_every_signed_setting_is_in_the_runspec() -> None:
-    assert set(config.SIGNED) <= RunSection.model_fields.keys()
-    assert set(config.SIGNED) - {"task"} <= {field.name for field in msgspec.structs.fields(RunSpec)}
+    assert set(config.SIGNED_KEYS) <= RunSection.model_fields.keys()
+    assert set(config.SIGNED_KEYS) - {"task"} <= {field.name for field in msgspec.structs.fields(RunSpec)}
 
 
 def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_default(tmp_path: Path) -> None:

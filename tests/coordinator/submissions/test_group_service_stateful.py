@@ -44,7 +44,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self._quick = mock.patch.object(ranks, "PROVEN", 2)
+        self._quick = mock.patch.object(ranks, "PROVEN_AUDITED_GROUPS", 2)
         self._quick.start()
         self.world = World(
             Path(self._folder.name),
@@ -118,7 +118,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 4))
     def decide(self, most: int) -> None:
-        for waiting in self.world.group_service.undecided(most):
+        for waiting in self.world.group_service.list_undecided(most):
             if self.bad[waiting.lease.id] != "seeded-choice":
                 assert self.world.decide_one(waiting).verdict == "accepted"
                 continue

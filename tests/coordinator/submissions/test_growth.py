@@ -11,7 +11,7 @@ import pytest
 from echo2.coordinator.accounts.ledger_tree import LedgerTree
 from echo2.coordinator.command_line.over_time_report import stored_rows
 from echo2.coordinator.metrics import run_metrics
-from echo2.coordinator.verdicts.token_storage import WINDOW
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.coordinator.web import node_rows
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
@@ -104,7 +104,7 @@ def judged_group(world: World) -> object:
 def draw(world: World) -> object:
     at = world.group_service.progress
     assert at is not None
-    return world.group_service.buffer.completed(at.step, at.era, 1)
+    return world.group_service.buffer.next_completion(at.step, at.era, 1)
 
 
 def late_group(world: World) -> object:
@@ -119,12 +119,12 @@ def tick(world: World) -> object:
 
 
 def forgotten_tokens(world: World) -> object:
-    return world.group_service.forget([], step_of(world), 1, world.now + WINDOW)
+    return world.group_service.forget([], step_of(world), 1, world.now + CHALLENGE_WINDOW_MS)
 
 
 def hello(world: World) -> object:
     world.group_service.registry.register(ALICE, HELLO, None, world.now)
-    return world.group_service.registry.admitted(ALICE), world.group_service.registry.records(world.now)
+    return world.group_service.registry.is_admitted(ALICE), world.group_service.registry.records(world.now)
 
 
 def picture(world: World) -> object:
@@ -137,10 +137,10 @@ def picture(world: World) -> object:
         rates,
         run_metrics.counts(world.group_service.database, world.now),
         node_rows.page(database, None, 100, [], {}),
-        node_rows.known(database, []),
+        node_rows.count_known(database, []),
         run_metrics.work(database),
         run_metrics.turnaround(database),
-        world.group_service.buffered(),
+        world.group_service.count_buffered(),
     )
 
 

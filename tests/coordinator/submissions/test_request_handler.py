@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.submissions.request_handler import RequestHandler
-from echo2.coordinator.submissions.request_priority import BURST, PER_ITERATION
-from echo2.coordinator.submissions.response_log import MOST_ANSWERS, SKEW, ResponseLog
+from echo2.coordinator.submissions.request_priority import BURST_REQUESTS, PER_ITERATION
+from echo2.coordinator.submissions.response_log import MOST_ANSWERS, MOST_EXPIRY_SKEW_MS, ResponseLog
 from echo2.coordinator.verification.verification import submission_limit
 from echo2.engines.engine import SampleScore
-from echo2.ledger.standing import FOREVER
-from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
+from echo2.ledger.standing import FOREVER_MS
+from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, RecordIssuer
 from echo2.p2p.envelope import seal
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.identity import peer_id, public_bytes
@@ -30,7 +30,7 @@ from echo2.protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRe
 from echo2.protocol.methods import SEALED
 from echo2.protocol.requests import Hello, Refusal, Request, Response, Welcome
 from echo2.protocol.steps import StepRequest
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from tests.support.group_world import (
     ALICE,
     EOS,
@@ -172,8 +172,8 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
         "a bent signature": seal("request", RUN, encode(good), ALICE_KEY)[:-1] + b"\x00",
         "another coordinator": desk.request("lease", asked, recipient=bytes(32)),
         "another method": desk.request("submit", asked),
-        "long expired": desk.request("lease", asked, expires=desk.world.now - SKEW - 1),
-        "valid for too long": desk.request("lease", asked, expires=desk.world.now + SKEW + 1),
+        "long expired": desk.request("lease", asked, expires=desk.world.now - MOST_EXPIRY_SKEW_MS - 1),
+        "valid for too long": desk.request("lease", asked, expires=desk.world.now + MOST_EXPIRY_SKEW_MS + 1),
         "a body that is none": desk.request("lease", b"\xc1"),
     }
     return "lease", request[how]
@@ -227,10 +227,10 @@ def test_a_suspended_node_may_appeal_and_a_banned_one_may_not(greeted: Desk) -> 
     world.accepted()
     lease = world.lease()
     world.submit(group(lease))
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     scores = [SampleScore(logprobs=one.logprobs, margins=[0.01] * 4) for one in honest_scores(waiting.submission)]
     world.decide(waiting, scores)
-    accounts.suspend(ALICE, "not-generated", bytes(32), world.now, FOREVER)
+    accounts.suspend(ALICE, "not-generated", bytes(32), world.now, FOREVER_MS)
     assert refusal(greeted.ask("lease", encode(world.ask()))).code == "suspended-by-proof"
     basis = body(greeted.ask("appeal", encode(AppealRequest(lease=lease.id))), AppealResponse)
     assert (basis.code, basis.state, basis.stored, basis.calibration) == ("seeded-choice", "none", "group", None)
@@ -248,7 +248,7 @@ def test_a_suspended_node_may_appeal_and_a_banned_one_may_not(greeted: Desk) -> 
 
 
 def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
-    for off in (-SKEW, SKEW):
+    for off in (-MOST_EXPIRY_SKEW_MS, MOST_EXPIRY_SKEW_MS):
         assert greeted.ask("lease", encode(greeted.world.ask()), expires=greeted.world.now + off).body is not None
     assert body(greeted.ask("hello", encode(HELLO), expires=0), Welcome).now == greeted.world.now
 
@@ -278,15 +278,15 @@ def test_a_run_of_a_single_task_takes_nodes_that_lack_it_and_tells_older_ones_to
 
 def test_a_run_with_several_end_tokens_tells_nodes_that_know_one_to_update(desk: Desk) -> None:
     desk.control._spec = msgspec.structs.replace(
-        SPEC, protocols=numbers.needed([7]), tasks=[msgspec.structs.replace(SPEC.tasks[0], other_ends=[7])]
+        SPEC, protocols=numbers.number_range([7]), tasks=[msgspec.structs.replace(SPEC.tasks[0], other_ends=[7])]
     )
     assert "update echo2 to protocol 2" in refusal(desk.ask("hello", encode(HELLO))).sentence
-    body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN))), Welcome)
+    body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN_NUMBERS))), Welcome)
 
 
 def test_a_run_with_one_end_token_takes_nodes_of_either_number(greeted: Desk) -> None:
-    assert SPEC.protocols == numbers.needed([])
-    body(greeted.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN))), Welcome)
+    assert SPEC.protocols == numbers.number_range([])
+    body(greeted.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN_NUMBERS))), Welcome)
 
 
 def test_a_replaced_key_hears_by_whom_and_disputes_it_by_its_hello(greeted: Desk) -> None:
@@ -326,7 +326,7 @@ def test_the_memory_of_answers_is_bounded() -> None:
         answers.keep(ALICE, number.to_bytes(16, "big"), b"h", b"answer", 10**9, 0)
     assert answers.find(ALICE, bytes(16)) is None
     assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) == (b"h", b"answer")
-    answers.keep(ALICE, b"n" * 16, b"h", b"answer", 2 * 10**9, 10**9 + SKEW + 1)
+    answers.keep(ALICE, b"n" * 16, b"h", b"answer", 2 * 10**9, 10**9 + MOST_EXPIRY_SKEW_MS + 1)
     assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) is None
 
 
@@ -375,7 +375,7 @@ def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
 
 def test_a_node_with_a_wrong_clock_is_answered_and_no_node_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
     own, where = RecordIssuer(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
-    for wrong in (T0 + LIFE, T0 - LIFE, T0):
+    for wrong in (T0 + RECORD_LIFE_MS, T0 - RECORD_LIFE_MS, T0):
         assert not desk.world.group_service.registry.records(T0)
         record = own.issue(where, wrong)
         body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
@@ -417,16 +417,16 @@ async def test_turns_that_wait_for_a_slow_environment_are_no_overload(
 ) -> None:
     """They wait on purpose, at no cost: if they counted, the rows of a few nodes would keep all others from a lease."""
     monkeypatch.setattr("echo2.coordinator.submissions.request_handler.SERVED_WITHIN", 30.0)
-    spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="guess", version=1, kind=SERVED)])
+    spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="guess", version=1, kind=SERVED_KIND)])
     world, handlers = World(tmp_path, spec=spec), Handlers()
     desk, turn = Desk(world), StepRequest(lease=world.lease().id, sample=0, turn_number=0, tokens=[5, EOS])
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))
     async with asyncio.TaskGroup() as tasks:
         waiting = [
             tasks.create_task(handlers.answer("step", f"peer {number}", desk.request("step", encode(turn))))
-            for number in range(BURST + 1)
+            for number in range(BURST_REQUESTS + 1)
         ]
-        for _ in range(2 * BURST // PER_ITERATION):
+        for _ in range(2 * BURST_REQUESTS // PER_ITERATION):
             await asyncio.sleep(0)
         refused = decode(await handlers.answer("lease", "bob", b"no request at all"), Response).refusal
         assert refused is not None

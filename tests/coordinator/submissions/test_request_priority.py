@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from echo2.coordinator.submissions.request_handler import RequestHandler
 from echo2.coordinator.submissions.request_priority import (
-    BURST,
-    LATEST,
+    BURST_REQUESTS,
+    LATEST_RETRY_MS,
     MOST_UNANSWERED,
+    OVERLOAD_MEMORY_MS,
     PER_ITERATION,
-    RETRIES,
-    SOONEST,
-    STANDING,
-    STEP,
-    UNSEEN,
+    RETRIES_PER_SECOND,
+    RETRY_STEP_MS,
+    SOONEST_RETRY_MS,
+    STANDING_OVERLOAD_MS,
     AdmissionQueue,
 )
 from echo2.p2p.handlers import Handlers
@@ -64,7 +64,7 @@ class Connection(Handlers):
         super().__init__()
         self.waiting = Counter[str]()
 
-    def unanswered(self, methods: Sequence[str]) -> int:
+    def count_unanswered(self, methods: Sequence[str]) -> int:
         return sum(self.waiting[method] for method in methods)
 
 
@@ -77,7 +77,10 @@ def test_a_lease_request_beyond_the_bound_is_refused_unread_and_may_be_retried(w
     control_of(world, RequestHandler).serve(connection, at_home)
 
     async def main() -> None:
-        for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
+        for unanswered, code, again in (
+            (BURST_REQUESTS, "malformed", None),
+            (BURST_REQUESTS + 1, "busy", SOONEST_RETRY_MS),
+        ):
             connection.waiting["submit"] = unanswered
             refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Response).refusal
             assert refusal is not None
@@ -91,7 +94,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_overload(world: Worl
     hundred of them would keep all nodes from a lease."""
     connection = Connection()
     control_of(world, RequestHandler).serve(connection, at_home)
-    connection.waiting["plan"] = 10 * BURST
+    connection.waiting["plan"] = 10 * BURST_REQUESTS
 
     async def main() -> None:
         refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Response).refusal
@@ -104,7 +107,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_overload(world: Worl
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
     connection = Connection()
     control_of(world, RequestHandler).serve(connection, at_home)
-    connection.waiting["submit"] = 10 * BURST
+    connection.waiting["submit"] = 10 * BURST_REQUESTS
 
     async def main() -> None:
         refusal = decode(await connection.methods["submit"].handler("peer", b"no request at all"), Response).refusal
@@ -120,12 +123,12 @@ def test_refused_nodes_retry_one_after_the_other() -> None:
 
     async def main() -> None:
         nonlocal now
-        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
+        queue = AdmissionQueue(lambda: now, lambda: BURST_REQUESTS + 1)
         due = [await queue.enter("lease", "node") for _ in range(1_000)]
-        assert due == [SOONEST + number * 1000 // RETRIES for number in range(1_000)]
-        assert [await queue.enter("lease", "node") for _ in range(1_000)][-1] == LATEST
-        now = 3 * LATEST
-        assert await queue.enter("lease", "node") == SOONEST
+        assert due == [SOONEST_RETRY_MS + number * 1000 // RETRIES_PER_SECOND for number in range(1_000)]
+        assert [await queue.enter("lease", "node") for _ in range(1_000)][-1] == LATEST_RETRY_MS
+        now = 3 * LATEST_RETRY_MS
+        assert await queue.enter("lease", "node") == SOONEST_RETRY_MS
 
     asyncio.run(main())
 
@@ -136,17 +139,19 @@ def test_any_number_of_requests_of_one_party_delays_the_others_by_one_place() ->
 
     async def main() -> None:
         nonlocal now
-        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
+        queue = AdmissionQueue(lambda: now, lambda: BURST_REQUESTS + 1)
         flood = [await queue.enter("lease", "eve") for _ in range(1_200)]
-        assert flood[0] == SOONEST
-        assert flood[-1] == LATEST
+        assert flood[0] == SOONEST_RETRY_MS
+        assert flood[-1] == LATEST_RETRY_MS
         assert [await queue.enter("lease", f"node {number}") for number in range(20)] == [
-            SOONEST + (1 + number) * STEP for number in range(20)
+            SOONEST_RETRY_MS + (1 + number) * RETRY_STEP_MS for number in range(20)
         ]
         again = await queue.enter("lease", "node 0")
-        assert again == SOONEST + STEP + 21 * STEP, "21 parties share the rate of those that come back"
-        now += LATEST + 1
-        assert await queue.enter("lease", "node 3") == SOONEST, "what is over holds nobody up"
+        assert again == SOONEST_RETRY_MS + RETRY_STEP_MS + 21 * RETRY_STEP_MS, (
+            "21 parties share the rate of those that come back"
+        )
+        now += LATEST_RETRY_MS + 1
+        assert await queue.enter("lease", "node 3") == SOONEST_RETRY_MS, "what is over holds nobody up"
 
     asyncio.run(main())
 
@@ -161,10 +166,10 @@ def test_a_burst_is_answered_and_only_a_standing_overload_is_refused() -> None:
         for at, count, refused in (
             (0, 0, False),
             (60_000, MOST_UNANSWERED + 1, False),
-            (60_000 + STANDING, MOST_UNANSWERED + 1, False),
-            (60_001 + STANDING, MOST_UNANSWERED + 1, True),
-            (60_002 + STANDING, MOST_UNANSWERED, False),
-            (60_003 + STANDING, MOST_UNANSWERED + 1, False),
+            (60_000 + STANDING_OVERLOAD_MS, MOST_UNANSWERED + 1, False),
+            (60_001 + STANDING_OVERLOAD_MS, MOST_UNANSWERED + 1, True),
+            (60_002 + STANDING_OVERLOAD_MS, MOST_UNANSWERED, False),
+            (60_003 + STANDING_OVERLOAD_MS, MOST_UNANSWERED + 1, False),
         ):
             now, unanswered = at, count
             assert (await queue.enter("lease", "node") is not None) == refused
@@ -182,7 +187,7 @@ def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() ->
         queue = AdmissionQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
         assert await queue.enter("lease", "node") is None
         await asyncio.sleep(0)
-        now += UNSEEN + 1
+        now += OVERLOAD_MEMORY_MS + 1
         assert await queue.enter("lease", "node") is None
 
     asyncio.run(main())
@@ -193,10 +198,10 @@ def test_a_clock_that_is_set_back_neither_hides_an_overload_nor_lengthens_the_wa
 
     async def main() -> None:
         nonlocal now
-        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
-        assert await queue.enter("lease", "node") == SOONEST
+        queue = AdmissionQueue(lambda: now, lambda: BURST_REQUESTS + 1)
+        assert await queue.enter("lease", "node") == SOONEST_RETRY_MS
         now -= 3_600_000
-        assert await queue.enter("lease", "node") == SOONEST
+        assert await queue.enter("lease", "node") == SOONEST_RETRY_MS
 
         standing = AdmissionQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
         assert await standing.enter("lease", "node") is None
@@ -204,7 +209,7 @@ def test_a_clock_that_is_set_back_neither_hides_an_overload_nor_lengthens_the_wa
         now -= 1_800_000
         assert await standing.enter("lease", "node") is None
         await asyncio.sleep(0)
-        now += STANDING + 1
-        assert await standing.enter("lease", "node") == SOONEST
+        now += STANDING_OVERLOAD_MS + 1
+        assert await standing.enter("lease", "node") == SOONEST_RETRY_MS
 
     asyncio.run(main())

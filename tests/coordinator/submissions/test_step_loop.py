@@ -11,21 +11,21 @@ import pytest
 from echo2.coordinator.environments.process_pool import ONE_APART_IN
 from echo2.coordinator.environments.task_host import EpisodeLost, TurnAnswer
 from echo2.coordinator.submissions import step_loop
-from echo2.coordinator.submissions.episode_record import LOST
+from echo2.coordinator.submissions.episode_record import LOST_REASON
 from echo2.coordinator.submissions.step_loop import StepLoop
-from echo2.coordinator.submissions.step_queue import NEW_ONE_IN, RECENT
+from echo2.coordinator.submissions.step_queue import NEW_ONE_IN, RECENT_PLAY_SECONDS
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import Lease, LeaseReport
 from echo2.protocol.requests import Refusal
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.tasks.task import Score, TaskFault
 from tests.support.group_world import ALICE, BOB, EOS, SPEC, TEXT, World
 from tests.support.hosted_task import Echoes, ServedTask
 
 HANG = 400
 """Seconds. Twice as many are more than the environment has for a lease of a known key."""
-TASK = TaskReference(name="guess", version=1, kind=SERVED)
+TASK = TaskReference(name="guess", version=1, kind=SERVED_KIND)
 
 
 class EndingEpisode:
@@ -181,7 +181,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     ("fault", "failed", "reasons"),
     [
         (TaskFault("reply raised KeyError", verified=True), [True, False], {"reply raised KeyError": 1}),
-        (EpisodeLost("begun anew it answers otherwise than before"), [False], {LOST: 1}),
+        (EpisodeLost("begun anew it answers otherwise than before"), [False], {LOST_REASON: 1}),
     ],
     ids=["failed", "lost"],
 )
@@ -195,7 +195,7 @@ async def test_an_episode_that_another_one_took_down_is_shown_and_no_failure_of_
     running = asyncio.create_task(loop.run())
     try:
         assert isinstance(steps.step(ALICE, request, world.now), Refusal)
-        answered = steps.asked(lease.id, 0)
+        answered = steps.answer_event(lease.id, 0)
         assert answered is not None
         await answered.wait()
     finally:
@@ -203,9 +203,9 @@ async def test_an_episode_that_another_one_took_down_is_shown_and_no_failure_of_
     ended = steps.step(ALICE, request, world.now)
     assert isinstance(ended, StepResponse)
     assert ended.given is None
-    record.decided(lease.id, len(lease.seeds))
+    record.note_episodes(lease.id, len(lease.seeds))
     assert (list(record.failed), dict(record.reasons)) == (failed, reasons)
-    assert record.reason == ("" if LOST in reasons else "reply raised KeyError")
+    assert record.reason == ("" if LOST_REASON in reasons else "reply raised KeyError")
 
 
 async def test_a_turn_that_waits_for_a_busy_process_delays_no_other_and_costs_its_lease_nothing(world: World) -> None:
@@ -226,7 +226,7 @@ async def test_a_turn_that_waits_for_a_busy_process_delays_no_other_and_costs_it
     async def answer(sample: int, number: int, lease: Lease = first) -> StepResponse:
         request = StepRequest(lease=lease.id, sample=sample, turn_number=number, tokens=[5, EOS])
         if isinstance(told := steps.step(ALICE, request, world.now), Refusal):
-            answered = steps.asked(lease.id, sample)
+            answered = steps.answer_event(lease.id, sample)
             assert answered is not None, told
             await answered.wait()
             told = steps.step(ALICE, request, world.now)
@@ -261,7 +261,7 @@ async def test_a_turn_that_ends_its_process_twice_is_charged_for_both(world: Wor
     running = asyncio.create_task(loop.run())
     try:
         steps.step(BOB, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
-        answered = steps.asked(lease.id, 0)
+        answered = steps.answer_event(lease.id, 0)
         assert answered is not None
         await answered.wait()
     finally:
@@ -282,13 +282,13 @@ async def test_episodes_of_new_keys_are_apart_while_known_keys_play(world: World
         steps.step(node, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
         asked = await steps.take("guess", lambda: world.now / 1000)
         assert asked.lease == lease
-        steps.answered(asked, TurnAnswer(None, Score(1.0, True)), 0.0, world.now)
+        steps.on_answer(asked, TurnAnswer(None, Score(1.0, True)), 0.0, world.now)
         return asked.apart
 
     assert not await taken(BOB)
     assert not await taken(ALICE)
     assert await taken(BOB)
-    world.now += int(1000 * RECENT)
+    world.now += int(1000 * RECENT_PLAY_SECONDS)
     assert not await taken(BOB)
     assert ONE_APART_IN == NEW_ONE_IN
 
@@ -296,7 +296,7 @@ async def test_episodes_of_new_keys_are_apart_while_known_keys_play(world: World
 async def test_episodes_of_new_keys_are_apart_while_one_of_a_known_key_is_open(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_loop, "LOOK", 0.01)
+    monkeypatch.setattr(step_loop, "ENDED_LEASE_POLL_SECONDS", 0.01)
     steps, task = world.group_service.steps, ApartTask()
     record = world.group_service.episodes.of("guess")
     loop = StepLoop(task, steps, record, workers=1, clock=lambda: world.now / 1000)
@@ -304,10 +304,10 @@ async def test_episodes_of_new_keys_are_apart_while_one_of_a_known_key_is_open(
     async def opened(node: bytes) -> Lease:
         lease = world.lease(node)
         steps.step(node, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
-        answered = steps.asked(lease.id, 0)
+        answered = steps.answer_event(lease.id, 0)
         assert answered is not None
         await answered.wait()
-        world.now += int(1500 * RECENT)
+        world.now += int(1500 * RECENT_PLAY_SECONDS)
         return lease
 
     def give_back(node: bytes, lease: Lease) -> None:

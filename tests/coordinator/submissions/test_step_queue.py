@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from echo2.coordinator.submissions.step_queue import NEW_ONE_IN, RECENT, StepQueue
+from echo2.coordinator.submissions.step_queue import NEW_ONE_IN, RECENT_PLAY_SECONDS, StepQueue
 
 
 def play(
@@ -23,7 +23,7 @@ def play(
             now += 0.1
             arrive(now)
         used[kind] += now - began
-        queue.ended(now - began, now, new=kind == "new")
+        queue.on_end(now - began, now, new=kind == "new")
     return used
 
 
@@ -77,7 +77,7 @@ def test_new_keys_have_at_most_their_share_of_the_workers_at_once() -> None:
         queue.put(number, f"party {number}", 0.0, new=True)
     assert [queue.take(0.0) for _ in range(4)] == [1, 2, 0, None]
     assert queue.look_again(0.0) is None
-    queue.ended(10.0, 10.0, new=True)
+    queue.on_end(10.0, 10.0, new=True)
     assert queue.look_again(10.0) == 0.0
     assert queue.take(10.0) == 3
 
@@ -86,13 +86,13 @@ def test_new_keys_have_all_the_time_where_no_other_plays() -> None:
     queue: StepQueue[str] = StepQueue()
     queue.put("known", "a", 0.0, new=False)
     assert queue.take(0.0) == "known"
-    queue.ended(1.0, 1.0, new=False)
+    queue.on_end(1.0, 1.0, new=False)
     for number in range(3):
         queue.put(f"new {number}", "a", 1.0, new=True)
     assert queue.take(1.0) == "new 0"
-    queue.ended(100.0, 1.0, new=True)
-    assert (queue.take(1.0), queue.look_again(1.0)) == (None, RECENT)
-    assert queue.take(1.0 + RECENT) == "new 1"
+    queue.on_end(100.0, 1.0, new=True)
+    assert (queue.take(1.0), queue.look_again(1.0)) == (None, RECENT_PLAY_SECONDS)
+    assert queue.take(1.0 + RECENT_PLAY_SECONDS) == "new 1"
 
 
 def test_a_turn_that_is_dropped_is_never_taken_and_leaves_nothing() -> None:

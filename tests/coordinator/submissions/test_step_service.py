@@ -9,22 +9,22 @@ import msgspec
 import pytest
 
 from echo2.coordinator.environments.task_host import TurnAnswer
-from echo2.coordinator.submissions.step_service import LATEST, SHARES, SOONEST, AskedStep
-from echo2.coordinator.verdicts.token_storage import WINDOW
-from echo2.ledger.audited_work import KNOWN
+from echo2.coordinator.submissions.step_service import LATEST_ASK_MS, SHARES, SOONEST_ASK_MS, AskedStep
+from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
+from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.group_weights import rollout_points
 from echo2.protocol.leases import Lease, LeaseReport, Submission
 from echo2.protocol.requests import Refusal
 from echo2.protocol.steps import StepRequest, StepResponse
-from echo2.protocol.task_kinds import OPENED, SERVED
+from echo2.protocol.task_kinds import OPENED_KIND, SERVED_KIND
 from echo2.tasks.task import Score
 from tests.support.group_world import ALICE, BOB, EOS, SPEC, World, group, name, rollout
 
 GIVEN = [7, 8]
 SPOKEN = [5, EOS]
 WON = TurnAnswer(None, Score(1.0, True))
-TASK = TaskReference(name="guess", version=1, kind=SERVED)
+TASK = TaskReference(name="guess", version=1, kind=SERVED_KIND)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def answer(world: World, said: TurnAnswer | None, seconds: float = 0.0) ->
     """Let the environment answer the next turn that waits, after so many seconds."""
     asked = await world.group_service.steps.take("guess", lambda: world.now / 1000)
     world.now += int(1000 * seconds)
-    world.group_service.steps.answered(asked, said, seconds, world.now)
+    world.group_service.steps.on_answer(asked, said, seconds, world.now)
     return asked
 
 
@@ -107,7 +107,7 @@ async def test_a_turn_that_cannot_be_is_refused_before_the_environment_sees_it(
     assert rows(world, "steps") == rows(world, "strikes") == 0
 
 
-OPENED_TASK = TaskReference(name="guess", version=1, kind=OPENED)
+OPENED_TASK = TaskReference(name="guess", version=1, kind=OPENED_KIND)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ async def test_other_tokens_for_a_turn_are_forgotten_with_a_lease_that_is_never_
         pass
     assert rows(world, "refused_tokens") == 1
 
-    world.group_service.forget([], 10, 1, world.now + WINDOW + 1)
+    world.group_service.forget([], 10, 1, world.now + CHALLENGE_WINDOW_MS + 1)
 
     assert [rows(world, table) for table in ("leases", "evidence", "refused_tokens")] == [0, 0, 0]
 
@@ -193,7 +193,7 @@ async def test_a_turn_for_a_lease_that_has_ended_is_late_and_its_rows_are_gone(w
     world.group_service.take_report(ALICE, LeaseReport(returned=[lease.id]), world.now)
     assert code(world, turn_of(lease)) == "late"
     world.group_service.tick(world.now)
-    await answer(world, WON) if world.group_service.steps.asked(lease.id, 0) else None
+    await answer(world, WON) if world.group_service.steps.answer_event(lease.id, 0) else None
     assert rows(world, "steps") == 0
 
 
@@ -212,7 +212,7 @@ async def test_the_lease_of_a_turn_that_waits_does_not_expire(world: World) -> N
     for _ in range(300):
         world.now += 1_000
         world.group_service.tick(world.now)
-    world.group_service.steps.answered(asked, TurnAnswer(GIVEN), 300.0, world.now)
+    world.group_service.steps.on_answer(asked, TurnAnswer(GIVEN), 300.0, world.now)
     assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires + 300_000)
     world.now += lease.expires - lease.sent + 1
     assert code(world, turn_of(lease, turn_number=2)) == "late"
@@ -243,7 +243,7 @@ async def test_a_turn_that_waits_goes_with_its_lease_and_leaves_nothing(world: W
     send(world, turn_of(second, sample=1))
     world.group_service.take_report(ALICE, LeaseReport(returned=[second.id]), world.now)
     steps.tick(world.now)
-    assert (steps.asked(second.id, 1), len(steps._queues["guess"].queue), steps._spent) == (None, 0, {})
+    assert (steps.answer_event(second.id, 1), len(steps._queues["guess"].queue), steps._spent) == (None, 0, {})
 
 
 async def test_short_waits_add_up_before_they_move_the_end_of_the_lease(world: World) -> None:
@@ -266,7 +266,7 @@ async def test_the_time_of_an_environment_that_never_answers_runs_out(world: Wor
         world.group_service.tick(world.now)
     assert rows(world, "leases WHERE state = 'expired'") == 1
     assert rows(world, "steps") == 0
-    assert world.group_service.steps.asked(lease.id, 0) is None
+    assert world.group_service.steps.answer_event(lease.id, 0) is None
 
 
 async def test_the_environments_time_for_a_lease_is_bounded_by_the_keys_standing(world: World) -> None:
@@ -347,7 +347,7 @@ async def unopened(world: World, lease: Lease, node: bytes, played: int = 0) -> 
 
 
 async def test_groups_of_which_no_episode_was_opened_earn_nothing_and_make_no_key_known(opened: World) -> None:
-    for _ in range(KNOWN + 1):
+    for _ in range(KNOWN_AUDITED_GROUPS + 1):
         lease = opened.lease(BOB)
         opened.submit(await unopened(opened, lease, BOB), BOB)
         (receipt,) = opened.decide_all()
@@ -387,10 +387,10 @@ async def test_slow_turns_of_new_keys_make_no_known_key_wait(world: World) -> No
     crowd = world.lease(BOB)
     refused = send(world, turn_of(crowd), BOB)
     assert isinstance(refused, Refusal)
-    assert refused.retry_after == LATEST
+    assert refused.retry_after == LATEST_ASK_MS
     refused = send(world, turn_of(world.lease()))
     assert isinstance(refused, Refusal)
-    assert refused.retry_after == SOONEST
+    assert refused.retry_after == SOONEST_ASK_MS
 
 
 async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) -> None:
@@ -401,11 +401,11 @@ async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) ->
         lease = world.lease()
     answered = send(world, turn_of(lease))
     assert isinstance(answered, Refusal)
-    assert answered.retry_after == LATEST
+    assert answered.retry_after == LATEST_ASK_MS
 
 
 async def test_turns_beside_a_slow_task_are_asked_for_as_soon_as_their_own_is_quick(tmp_path: Path) -> None:
-    other = TaskReference(name="reverse", version=1, kind=SERVED)
+    other = TaskReference(name="reverse", version=1, kind=SERVED_KIND)
     world = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK, other]), batch_groups=100)
     world.group_service.accounts.remark(ALICE, "node.vouched", "", world.now)
 
@@ -416,5 +416,5 @@ async def test_turns_beside_a_slow_task_are_asked_for_as_soon_as_their_own_is_qu
         send(world, turn_of(lease_of("guess")))
         await answer(world, WON, seconds=300.0)
     waits = [send(world, turn_of(lease_of(task))) for task in ("guess", "reverse")]
-    assert [one.retry_after for one in waits if isinstance(one, Refusal)] == [LATEST, SOONEST]
+    assert [one.retry_after for one in waits if isinstance(one, Refusal)] == [LATEST_ASK_MS, SOONEST_ASK_MS]
     world.close()

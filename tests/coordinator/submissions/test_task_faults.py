@@ -13,7 +13,7 @@ from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Lease
 from echo2.tasks import registry
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from echo2.tasks.task import Episode, Score, Split, Task, Tokenizer
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS
 from tests.support import group_world
@@ -44,22 +44,22 @@ class BentEpisode:
 class BentTask:
     """`reverse` with given scores. `scores`: of the episodes, in order."""
 
-    name, version = REVERSE.name, REVERSE.version
+    name, version = REVERSE_TASK.name, REVERSE_TASK.version
 
     def __init__(self, scores: Sequence[Callable[[], object]], reply: Callable[[], object] = lambda: None) -> None:
         self._scores, self._next, self._reply = list(scores), 0, reply
 
     def size(self, split: Split) -> int:
-        return REVERSE.size(split)
+        return REVERSE_TASK.size(split)
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> BentEpisode:
         self._next += 1
         return BentEpisode(
-            REVERSE.episode(split, index, text), self._scores[(self._next - 1) % len(self._scores)], self._reply
+            REVERSE_TASK.episode(split, index, text), self._scores[(self._next - 1) % len(self._scores)], self._reply
         )
 
     def demonstration(self, split: Split, index: int, text: Tokenizer, seed: int, noise: float) -> Sequence[int]:
-        return REVERSE.demonstration(split, index, text, seed, noise)
+        return REVERSE_TASK.demonstration(split, index, text, seed, noise)
 
 
 def fail() -> None:
@@ -67,13 +67,13 @@ def fail() -> None:
 
 
 def bend(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
-    monkeypatch.setitem(group_world.TASKS, (REVERSE.name, REVERSE.version), task)
+    monkeypatch.setitem(group_world.TASKS, (REVERSE_TASK.name, REVERSE_TASK.version), task)
 
 
 def one_waits(world: World) -> tuple[Lease, Undecided]:
     lease = world.lease()
     world.submit(group(lease))
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     return lease, waiting
 
 
@@ -94,7 +94,7 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     assert (receipt.verdict, receipt.code, receipt.trainable, receipt.weight) == ("accepted", "task-score", False, 140)
     assert "no finite reward" in receipt.reason
     assert world.group_service.database.value("SELECT count(*) FROM buffer") == 0
-    assert world.group_service.buffered() == 0
+    assert world.group_service.count_buffered() == 0
     stored = world.group_service.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
     assert all(math.isfinite(reward) for reward, _ in msgspec.msgpack.decode(stored))
     assert sum(world.group_service.ledger.balances().values()) == 0
@@ -171,28 +171,28 @@ def test_a_scorers_value_that_is_not_a_number_refuses_the_group_and_ends_nothing
     except ValueError as error:
         raise AssertionError("the scorer's value ended the coordinator") from error
     assert (receipt.verdict, receipt.code, receipt.weight) == ("refused", "not-scorable", 0)
-    assert world.group_service.undecided() == []
+    assert world.group_service.list_undecided() == []
 
 
 class Gaps:
     """`reverse` without some prompts. `missing`: their places in the order of the requests, from 0."""
 
-    name, version = REVERSE.name, REVERSE.version
+    name, version = REVERSE_TASK.name, REVERSE_TASK.version
 
     def __init__(self, missing: Callable[[int], bool]) -> None:
         self._missing, self.asked = missing, 0
 
     def size(self, split: Split) -> int:
-        return REVERSE.size(split)
+        return REVERSE_TASK.size(split)
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> Episode:
         self.asked += 1
         if self._missing(self.asked - 1):
             raise SystemExit("no such row")
-        return REVERSE.episode(split, index, text)
+        return REVERSE_TASK.episode(split, index, text)
 
     def demonstration(self, split: Split, index: int, text: Tokenizer, seed: int, noise: float) -> Sequence[int]:
-        return REVERSE.demonstration(split, index, text, seed, noise)
+        return REVERSE_TASK.demonstration(split, index, text, seed, noise)
 
 
 def test_a_prompt_that_the_task_cannot_give_is_left_out(tmp_path: Path) -> None:

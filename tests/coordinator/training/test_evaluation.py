@@ -9,11 +9,11 @@ import pytest
 from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
 from echo2.engines.engine import Job, Sample
-from echo2.tasks.arithmetic import REVERSE
+from echo2.tasks.arithmetic import REVERSE_TASK
 from tests.support.group_world import TEXT
 
 T = TypeVar("T")
-SET = EvaluationSet(LocalTask(REVERSE, TEXT), TEXT.eos, limit=16, prompts=6)
+SET = EvaluationSet(LocalTask(REVERSE_TASK, TEXT), TEXT.eos, limit=16, prompts=6)
 
 
 class Solver:
@@ -29,13 +29,13 @@ class Solver:
 
 
 def _answer(job: Job, *, solved: bool) -> Sample:
-    text = list(REVERSE.demonstration("heldout", job.index, TEXT, 0, 0.0, 0.0))
+    text = list(REVERSE_TASK.demonstration("heldout", job.index, TEXT, 0, 0.0, 0.0))
     tokens = text if solved else [TEXT.eos]
     return Sample(tokens=tokens, turns=[len(tokens)], logprobs=[-0.5] * len(tokens))
 
 
 async def test_the_jobs_depend_on_the_task_alone() -> None:
-    jobs, again = await SET.jobs(), await replace(SET, host=LocalTask(REVERSE, TEXT)).jobs()
+    jobs, again = await SET.jobs(), await replace(SET, host=LocalTask(REVERSE_TASK, TEXT)).jobs()
     assert jobs == again
     assert len(jobs) == 6
     assert len({job.seeds[0] for job in jobs}) == 6

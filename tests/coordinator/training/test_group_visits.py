@@ -11,7 +11,7 @@ from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training import group_visits
 from echo2.coordinator.training.group_visits import MOST_TOKENS, at_once
 from echo2.coordinator.training.scoring_loop import Scoring
-from echo2.coordinator.verdicts.scoring_order import VISIT
+from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
@@ -56,7 +56,7 @@ def test_at_least_two_groups_are_in_flight_and_never_more_than_the_bound(world: 
     terms = world.group_service.terms
     assert at_once(msgspec.structs.replace(terms, group_size=1024, limit=1 << 20)) == 2
     assert at_once(msgspec.structs.replace(terms, group_size=16, limit=1024)) == MOST_TOKENS // (16 * 1024)
-    assert at_once(msgspec.structs.replace(terms, group_size=8, limit=16)) == VISIT
+    assert at_once(msgspec.structs.replace(terms, group_size=8, limit=16)) == VISIT_GROUPS
 
 
 async def test_the_verdicts_of_one_iteration_are_given_together(world: World, scoring: Scoring) -> None:

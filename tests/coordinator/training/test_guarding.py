@@ -10,7 +10,7 @@ from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
-from echo2.coordinator.training.run_guard import STEPS
+from echo2.coordinator.training.run_guard import LOW_ENTROPY_STEPS
 from echo2.coordinator.training.run_watch import Watch
 from echo2.protocol.leases import LeaseRequest
 from echo2.protocol.requests import Refusal
@@ -63,7 +63,7 @@ class Guarded:
             version = since + 5 * number
             task = TaskEvaluation(task="reverse", prompts=64, sampled=value, greedy=value)
             told = Evaluation(version=version, at=0, prompts=64, sampled=value, greedy=value, tasks=[task])
-            self.guarding.evaluated(told, Published(era, version, root_of(1, version), bytes(32), bytes(32)))
+            self.guarding.on_evaluation(told, Published(era, version, root_of(1, version), bytes(32), bytes(32)))
 
     def republish(self) -> Republish | None:
         return asyncio.run(self.guarding.republish())
@@ -74,7 +74,7 @@ class Guarded:
         assert order is not None
         root, rate = order.root, self.guarding.view().rate * order.factor
         self.versions.versions.append(Published(era, version, root, bytes(32), bytes(32)))
-        self.guarding.obeyed(self.versions.latest, rate)
+        self.guarding.complete_order(self.versions.latest, rate)
 
 
 @pytest.fixture
@@ -203,11 +203,11 @@ def test_an_order_whose_version_is_gone_is_dropped(guarded: Guarded) -> None:
 
 
 def test_best_examined_and_ordered_versions_are_kept(guarded: Guarded) -> None:
-    assert guarded.guarding.kept() == set()
+    assert guarded.guarding.kept_versions() == set()
     guarded.evaluate(0.1, 0.9, 0.5)
     guarded.guarding.examining(guarded.versions.versions[6])
     guarded.guarding.order(0)
-    assert guarded.guarding.kept() == {(1, 0), (1, 5), (1, 30)}
+    assert guarded.guarding.kept_versions() == {(1, 0), (1, 5), (1, 30)}
 
 
 def test_of_itself_the_best_comes_again_at_half_the_rate_three_times_and_then_the_run_stays_paused(
@@ -231,8 +231,8 @@ def test_of_itself_the_best_comes_again_at_half_the_rate_three_times_and_then_th
 
 def test_without_a_better_version_even_the_automatic_one_pauses(world: World) -> None:
     guarded = Guarded(world, auto_rollback=True)
-    for step in range(1, STEPS + 1):
-        guarded.guarding.stepped(1, step, {"entropy": 0.0})
+    for step in range(1, LOW_ENTROPY_STEPS + 1):
+        guarded.guarding.on_step(1, step, {"entropy": 0.0})
     paused = guarded.watch.view().paused
     assert paused is not None
     assert paused.kind == "entropy"

@@ -21,12 +21,12 @@ CHILD = """
 import os, signal, sys, time
 from echo2.runtime.child_pipe import Pipe
 pipe = Pipe()
-from echo2.coordinator.learner.messages import BEGUN, MET, Batch, Begun, Met, Open, Opened
+from echo2.coordinator.learner.messages import BATCH_BEGUN_METHOD, RANKS_MET_METHOD, Batch, Begun, Met, Open, Opened
 
 def step(batch):
     story = batch.groups[0].decode()
     if story != "before":
-        pipe.notify(BEGUN, Begun(step=batch.step))
+        pipe.notify(BATCH_BEGUN_METHOD, Begun(step=batch.step))
     if story == "error":
         raise ValueError("no good")
     if story == "hangs":
@@ -36,7 +36,7 @@ def step(batch):
 
 def opened(order):
     if order.device == "all there":
-        pipe.notify(MET, Met(ranks=2))
+        pipe.notify(RANKS_MET_METHOD, Met(ranks=2))
     while order.device == "one is missing" or not os.path.exists(order.folder):
         time.sleep(0.01)
     return Opened(step=0, drawn=[], parameters=7)
@@ -67,7 +67,7 @@ def order(story: str, loaded: Path) -> Open:
 async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
     learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_processes, "MEETING", 0.05)
+    monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 0.05)
     told = list[str]()
     ranks = "the ranks of 1 other host at 10.0.0.1:29500"
     remote = LearnerChild(learner.child, ranks, told.append)
@@ -85,10 +85,10 @@ async def test_ranks_that_have_met_are_waited_for_no_longer(
     learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met = asyncio.Event()
-    monkeypatch.setattr(model_processes, "MEETING", 3600.0)
+    monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 3600.0)
     told = list[str]()
     remote = LearnerChild(learner.child, "others", told.append)
-    heard = remote._heard
+    heard = remote._on_message
     learner.child.on_event = lambda method, body: (heard(method, body), met.set())[0]
     opening = asyncio.create_task(remote.open(order("all there", tmp_path / "loaded")))
     await met.wait()
@@ -123,7 +123,7 @@ async def test_an_end_requested_by_main_does_not_count(
     learner: LearnerChild, stop: Callable[[LearnerChild], object]
 ) -> None:
     begun = asyncio.Event()
-    heard = learner._heard
+    heard = learner._on_message
     learner.child.on_event = lambda method, body: (heard(method, body), begun.set())[0]
     under_way = asyncio.create_task(learner.step(batch("hangs")))
     await begun.wait()

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from echo2.coordinator.submissions.episode_record import KEPT
+from echo2.coordinator.submissions.episode_record import KEPT_EPISODES
 from echo2.coordinator.training.pauses import (
     MOST_UNSCORED,
-    WINDOW,
+    PAUSE_WINDOW_GROUPS,
     Pause,
     Pauses,
     PauseState,
@@ -46,7 +46,7 @@ def test_a_step_between_resets_the_count() -> None:
     for minute in range(20):
         pauses.set_aside("E", at(minute))
         pauses.set_aside("E", at(minute))
-        pauses.stepped()
+        pauses.on_step()
     assert pauses.pause is None
 
 
@@ -62,7 +62,7 @@ def test_each_failed_attempt_doubles_the_pause_up_to_two_hours_and_a_step_resets
         now = pauses.pause.until
         assert pauses.look(now) is not None
     assert lasted == [10, 20, 40, 80, 120, 120, 120]
-    pauses.stepped()
+    pauses.on_step()
     pauses.set_aside("E", now)
     assert pauses.pause is None
     assert wait(10_000) == 120 * MINUTE
@@ -94,7 +94,7 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
     for _ in range(4):
         pauses.set_aside("E", at(0))
     assert until(pauses) == 20
-    pauses.scored([window_of_groups(["task-score"] * WINDOW)], at(5))
+    pauses.check_results([window_of_groups(["task-score"] * PAUSE_WINDOW_GROUPS)], at(5))
     assert until(pauses) == 20
     pauses.cannot_work("gone", at(15))
     pauses.cannot_work("gone", at(15))
@@ -104,8 +104,8 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
 @pytest.mark.parametrize(("bad", "paused"), [(MOST_UNSCORED, False), (MOST_UNSCORED + 1, True)])
 def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it(bad: int, paused: bool) -> None:
     pauses = Pauses()
-    recent = ["ok"] * (WINDOW - bad) + ["task-score"] * bad
-    assert pauses.scored([window_of_groups(recent)], at(0)) is paused
+    recent = ["ok"] * (PAUSE_WINDOW_GROUPS - bad) + ["task-score"] * bad
+    assert pauses.check_results([window_of_groups(recent)], at(0)) is paused
     assert (pauses.pause is not None) is paused
     if pauses.pause is not None:
         assert "no finite reward for 11 of the last 200 groups" in pauses.pause.why
@@ -115,12 +115,12 @@ def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it
 def test_after_200_good_groups_the_next_pause_for_rewards_is_short_again() -> None:
     pauses, bad = Pauses(), ["task-score"] * 11
     for wanted in (10, 20, 40):
-        assert pauses.scored([window_of_groups(bad)], at(0))
+        assert pauses.check_results([window_of_groups(bad)], at(0))
         assert until(pauses) == wanted
         assert pauses.resume() is not None
-    assert not pauses.scored([window_of_groups(["ok"] * 199)], at(0))
-    assert not pauses.scored([window_of_groups(["ok"] * 200)], at(0))
-    assert pauses.scored([window_of_groups(bad)], at(0))
+    assert not pauses.check_results([window_of_groups(["ok"] * 199)], at(0))
+    assert not pauses.check_results([window_of_groups(["ok"] * 200)], at(0))
+    assert pauses.check_results([window_of_groups(bad)], at(0))
     assert until(pauses) == 10
 
 
@@ -134,7 +134,7 @@ def test_a_failing_machine_gets_one_retry_at_once_and_then_a_pause() -> None:
     pauses.cannot_work("NoDevice: gone", at(10))
     assert until(pauses) == 30
     pauses.look(at(30))
-    pauses.stepped()
+    pauses.on_step()
     pauses.cannot_work("NoDevice: gone", at(31))
     assert pauses.pause is None
 
@@ -166,15 +166,18 @@ def test_setting_the_clock_back_makes_no_pause_longer() -> None:
 
 def test_of_several_tasks_the_failing_one_is_named_and_a_healthy_one_excuses_nothing() -> None:
     pauses = Pauses()
-    well, bad = window_of_groups(["ok"] * WINDOW, "add"), window_of_episodes([True] * 101, "it broke", "talk")
+    well, bad = (
+        window_of_groups(["ok"] * PAUSE_WINDOW_GROUPS, "add"),
+        window_of_episodes([True] * 101, "it broke", "talk"),
+    )
     for wanted in (10, 20):
-        assert pauses.scored([well, bad], at(0))
+        assert pauses.check_results([well, bad], at(0))
         assert pauses.pause is not None
         assert pauses.pause.why.startswith("the environment of task talk failed in 101 of the last 101 episodes")
         assert "add" not in pauses.pause.why
         assert until(pauses) == wanted
         pauses.resume()
-        assert not pauses.scored([well, window_of_episodes([False] * 1_000, "", "talk")], at(0))
-    assert not pauses.scored([well, window_of_episodes([False] * KEPT, "", "talk")], at(0))
-    assert pauses.scored([well, bad], at(0))
+        assert not pauses.check_results([well, window_of_episodes([False] * 1_000, "", "talk")], at(0))
+    assert not pauses.check_results([well, window_of_episodes([False] * KEPT_EPISODES, "", "talk")], at(0))
+    assert pauses.check_results([well, bad], at(0))
     assert until(pauses) == 10

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.metrics.views import BroadcastView
-from echo2.coordinator.training.plan_terms import PlanFlags, told
+from echo2.coordinator.training.plan_terms import PlanFlags, describe_run_plan
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support import pictures
@@ -79,23 +79,23 @@ def test_the_largest_figures_that_are_taken_end_in_a_sentence(flag: str) -> None
 )
 def test_flags_that_contradict_each_other_are_refused(flags: PlanFlags, words: str) -> None:
     with pytest.raises(LocalFault, match=words):
-        told(flags, UNDER_WAY)
+        describe_run_plan(flags, UNDER_WAY)
 
 
 def test_a_run_under_way_brings_its_measurements() -> None:
-    words = told(PlanFlags(node_price=0.1), UNDER_WAY)
+    words = describe_run_plan(PlanFlags(node_price=0.1), UNDER_WAY)
     assert words[0] == "A step of 10 s takes 256 rollouts, 25.6 per second. A node makes 3 per second."
     assert words[1].startswith("A version reaches 4 nodes in 3 s, and its groups are verified after 25.0 s (B).")
     assert words[2].startswith("10 such nodes would be enough; 6 are missing, and the learner is idle for 53% of")
-    short = " ".join(told(PlanFlags(staleness=3, nodes=4, step_seconds=8.5), UNDER_WAY))
+    short = " ".join(describe_run_plan(PlanFlags(staleness=3, nodes=4, step_seconds=8.5), UNDER_WAY))
     assert "188 such nodes would be enough" in short  # (3 - 1 + 1) 8.5 - 25 = 0.5 s for 256 rollouts
     assert "S = 3 leaves little time: at S = 4 12 are enough." in short
 
 
 def test_a_run_without_steps_and_half_of_ones_own_machines_are_refused() -> None:
     with pytest.raises(LocalFault, match="a measured step, verdicts, or a connected node"):
-        told(PlanFlags(), pictures.EMPTY)
+        describe_run_plan(PlanFlags(), pictures.EMPTY)
     with pytest.raises(LocalFault, match="both --own-tokens and --own-price"):
-        told(PlanFlags(own_price=1.0), UNDER_WAY)
+        describe_run_plan(PlanFlags(own_price=1.0), UNDER_WAY)
     with pytest.raises(LocalFault, match="--own-tokens needs --tokens too"):
-        told(PlanFlags(own_price=1.0, own_tokens=100.0), UNDER_WAY)
+        describe_run_plan(PlanFlags(own_price=1.0, own_tokens=100.0), UNDER_WAY)

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2.coordinator.metrics.capacity import best_period
-from echo2.coordinator.training.publish_period import AGREE, PeriodTerms, PublishPeriod, wanted_period
+from echo2.coordinator.training.publish_period import AGREEING_PUBLICATIONS, PeriodTerms, PublishPeriod, wanted_period
 
 QUICK = PeriodTerms(step=10.0, broadcast=4.0, turnaround=20.0)
 SLOW = PeriodTerms(step=10.0, broadcast=25.0, turnaround=35.0)
 
 
 def settled(period: PublishPeriod, terms: PeriodTerms) -> int:
-    for _ in range(AGREE):
-        period.published(terms)
+    for _ in range(AGREEING_PUBLICATIONS):
+        period.on_publication(terms)
     return period.current
 
 
@@ -42,7 +42,7 @@ def test_one_slow_broadcast_changes_nothing() -> None:
     period = PublishPeriod(None, staleness=8)
 
     for terms in (SLOW, SLOW, QUICK, SLOW, SLOW, None, QUICK):
-        assert not period.published(terms)
+        assert not period.on_publication(terms)
 
     assert period.current == 1
 
@@ -50,7 +50,7 @@ def test_one_slow_broadcast_changes_nothing() -> None:
 def test_the_period_shrinks_when_the_uplink_is_quick_again() -> None:
     period = PublishPeriod(None, staleness=8, current=3)
 
-    assert [period.published(QUICK) for _ in range(AGREE)] == [False, False, True]
+    assert [period.on_publication(QUICK) for _ in range(AGREEING_PUBLICATIONS)] == [False, False, True]
     assert period.current == 1
 
 
@@ -59,7 +59,7 @@ def test_a_broadcast_of_about_a_whole_number_of_steps_does_not_change_the_period
     for steps in (1.0, 2.0, 3.0):
         chances, period = random.Random(1), PublishPeriod(None, staleness=8)
         changes = [
-            period.published(PeriodTerms(10.0, 10 * chances.gauss(steps, steps / 10), turnaround=20.0))
+            period.on_publication(PeriodTerms(10.0, 10 * chances.gauss(steps, steps / 10), turnaround=20.0))
             for _ in range(1_000)
         ]
         assert sum(changes) <= 10
@@ -70,7 +70,7 @@ def test_of_three_longer_periods_the_least_is_taken() -> None:
     period = PublishPeriod(None, staleness=16)
 
     for broadcast in (60.0, 25.0, 45.0):
-        period.published(SLOW._replace(broadcast=broadcast))
+        period.on_publication(SLOW._replace(broadcast=broadcast))
 
     assert period.current == 3
 
@@ -78,7 +78,7 @@ def test_of_three_longer_periods_the_least_is_taken() -> None:
 def test_longer_and_shorter_in_alternation_change_nothing() -> None:
     period = PublishPeriod(None, staleness=8, current=2)
 
-    assert not any(period.published(terms) for terms in (SLOW, QUICK) * 4)
+    assert not any(period.on_publication(terms) for terms in (SLOW, QUICK) * 4)
     assert period.current == 2
 
 

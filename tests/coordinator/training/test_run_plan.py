@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from echo2.coordinator.metrics import capacity
 from echo2.coordinator.training import run_plan
-from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, planned, sentences
+from echo2.coordinator.training.run_plan import Machines, NodeTerms, RunTerms, plan_fleet, sentences
 from echo2.coordinator.training.scorer_queue import ScorerTerms
 
 RUN = RunTerms(
@@ -51,11 +51,11 @@ def test_the_turnaround_has_its_four_parts_and_groups_that_run_together_take_lon
 
 
 def test_nodes_for_the_need_and_the_cost_of_a_step() -> None:
-    plan = planned(RUN, NODE)
+    plan = plan_fleet(RUN, NODE)
     assert plan.nodes == math.ceil(1.1 * 512 / 60 * 1000 / 800) == 12
     assert (plan.period, plan.longest_period, plan.idle) == (1, 3, 0.0)
     assert plan.cost == pytest.approx((20 + 12 * 0.2) * 60 / 3600)
-    few = planned(RUN, NODE, nodes=8)
+    few = plan_fleet(RUN, NODE, nodes=8)
     assert few.nodes == 12
     assert few.idle == pytest.approx(1 - 8 * 0.8 / (512 / 60))
     assert few.cost == pytest.approx((20 + 8 * 0.2) * 60 / 3600 / (1 - few.idle))  # idle time is paid too
@@ -72,9 +72,9 @@ def test_so_many_nodes_cover_the_need_that_they_lead_to_and_a_tenth_fewer_do_not
         RUN, scorer=None, step_seconds=step, rollouts=rollouts, uplink=uplink, staleness=staleness
     )
     node = msgspec.structs.replace(NODE, tokens_per_second=rate, uplink=node_uplink)
-    plan = planned(run, node)
+    plan = plan_fleet(run, node)
     if plan.nodes is None:
-        assert planned(run, node, nodes=1).nodes is None
+        assert plan_fleet(run, node, nodes=1).nodes is None
         return
     least = capacity.least_supply(staleness, plan.period, step, plan.turnaround, rollouts)
     assert least is not None
@@ -87,7 +87,7 @@ def test_volunteers_break_even_where_they_cost_what_own_machines_cost() -> None:
     own = Machines(tokens_per_second=5000.0, price=2.5)
     assert run_plan.own_machines(RUN, own) == 2
     even = msgspec.structs.replace(NODE, price=2 * 2.5 / 12)
-    assert planned(RUN, even).cost == pytest.approx((20 + 2 * 2.5) * 60 / 3600)
+    assert plan_fleet(RUN, even).cost == pytest.approx((20 + 2 * 2.5) * 60 / 3600)
     assert sentences(RUN, NODE, None, own)[-1] == (
         "Generating on machines of your own takes 2 of them, and a step costs 0.4167. "
         "Volunteers break even at 0.4167 an hour each; at 0.2000 they cost less."
@@ -125,7 +125,7 @@ def test_a_scorer_that_does_not_keep_up_is_the_bottleneck_whatever_the_nodes() -
         scorer=ScorerTerms(tokens_per_second=5100.0),
     )  # fmt: skip
     quick = msgspec.structs.replace(NODE, tokens_per_second=2000.0)
-    plan, words = planned(paper, quick, nodes=50), sentences(paper, quick, 50, None)
+    plan, words = plan_fleet(paper, quick, nodes=50), sentences(paper, quick, 50, None)
     assert plan.bottleneck == "scorers"
     assert plan.idle == pytest.approx(1 - 1650 / (2048 * 8192 / 5100))
     assert plan.nodes is not None
@@ -136,5 +136,5 @@ def test_a_scorer_that_does_not_keep_up_is_the_bottleneck_whatever_the_nodes() -
     )
     assert words[4].startswith("The bottleneck is the scorer")
     three = msgspec.structs.replace(paper, scorer=ScorerTerms(tokens_per_second=5100.0, number=3))
-    assert planned(three, quick).bottleneck == "learner"
-    assert planned(three, quick, nodes=2).bottleneck == "nodes"
+    assert plan_fleet(three, quick).bottleneck == "learner"
+    assert plan_fleet(three, quick, nodes=2).bottleneck == "nodes"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.training.pauses import FIRST
+from echo2.coordinator.training.pauses import FIRST_PAUSE_MS
 from echo2.coordinator.training.run_watch import Watch
 from tests.support.group_world import World
 
@@ -25,15 +25,15 @@ def watch_of(world: World, resumed: list[str]) -> Watch:
 def fail_twice(watch: Watch, world: World) -> bytes:
     lease = world.accepted().id
     for _ in range(2):
-        watch.failed([lease], "ValueError: absurd")
+        watch.on_failure([lease], "ValueError: absurd")
     return lease
 
 
 def test_a_batch_that_fails_twice_is_set_aside_for_good(watch: Watch, world: World) -> None:
     lease = world.accepted().id
-    watch.failed([lease], "ValueError: absurd")
+    watch.on_failure([lease], "ValueError: absurd")
     assert watch.view().set_aside == []
-    watch.failed([lease], "ValueError: absurd")
+    watch.on_failure([lease], "ValueError: absurd")
     assert watch.view().reasons == {"ValueError: absurd": 1}
     assert world.group_service.database.all("SELECT lease FROM set_aside") == [(lease,)]
     world.reopen()
@@ -49,8 +49,8 @@ def test_three_such_batches_pause_the_run_until_the_time_is_over(
     assert world.group_service.paused
     paused = watch.view().paused
     assert paused is not None
-    assert (paused.kind, paused.until) == ("batches", world.now + FIRST)
-    world.now += FIRST
+    assert (paused.kind, paused.until) == ("batches", world.now + FIRST_PAUSE_MS)
+    world.now += FIRST_PAUSE_MS
     watch.look()
     assert not world.group_service.paused
     assert resumed == ["resumed"]
@@ -75,5 +75,5 @@ def test_a_wait_for_groups_is_explained_after_a_minute(watch: Watch, world: Worl
     world.now += 60_000
     watch.waits()
     assert "0 of 2 groups of the next batch are ready" in watch.view().waiting
-    watch.drawn()
+    watch.on_draw()
     assert watch.view().waiting == ""

@@ -14,9 +14,9 @@ from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisod
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training import scoring_loop
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone
-from echo2.coordinator.training.scoring_loop import AT_HAND, PATIENCE, Scoring
+from echo2.coordinator.training.scoring_loop import AT_HAND, EVALUATION_WAIT_SECONDS, Scoring
 from echo2.engines.engine import Job, Sample, SampledTurn
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.runtime.child import ChildError
 from echo2.tasks.task import Split
 from echo2.tasks.tokenizer import EOS
@@ -78,7 +78,7 @@ async def test_an_evaluation_waits_for_verdicts_but_not_for_ever(
 async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the_time(
     world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.group_service, "buffered", lambda: 0)
+    monkeypatch.setattr(world.group_service, "count_buffered", lambda: 0)
     evaluated(scoring, world, HostedTask(TEXT))
     sliced: list[int] = []
 
@@ -99,8 +99,8 @@ async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the
     while not sliced:
         assert await scoring.round()
     assert [later - one for one, later in pairwise(sliced)] == [6, 6], "36 s of verdicts between two slices of 4 s"
-    monkeypatch.setattr(world.group_service, "buffered", lambda: world.group_service.terms.batch_groups)
-    assert scoring._patience() == PATIENCE, "the learner has its next batch"
+    monkeypatch.setattr(world.group_service, "count_buffered", lambda: world.group_service.terms.batch_groups)
+    assert scoring._patience() == EVALUATION_WAIT_SECONDS, "the learner has its next batch"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_answers_take_a_twentieth_of_the_time_and_a_hundredth_while_the_le
     scoring.clock = scoring.visits.clock = lambda: (world.now + 2_000 * len(scorer.asked)) / 1000  # an answer takes 2 s
     assert await scoring.round()
     ended = scoring.clock()
-    assert world.group_service.buffered() < world.group_service.terms.batch_groups
+    assert world.group_service.count_buffered() < world.group_service.terms.batch_groups
     assert scoring._answers_from() == pytest.approx(ended + 198)
     world.now += 100_000
     assert not await scoring.round()
@@ -282,7 +282,7 @@ class AwayTask(HostedTask):
 
     @property
     def facts(self) -> TaskFacts:
-        return super().facts._replace(kind=SERVED)
+        return super().facts._replace(kind=SERVED_KIND)
 
     def episode(self, *place: Any, **more: Any) -> OpenEpisode:
         if self.times:
@@ -294,7 +294,7 @@ class AwayTask(HostedTask):
 async def test_an_evaluation_whose_environment_is_away_is_put_off_and_made_later(
     world: World, scoring: Scoring, generating: AnsweringScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echo2.coordinator.training.scoring_loop.AWAY", 0.05)
+    monkeypatch.setattr("echo2.coordinator.training.scoring_loop.SCORER_AWAY_SECONDS", 0.05)
 
     async def generate_served(job: Job, play: Any) -> list[Sample]:
         await play(SampledTurn(served=job.served, sample=0, turn_number=0, tokens=[5, EOS], logprobs=[-0.5, -0.5]))

@@ -202,12 +202,12 @@ class SlowUplink(StandIns):
     async def publish(self, era: int, step: int, export: Export) -> None:
         await super().publish(era, step, export)
         world, broadcasts = self.world, self.world.group_service.broadcasts
-        broadcasts.announced(era, export.version, world.now)
+        broadcasts.on_announcement(era, export.version, world.now)
         message = Acknowledgement(era=era, version=export.version, heard=0, complete=0, applied=0, taken=[])
-        broadcasts.acknowledged("node", message, world.now + 15_000, here_since=0, admitted=True)
+        broadcasts.on_acknowledgement("node", message, world.now + 15_000, here_since=0, admitted=True)
         world.group_service.progress = world.at(step, export.version)
         world.group_service.leases.window.last.windows.clear()  # here two batches are there with each version
-        while world.group_service.buffered() < 4:
+        while world.group_service.count_buffered() < 4:
             world.accepted(version=export.version)
 
 
@@ -384,6 +384,6 @@ async def test_a_rank_of_another_host_that_cannot_obey_ends_no_run_and_is_told(
 def test_idle_time_is_the_share_of_waiting() -> None:
     utilisation = Utilisation()
     assert utilisation.idle is None
-    utilisation.worked(3.0)
+    utilisation.on_work(3.0)
     utilisation.waiting += 1.0
     assert utilisation.idle == 0.25

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
+from echo2.coordinator.training.wait_reason import GROUP_COUNT_MS, LONG_WAIT_MS, SILENT_MS, Wait, sentence
 from echo2.coordinator.verdicts.shortage import Shortage
 
 
@@ -44,14 +44,14 @@ def test_the_sentence_names_the_bottleneck(short: Shortage, said: str) -> None:
 
 def test_a_wait_is_silent_for_a_minute_then_shown_and_logged_after_each_hour() -> None:
     wait, asked, warned = Wait(), [], []
-    for now in range(0, 2 * LONG + LOOK, 1_000):
+    for now in range(0, 2 * LONG_WAIT_MS + GROUP_COUNT_MS, 1_000):
         if wait.due(now):
             asked.append(now)
             if wait.say("nobody came", now):
                 warned.append(now)
-    assert (asked[0], asked[1] - asked[0]) == (SILENT, LOOK)
-    assert warned == [LONG, 2 * LONG]
+    assert (asked[0], asked[1] - asked[0]) == (SILENT_MS, GROUP_COUNT_MS)
+    assert warned == [LONG_WAIT_MS, 2 * LONG_WAIT_MS]
     assert wait.words == "nobody came"
-    wait.ended()
+    wait.end_wait()
     assert wait.words == ""
-    assert not wait.due(2 * LONG + LOOK)
+    assert not wait.due(2 * LONG_WAIT_MS + GROUP_COUNT_MS)

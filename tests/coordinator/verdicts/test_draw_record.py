@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.metrics.group_stages import stages
-from echo2.coordinator.verdicts.draw_record import PER_STEP, STEPS, read_draws, record_draw
+from echo2.coordinator.verdicts.draw_record import PER_STEP, REMEMBERED_STEPS, read_draws, record_draw
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
 from echo2.p2p.identity import peer_id
 from echo2.protocol.broadcast_messages import Acknowledgement
@@ -30,7 +30,7 @@ def nowhere(era: int, version: int, node: str) -> None:
 def test_a_draw_records_the_times_of_its_groups(world: World) -> None:
     service = world.group_service
     service.registry.register(ALICE, HELLO, None, world.now)
-    service.broadcasts.announced(1, 0, world.now)
+    service.broadcasts.on_announcement(1, 0, world.now)
     world.now += 300
     service.acknowledge(ALICE, Acknowledgement(era=1, version=0, heard=100, complete=50, applied=20), world.now)
     world.now += 700
@@ -78,10 +78,10 @@ def test_of_a_large_batch_groups_are_recorded_evenly(large: World) -> None:
 
 
 def test_the_last_steps_are_kept_and_a_step_made_again_replaces_what_it_drew(large: World) -> None:
-    database, batch = large.group_service.database, drawn(large, STEPS + 5)
+    database, batch = large.group_service.database, drawn(large, REMEMBERED_STEPS + 5)
     for step, one in enumerate(batch, 1):
         record_draw(database, [one], 1, step, large.now + step, nowhere)
-    assert [one.step for one in read_draws(database)] == list(range(6, STEPS + 6))
-    record_draw(database, [batch[0]], 1, STEPS + 3, large.now, nowhere)
-    assert [one.step for one in read_draws(database)] == list(range(6, STEPS + 4))
-    assert database.value("SELECT lease FROM draws WHERE step = ?", (STEPS + 3,)) == batch[0].id
+    assert [one.step for one in read_draws(database)] == list(range(6, REMEMBERED_STEPS + 6))
+    record_draw(database, [batch[0]], 1, REMEMBERED_STEPS + 3, large.now, nowhere)
+    assert [one.step for one in read_draws(database)] == list(range(6, REMEMBERED_STEPS + 4))
+    assert database.value("SELECT lease FROM draws WHERE step = ?", (REMEMBERED_STEPS + 3,)) == batch[0].id

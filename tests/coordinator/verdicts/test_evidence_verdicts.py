@@ -13,7 +13,7 @@ from echo2.coordinator.verdicts import doubted_days
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import RunAnew
-from echo2.ledger.ledger_entries import accrued, quarantined
+from echo2.ledger.ledger_entries import accrued_account, quarantine_account
 from echo2.ledger.ledger_facts import QuarantineEnded
 from echo2.p2p.envelope import document_hash
 from echo2.protocol.leases import Receipt, VerdictsRequest
@@ -56,8 +56,8 @@ def test_an_honest_node_is_accepted_paid_and_trained_on(bench: Bfloat16World) ->
     bench.open()
     receipts = [bench.decide(0) for _ in range(5)]
     assert {(receipt.code, receipt.trainable) for receipt in receipts} == {("ok", True)}
-    assert bench.service.ledger.balance(accrued(PEER)) == sum(receipt.weight for receipt in receipts)
-    assert bench.service.buffered() == 5
+    assert bench.service.ledger.balance(accrued_account(PEER)) == sum(receipt.weight for receipt in receipts)
+    assert bench.service.count_buffered() == 5
 
 
 def test_evidence_leads_over_quarantine_to_a_refusal(bench: Bfloat16World) -> None:
@@ -66,8 +66,8 @@ def test_evidence_leads_over_quarantine_to_a_refusal(bench: Bfloat16World) -> No
     assert codes == sorted(codes, key=["ok", "quarantine", "evidence"].index)
     assert codes[0] == "ok"
     assert "quarantine" in codes
-    assert bench.service.buffered() == codes.count("ok")
-    assert bench.service.ledger.balance(quarantined(PEER)) > 0
+    assert bench.service.count_buffered() == codes.count("ok")
+    assert bench.service.ledger.balance(quarantine_account(PEER)) > 0
     assert bench.service.accounts.of(ALICE, bench.world.now).rank == "new"
     bench.service.ledger.verify()
 
@@ -75,10 +75,10 @@ def test_evidence_leads_over_quarantine_to_a_refusal(bench: Bfloat16World) -> No
 def test_what_is_in_quarantine_goes_back_to_escrow_at_the_end_of_a_bad_day(bench: Bfloat16World) -> None:
     bench.open()
     bench.until("quarantine")
-    earned = bench.service.ledger.balance(accrued(PEER))
+    earned = bench.service.ledger.balance(accrued_account(PEER))
     assert bench.end_day() == ["quarantine"]
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
-    assert bench.service.ledger.balance(accrued(PEER)) == earned
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned
 
 
 def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloat16World) -> None:
@@ -86,13 +86,13 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
     bench.into_doubt()
     while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
-    kept = bench.service.ledger.balance(quarantined(PEER))
-    earned = bench.service.ledger.balance(accrued(PEER))
+    kept = bench.service.ledger.balance(quarantine_account(PEER))
+    earned = bench.service.ledger.balance(accrued_account(PEER))
     bench.world.now += DAY
     bench.service.tick(bench.world.now)
     assert kept > 0
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
-    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned + kept
 
 
 def test_a_key_in_doubt_stays_in_quarantine_until_the_day_ends_however_honest_it_becomes(bench: Bfloat16World) -> None:
@@ -100,14 +100,14 @@ def test_a_key_in_doubt_stays_in_quarantine_until_the_day_ends_however_honest_it
     bench.into_doubt()
     while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
-    trained = bench.service.buffered()
+    trained = bench.service.count_buffered()
     bench.reopen()
     rest = [bench.decide(0) for _ in range(5)]
     assert {(receipt.code, receipt.trainable) for receipt in rest} == {("quarantine", False)}
     assert bench.service.accounts.of(ALICE, bench.world.now).rank == "new"
     bench.world.now += DAY
     assert bench.decide(0).code == "ok"
-    assert bench.service.buffered() == trained + 1
+    assert bench.service.count_buffered() == trained + 1
     assert bench.service.accounts.of(ALICE, bench.world.now).rank == "known"
 
 
@@ -117,7 +117,7 @@ def test_a_group_that_the_evidence_refused_leaves_the_rest_of_the_day_in_quarant
     bench.open()
     bench.decide(0)
     assert bench.decide(6).code == "evidence"
-    assert not bench.service.ledger.balance(quarantined(PEER))
+    assert not bench.service.ledger.balance(quarantine_account(PEER))
     codes = [bench.decide(0).code for _ in range(300)]
     assert {*codes} == {"evidence", "quarantine"}
     assert not bench.service.verdicts.days.in_doubt(ALICE)
@@ -130,10 +130,10 @@ def test_a_day_on_which_the_evidence_rose_too_high_is_not_paid_although_it_fell(
     assert bench.decide(1).code == "quarantine"
     while bench.service.verdicts.days.in_doubt(ALICE):
         bench.decide(0)
-    earned = bench.service.ledger.balance(accrued(PEER))
+    earned = bench.service.ledger.balance(accrued_account(PEER))
     assert bench.end_day() == ["quarantine"]
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
-    assert bench.service.ledger.balance(accrued(PEER)) == earned
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned
     bench.service.ledger.verify()
 
 
@@ -147,11 +147,11 @@ def test_a_key_that_cheats_whenever_it_is_not_in_doubt_earns_and_trains_by_its_f
         doubted = bench.service.verdicts.days.in_doubt(ALICE)
         receipt = bench.decide(0 if doubted else 1)
         cheated += not doubted
-    spell = bench.service.buffered()
-    earned = bench.service.ledger.balance(accrued(PEER))
+    spell = bench.service.count_buffered()
+    earned = bench.service.ledger.balance(accrued_account(PEER))
     bench.world.now += DAY
     bench.service.tick(bench.world.now)
-    assert bench.service.ledger.balance(accrued(PEER)) == earned == spell * receipt.weight
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned == spell * receipt.weight
     assert spell == 3
     assert cheated > 20
 
@@ -182,7 +182,7 @@ def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agr
 ) -> None:
     bench.open()
     bench.until("quarantine")
-    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     newer = calibration(TABLES, 2) if again == "does not agree" else TOLERANT
     bench.open(newer)
     if again == "has lost the tokens":
@@ -195,7 +195,7 @@ def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agr
     released, by = again != "does not agree", document_hash(newer) if again == "agrees" else b""
     decided = {"agrees": "", "does not agree": "rerun", "has lost the tokens": "window"}[again]
     assert (told.released, told.calibration, told.decided) == (released, by, decided)
-    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * released
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned + kept * released
     assert bench.service.verdicts.days.in_doubt(ALICE)
     bench.service.ledger.verify()
 
@@ -204,21 +204,21 @@ def test_a_bad_day_that_a_second_check_does_not_confirm_is_paid(bench: Bfloat16W
     """The scorer's own memory was at fault."""
     bench.open()
     bench.until("quarantine")
-    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     assert bench.end_day(wrong=0) == ["ok"]
-    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned + kept
     assert bench.service.accounts.account(ALICE).doubted == 0
 
 
 def test_a_bad_day_without_a_check_is_decided_for_the_node_when_its_window_has_ended(bench: Bfloat16World) -> None:
     bench.open()
     bench.until("quarantine")
-    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     midnight = (bench.world.now // DAY + 1) * DAY
     for now, there in ((midnight, kept), (midnight + DAY - 1, kept), (midnight + DAY, 0)):
         bench.service.tick(now)
-        assert bench.service.ledger.balance(quarantined(PEER)) == there
-    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+        assert bench.service.ledger.balance(quarantine_account(PEER)) == there
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned + kept
     bench.service.ledger.verify()
 
 
@@ -228,20 +228,20 @@ def test_a_bad_day_that_a_check_confirmed_waits_for_the_operators_own_engines_of
 ) -> None:
     bench.open()
     bench.until("quarantine")
-    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     asked: list[tuple[str, int]] = []
     bench.service.verdicts.days.to_come = lambda engine_class, since: not asked.append((engine_class, since))
     assert bench.end_day() == ["quarantine"]
     for _ in range(3):
         bench.service.tick(bench.world.now)
-    assert bench.service.ledger.balance(quarantined(PEER)) == kept
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == kept
     assert {*asked} == {(CLASS, (T0 // DAY + 1) * DAY)}
     bench.service.verdicts.days.to_come = lambda engine_class, since: False
     if not comes.startswith("not"):
         bench.open(TOLERANT if comes == "and agrees" else calibration(TABLES, 2))
     bench.service.tick(bench.world.now)
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
-    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * (comes == "and agrees")
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned + kept * (comes == "and agrees")
     bench.service.ledger.verify()
 
 
@@ -290,7 +290,7 @@ def test_a_large_day_is_run_again_in_slices_and_meanwhile_the_evidence_moves_on(
     bench: Bfloat16World, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """All of the most tokens at once take seconds, in which no request is answered."""
-    monkeypatch.setattr(doubted_days, "SLICE", 1)
+    monkeypatch.setattr(doubted_days, "DAY_SLICE_TOKENS", 1)
     bench.open()
     bench.until("quarantine")
     for _ in range(5):
@@ -339,10 +339,10 @@ def test_a_day_that_waits_for_its_check_is_run_again_once_per_newer_calibration(
         for _ in range(5):
             bench.service.tick(bench.world.now)
     assert len(runs) == 2 * groups
-    assert bench.service.ledger.balance(quarantined(PEER)) > 0
+    assert bench.service.ledger.balance(quarantine_account(PEER)) > 0
     bench.open(TOLERANT_LATER)
     bench.service.tick(bench.world.now)
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
     (ended,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
     assert msgspec.msgpack.decode(ended.facts, type=QuarantineEnded).calibration == document_hash(TOLERANT_LATER)
 
@@ -351,12 +351,12 @@ def test_a_day_with_a_group_that_the_evidence_refused_is_not_run_again(bench: Bf
     """The groups in quarantine alone may agree with a newer Calibration, where all of the day's do not."""
     bench.open()
     bench.until("evidence")
-    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     assert kept
     bench.open(TOLERANT)
     bench.end_day()
-    assert bench.service.ledger.balance(accrued(PEER)) == earned
-    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    assert bench.service.ledger.balance(accrued_account(PEER)) == earned
+    assert bench.service.ledger.balance(quarantine_account(PEER)) == 0
     bench.service.ledger.verify()
 
 
@@ -390,7 +390,7 @@ def test_the_operator_sees_what_is_in_quarantine_and_until_when(bench: Bfloat16W
     bench.until("quarantine")
     report = describe_key(bench.world.path, PEER, bench.world.now)
     (day,) = report.quarantined
-    assert day.weight == bench.service.ledger.balance(quarantined(PEER))
+    assert day.weight == bench.service.ledger.balance(quarantine_account(PEER))
     assert day.until == (bench.world.now // DAY + 1) * DAY
     assert report.key.rank == "new"
     assert any(line.startswith("quarantine   1 group,") for line in format_report(report))
@@ -460,7 +460,7 @@ def test_a_node_of_the_version_before_is_refused_with_a_strike_and_each_of_its_g
     assert len(receipts) > 5
     assert bench.service.strikes.of(ALICE) == 1
     bench.world.submit(group(lease := bench.lease(), ranges=name_of_ranges(lease.id)))
-    (undecided,) = bench.service.undecided()
+    (undecided,) = bench.service.list_undecided()
     assert all(bench.service.draw_pass_before(undecided) for _ in range(20))
 
 
@@ -468,7 +468,7 @@ def test_a_node_of_the_version_before_is_refused_with_a_strike_and_each_of_its_g
 def test_one_honest_group_in_a_hundred_is_passed_twice_and_none_of_an_exact_class(bench: Bfloat16World) -> None:
     bench.open()
     bench.world.submit(group(lease := bench.lease(), ranges=name_of_ranges(lease.id)))
-    (undecided,) = bench.service.undecided()
+    (undecided,) = bench.service.list_undecided()
     drawn = sum(bench.service.draw_pass_before(undecided) for _ in range(20_000))
     assert 100 < drawn < 300
     exact = undecided._replace(lease=bench.world.lease(engine="transformers/float32/cpu"))
@@ -535,7 +535,7 @@ def test_a_calibration_that_is_gone_is_the_operators_fault_and_comes_back_with_i
     lease = bench.lease()
     bench.world.submit(group(lease, ranges=name_of_ranges(lease.id)))
     bench.reopen(calibrated=False)
-    (undecided,) = bench.service.undecided()
+    (undecided,) = bench.service.list_undecided()
     verdict = asyncio.run(bench.verifier.verify(undecided, None))
     assert verdict.code == "not-scorable"
     assert "Calibration" in verdict.reason

@@ -82,7 +82,7 @@ def run(work: Coroutine[Any, Any, Verdict]) -> Verdict:
 def waiting(world: World, node: bytes = ALICE, version: int = 0, text: str = LONG) -> Undecided:
     lease = world.lease(node, version)
     world.submit(group(lease, rollouts=[rollout(lease, text) for _ in lease.seeds]), node)
-    return world.group_service.undecided()[-1]
+    return world.group_service.list_undecided()[-1]
 
 
 def look(world: World, verifier: GroupVerifier, one: Undecided) -> Receipt:

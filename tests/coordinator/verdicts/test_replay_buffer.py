@@ -40,7 +40,7 @@ def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> 
     world.decide_all()
     world.learner_at(3)
     assert drawn(world) == []
-    assert world.group_service.buffered() == 0
+    assert world.group_service.count_buffered() == 0
     world.learner_at(2)
     assert drawn(world) == ids
     assert world.group_service.buffer.histogram == [0, 0, 2]
@@ -65,7 +65,7 @@ def test_with_refill_a_thousand_groups_of_equal_rewards_are_paid_and_the_draw_wa
         received(world, 0, 1, ["111", "111"])
         assert all(one.weight > 0 for one in world.decide_all())
     assert drawn(world) == []
-    assert (world.group_service.buffered(), world.group_service.buffer.flat(0, 1)) == (0, 1000)
+    assert (world.group_service.count_buffered(), world.group_service.buffer.flat(0, 1)) == (0, 1000)
     ids = received(world, 0, 2, [RIGHT, "111"])
     world.decide_all()
     assert drawn(world) == ids
@@ -87,7 +87,7 @@ def test_another_era_is_never_drawn_but_paid(world: World) -> None:
     late = world.lease()
     world.learner_at(0, era=2)
     assert world.group_service.draw(world.now) is None
-    assert world.group_service.buffered() == 0
+    assert world.group_service.count_buffered() == 0
     world.submit(group(late))
     (receipt,) = world.decide_all()
     assert isinstance(receipt, Receipt)
@@ -122,7 +122,7 @@ def test_groups_without_variance_are_drawn_unless_they_are_to_be_refilled(tmp_pa
     flat = received(world, 0, 1, ["0", "0"])
     varied = received(world, 0, 2, ["0", RIGHT])
     world.decide_all()
-    assert world.group_service.buffered() == 3 - refill
+    assert world.group_service.count_buffered() == 3 - refill
     assert drawn(world) == (varied if refill else [*flat, varied[0]])
     world.close()
 

@@ -13,9 +13,9 @@ import pytest
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.submissions.request_handler import RequestContext, RequestHandler
 from echo2.coordinator.submissions.verdict_commands import carry_out, lines
-from echo2.coordinator.training.review_loop import CREDIT, SHARE, Reviewing
+from echo2.coordinator.training.review_loop import APPEALS_TIME_SHARE, FIRST_CREDIT_SECONDS, Reviewing
 from echo2.coordinator.verdicts.group_verifier import GroupVerifier
-from echo2.coordinator.verdicts.reviews import KEPT, PINNED
+from echo2.coordinator.verdicts.reviews import MOST_PINNED_VERSIONS, REVIEWS_KEPT_MS
 from echo2.coordinator.verdicts.token_storage import EXCERPT, Excerpt
 from echo2.coordinator.verdicts.verdict_report import basis_of
 from echo2.coordinator.verification.evidence import Tables
@@ -23,11 +23,11 @@ from echo2.coordinator.verification.evidence_table import EvidenceAgain, Evidenc
 from echo2.coordinator.verification.verification import Verdict
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample
-from echo2.ledger.ledger_entries import ESCROW, accrued
+from echo2.ledger.ledger_entries import ESCROW, accrued_account
 from echo2.ledger.ledger_facts import AppealAnswered, LeaseReversed
-from echo2.ledger.standing import FOREVER, standing
+from echo2.ledger.standing import FOREVER_MS, standing
 from echo2.p2p.identity import peer_id
-from echo2.p2p.limits.origin import LOCAL
+from echo2.p2p.limits.origin import LOCAL_ORIGIN
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from echo2.protocol.leases import Lease, Receipt, Submission
@@ -94,7 +94,7 @@ class Court:
         """Refuse an honest group, by a scorer whose memory is at fault."""
         lease = self.world.lease(node)
         self.world.submit(group(lease), node)
-        (waiting,) = self.service.undecided()
+        (waiting,) = self.service.list_undecided()
         margins = [0.0, 0.01, 0.0, 0.0]
         wrong = [SampleScore(logprobs=one.logprobs, margins=margins) for one in honest_scores(waiting.submission)]
         assert self.world.decide(waiting, wrong).code == "seeded-choice"
@@ -105,7 +105,7 @@ class Court:
         return refused.code if isinstance(refused, Refusal) else ""
 
     def balance(self, node: bytes = ALICE) -> int:
-        return self.service.ledger.balance(accrued(peer_id(node)))
+        return self.service.ledger.balance(accrued_account(peer_id(node)))
 
     def facts(self, kind: str, type_: type[msgspec.Struct]) -> list[msgspec.Struct]:
         entries = [entry for entry in self.service.ledger.entries() if entry.kind == kind]
@@ -160,7 +160,7 @@ def test_a_refusal_that_is_right_stands_and_both_answers_are_stored(court: Court
 def test_a_proof_suspends_until_an_appeal_lifts_it(court: Court) -> None:
     court.world.accepted()
     lease = court.refused()
-    court.service.accounts.suspend(ALICE, "not-generated", bytes(32), court.world.now, FOREVER)
+    court.service.accounts.suspend(ALICE, "not-generated", bytes(32), court.world.now, FOREVER_MS)
     assert court.appeal(lease.id) == ""
     court.review()
     assert court.service.accounts.of(ALICE, court.world.now).suspended_until is None
@@ -219,7 +219,7 @@ def test_tokens_that_are_right_reverse_no_refusal_by_the_environment(court: Cour
     court.world.accepted()
     lease, before = court.world.lease(), court.balance()
     court.world.submit(group(lease))
-    (waiting,) = court.service.undecided()
+    (waiting,) = court.service.list_undecided()
     court.service.decide(waiting, Verdict("transcript", "the episode was another one", None), court.world.now)
     assert court.service.reviews.ask(lease.id, "operator", court.world.now)
     court.review()
@@ -295,7 +295,7 @@ def test_the_statistic_by_evidence_is_computed_once_however_often_its_node_asks(
 
     monkeypatch.setattr(EvidenceTable, "run_again", counted)
     handler = control_of(one.world, RequestHandler)
-    context = RequestContext(ALICE, one.world.now, LOCAL)
+    context = RequestContext(ALICE, one.world.now, LOCAL_ORIGIN)
     answers = [handler.appeal(context, AppealRequest(lease=receipt.lease, ask=False)) for _ in range(20)]
     assert computed == [receipt.lease]
     told = {answer.statistic for answer in answers if isinstance(answer, AppealResponse)}
@@ -358,7 +358,7 @@ def test_an_accepted_group_is_taken_back_and_no_account_falls_below_zero(court: 
         carry_out(court.service, "reverse", lease.id.hex(), "again", court.world.now)
     account = court.service.accounts.account(ALICE)
     assert (account.accepted, account.audited, account.wrong) == (0, 0, 1)
-    assert court.service.buffered() == 0
+    assert court.service.count_buffered() == 0
     court.service.ledger.verify()
 
 
@@ -368,7 +368,7 @@ def test_what_a_node_lacks_is_stated_and_nobody_owes_it(court: Court) -> None:
     with service.database.transaction():  # as if most of it had been paid out
         service.ledger.append(1, "paid", "paid:1", LeaseReversed(
             node=PEER, lease=bytes(16), code="", paid=False, weight=0, audited=False, by="", why="",
-        ), [(accrued(PEER), 3 - weight), ("paid:points", weight - 3)])  # type: ignore[list-item] # fmt: skip
+        ), [(accrued_account(PEER), 3 - weight), ("paid:points", weight - 3)])  # type: ignore[list-item] # fmt: skip
     service.reverse(lease.id, "operator", "why", court.world.now)
     entry = reversals.find(service.ledger, lease.id)
     assert entry is not None
@@ -380,9 +380,9 @@ def test_appeals_take_a_hundredth_of_the_scoring_time_and_the_operator_does_not_
     court.world.accepted()
     lease = court.refused()
     court.appeal(lease.id)
-    court.reviewing.credit -= CREDIT
+    court.reviewing.credit -= FIRST_CREDIT_SECONDS
     assert court.reviewing.due() is None
-    court.reviewing.note_scoring(1 / SHARE)
+    court.reviewing.note_scoring(1 / APPEALS_TIME_SHARE)
     assert court.reviewing.due() is not None
     court.reviewing.credit = 0.0
     carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
@@ -395,9 +395,9 @@ def test_weeks_without_appeals_save_up_the_share_of_an_hour(court: Court) -> Non
     """Otherwise the appeals of one day, after four weeks, would have the scorer for 6.7 hours."""
     for _ in range(4 * 7 * 24):
         court.reviewing.note_scoring(3600.0)
-    assert court.reviewing.credit == SHARE * 3600
+    assert court.reviewing.credit == APPEALS_TIME_SHARE * 3600
     court.world.accepted()
-    for spent in (SHARE * 3600 - 5, 1.0):  # beside 2 s for the loading of two versions
+    for spent in (APPEALS_TIME_SHARE * 3600 - 5, 1.0):  # beside 2 s for the loading of two versions
         court.appeal(court.refused().id)
         court.review()
         court.reviewing.credit -= spent
@@ -411,21 +411,21 @@ def test_the_way_back_to_the_newest_version_is_part_of_an_appeal(court: Court) -
     court.world.learner_at(2)
     court.review()
     assert court.held == [0, 2]
-    assert court.reviewing.credit == CREDIT - 2.0
+    assert court.reviewing.credit == FIRST_CREDIT_SECONDS - 2.0
     lease = court.refused()
     carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
     court.review()
-    assert court.reviewing.credit == CREDIT - 2.0
+    assert court.reviewing.credit == FIRST_CREDIT_SECONDS - 2.0
 
 
 def test_a_waiting_check_keeps_few_versions(court: Court) -> None:
     """At 10 s a version, a day of them would be 8,640 payloads and as many journals of the scorer."""
     court.world.accepted()
     court.appeal(court.refused().id)
-    court.world.learner_at(PINNED - 1)
+    court.world.learner_at(MOST_PINNED_VERSIONS - 1)
     assert court.service.oldest_needed() == (1, 0)
-    court.world.learner_at(PINNED)
-    assert court.service.oldest_needed() == (1, PINNED - 3)
+    court.world.learner_at(MOST_PINNED_VERSIONS)
+    assert court.service.oldest_needed() == (1, MOST_PINNED_VERSIONS - 3)
 
 
 def test_an_appeal_that_waits_past_its_window_is_lost_and_keeps_no_version_and_no_node(court: Court) -> None:
@@ -444,7 +444,7 @@ def test_an_appeal_that_waits_past_its_window_is_lost_and_keeps_no_version_and_n
     assert answered.again == "lost"
     other = court.world.lease(version=100)
     court.world.submit(group(other))
-    (waiting,) = court.service.undecided()
+    (waiting,) = court.service.list_undecided()
     wrong = [
         SampleScore(logprobs=one.logprobs, margins=[0.0, 0.01, 0.0, 0.0]) for one in honest_scores(waiting.submission)
     ]
@@ -492,7 +492,7 @@ def test_a_version_that_is_gone_loses_its_check_with_a_reason(court: Court) -> N
     court.review()
     (review,) = court.service.reviews.of(lease.id)
     assert (review.state, review.reason) == ("lost", "version 0 can no longer be loaded")
-    court.world.now += KEPT + 1
+    court.world.now += REVIEWS_KEPT_MS + 1
     assert court.service.reviews.forget(court.world.now) == 1
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from echo2.coordinator.verdicts.scoring_order import LONGEST_WAIT, VISIT, PendingVersion, next_version
+from echo2.coordinator.verdicts.scoring_order import LONGEST_WAIT, VISIT_GROUPS, PendingVersion, next_version
 
 
 def test_where_nothing_waits_nothing_is_next() -> None:
@@ -48,7 +48,7 @@ def serve(every: int) -> tuple[int, int, int]:
             continue
         if chosen.version != present:
             present, changes, now = chosen.version, changes + 1, now + 2_000
-        for group in [one for one in queue if one[1] == present][:VISIT]:
+        for group in [one for one in queue if one[1] == present][:VISIT_GROUPS]:
             queue.remove(group)
             worst, looked, now = max(worst, now - group[0]), looked + 1, now + 90
     return changes, looked, worst

@@ -117,7 +117,7 @@ def test_groups_that_the_scorer_refuses_count_in_the_share_too(world: World, mon
     monkeypatch.setattr("echo2.coordinator.verdicts.token_storage.MOST_REFUSED", 0)
     lease = world.lease(BOB)
     world.submit(group(lease), BOB)
-    (undecided,) = world.group_service.undecided()
+    (undecided,) = world.group_service.list_undecided()
     world.group_service.refuse_unscorable(undecided, world.now)
     assert world.group_service.database.value("SELECT payload FROM submissions") is None
 
@@ -272,10 +272,10 @@ def test_memory_of_nodes_is_bounded_and_fresh_keys_replace_no_node_with_accepted
     registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     world.accepted(ALICE)
-    registry.seen(ALICE, T0 + 1)
+    registry.on_contact(ALICE, T0 + 1)
     for number in range(12_000):
         stranger = number.to_bytes(32, "big")
-        registry.seen(stranger, T0 + 2)
+        registry.on_contact(stranger, T0 + 2)
     assert sum(map(len, remembered(registry))) <= 20, "a key that never said hello leaves nothing"
     with world.group_service.database.transaction():
         for number in range(6_000):
@@ -315,6 +315,6 @@ def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(wor
     assert world.group_service.tokens.forget([first.id], 0, 1, 2, world.now) == 0, "the challenge window is open"
     assert dropped([first.id]) == 1
     world.reopen(drawn=[first.id])
-    assert world.group_service.buffered() == 1
+    assert world.group_service.count_buffered() == 1
     assert dropped([first.id], step=3) == 1, "the checkpoint is past its staleness limit"
     assert world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.id])).receipts[0] is not None

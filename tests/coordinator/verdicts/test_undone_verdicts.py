@@ -10,7 +10,7 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verdicts.task_results import WINDOW
+from echo2.coordinator.verdicts.task_results import RESULT_WINDOW_GROUPS
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import judge
 from tests.support.group_world import World, group, honest_scores, name
@@ -55,7 +55,7 @@ def world_with_groups(folder: Path, groups: int) -> tuple[World, list[Undecided]
     for number in range(groups):
         node = name("node", number % 3, 32)
         world.submit(group(world.lease(node)), node)
-    return world, world.group_service.undecided(groups)
+    return world, world.group_service.list_undecided(groups)
 
 
 def decide(world: World, waiting: Undecided) -> bytes:
@@ -151,15 +151,15 @@ def test_a_commit_of_many_verdicts_that_is_undone_is_given_again_with_the_same_r
 def test_after_an_undone_verdict_the_window_of_a_tasks_results_has_the_groups_that_were_decided(
     tmp_path: Path,
 ) -> None:
-    world, groups = world_with_groups(tmp_path / "run", WINDOW + 2)
+    world, groups = world_with_groups(tmp_path / "run", RESULT_WINDOW_GROUPS + 2)
     database, last = world.group_service.database, "SELECT groups FROM task_results WHERE span = 'last'"
-    for one in groups[: WINDOW - 1]:
+    for one in groups[: RESULT_WINDOW_GROUPS - 1]:
         decide(world, one)
     for _ in range(3):
         with failing(database, "INSERT ON verdicts"):
-            decide(world, groups[WINDOW - 1])
-    assert database.value(last) == WINDOW - 1
-    for one in groups[WINDOW - 1 :]:
+            decide(world, groups[RESULT_WINDOW_GROUPS - 1])
+    assert database.value(last) == RESULT_WINDOW_GROUPS - 1
+    for one in groups[RESULT_WINDOW_GROUPS - 1 :]:
         decide(world, one)
     assert database.value(last) == 2
-    assert database.value("SELECT groups FROM task_results WHERE span = 'before'") == WINDOW
+    assert database.value("SELECT groups FROM task_results WHERE span = 'before'") == RESULT_WINDOW_GROUPS

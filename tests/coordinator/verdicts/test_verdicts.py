@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.ledger.ledger_entries import ESCROW, FUND, accrued
+from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account
 from echo2.p2p.identity import peer_id
 from echo2.protocol.group_weights import rollout_points
 from echo2.protocol.leases import Receipt, VerdictsRequest
@@ -26,7 +26,7 @@ def test_received_after_expiry_is_refused_with_a_receipt_that_names_the_expiry(w
     assert entry is not None
     assert (entry.kind, entry.seq, entry.hash) == ("lease.expired", receipt.entry, receipt.entry_hash)
     assert world.group_service.ledger.tip().entries == 2
-    assert world.group_service.undecided() == []
+    assert world.group_service.list_undecided() == []
     assert world.group_service.tick(world.now) == 0
 
 
@@ -54,7 +54,7 @@ def test_a_receipt_states_all_facts_that_the_node_needs_offline(world: World) ->
     entry = world.group_service.ledger.find(f"lease:{lease.id.hex()}")
     assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
-    assert dict(entry.postings) == {ESCROW: -receipt.weight, accrued(peer_id(ALICE)): receipt.weight}
+    assert dict(entry.postings) == {ESCROW: -receipt.weight, accrued_account(peer_id(ALICE)): receipt.weight}
     end = msgspec.msgpack.decode(entry.facts, type=LeaseOutcome)
     assert (end.rollouts, end.tokens_in, end.tokens_out, end.weight) == (2, 2 * 5, 2 * 4, receipt.weight)
 
@@ -62,20 +62,20 @@ def test_a_receipt_states_all_facts_that_the_node_needs_offline(world: World) ->
 def test_a_refused_group_is_paid_nothing_and_never_drawn(world: World) -> None:
     lease = world.lease()
     world.submit(group(lease))
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     scores = honest_scores(waiting.submission)
     scores[1].margins[2] = 0.01
     receipt = world.decide(waiting, scores)
     assert (receipt.verdict, receipt.code, receipt.weight) == ("refused", "seeded-choice", 0)
     assert "Sample 1, sampled token 2" in receipt.reason
-    assert world.group_service.buffered() == 0
+    assert world.group_service.count_buffered() == 0
     assert world.group_service.ledger.balances() == {}
     assert world.decide(waiting, honest_scores(waiting.submission)) == receipt
 
 
 def test_a_group_that_cannot_be_scored_is_the_operators_fault(world: World) -> None:
     world.submit(group(world.lease()))
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     receipt = opened("receipt", world.group_service.refuse_unscorable(waiting, world.now), Receipt)
     assert (receipt.verdict, receipt.code) == ("refused", "not-scorable")
 

@@ -73,7 +73,7 @@ def test_groups_decided_together_are_decided_as_one_after_the_other(
     judged = [
         [
             (one, judge(one.submission.rollouts, honest_scores(one.submission)))
-            for one in world.group_service.undecided()
+            for one in world.group_service.list_undecided()
         ]
         for world in (together, apart)
     ]
@@ -90,7 +90,7 @@ def test_groups_decided_together_are_decided_as_one_after_the_other(
 
 def test_a_group_that_is_given_twice_is_decided_once(tmp_path: Path) -> None:
     world = of_some_nodes(tmp_path)
-    (first, *_) = world.group_service.undecided()
+    (first, *_) = world.group_service.list_undecided()
     verdict = judge(first.submission.rollouts, honest_scores(first.submission))
     receipts = world.group_service.decide_all([(first, verdict), (first, verdict)], world.now)
     assert receipts[0] == receipts[1]

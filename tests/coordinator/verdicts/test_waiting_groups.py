@@ -77,14 +77,14 @@ def test_a_pending_version_states_since_when_its_oldest_group_waits(world: World
     for version, party in ((1, "b"), (0, "z"), (1, "a")):
         received(world, party, version)
     assert world.group_service.waiting() == [PendingVersion(1, 0, T0 + 20), PendingVersion(1, 1, T0 + 10)]
-    assert [one.lease.version for one in world.group_service.undecided()] == [0, 1, 1]
+    assert [one.lease.version for one in world.group_service.list_undecided()] == [0, 1, 1]
     assert world.group_service.database.all("SELECT DISTINCT tokens FROM undecided") == [
         (len(first_prompt(world)) + 8,)
     ]
 
 
 def first_prompt(world: World) -> list[int]:
-    return world.group_service.undecided(1)[0].lease.prompt
+    return world.group_service.list_undecided(1)[0].lease.prompt
 
 
 def test_waiting_groups_are_there_after_a_restart(world: World) -> None:
@@ -154,7 +154,7 @@ def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, 
 def test_decoded_groups_are_bounded(world: World) -> None:
     for _ in range(3):
         received(world, "a")
-    waiting = world.group_service.undecided()
+    waiting = world.group_service.list_undecided()
     prompt = max(len(one.lease.prompt) for one in waiting)
     size = waiting[0].submission.nbytes + PER_TOKEN * prompt + PER_OBJECT * (1 + SPEC.group_size)
     kept = DecodedGroups(most=2 * size)

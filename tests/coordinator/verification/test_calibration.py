@@ -5,8 +5,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.verification.calibration import (
-    ALLOWANCE,
     CONFIDENCE,
+    THRESHOLD_ALLOWANCE,
     TOKENS_LEAST,
     Calibration,
     TooFewTokens,
@@ -85,7 +85,7 @@ def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
     truth = np.bincount(many["gap"], differs, BINS) / np.bincount(many["gap"], minlength=BINS)
     assert (table >= np.minimum(truth, 1.0) * 0.999).all()
     often = np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02
-    assert (table[often] <= ALLOWANCE * truth[often] + 0.06).all()
+    assert (table[often] <= THRESHOLD_ALLOWANCE * truth[often] + 0.06).all()
 
 
 def test_a_machine_with_more_tokens_counts_no_more_than_another() -> None:

@@ -2,12 +2,12 @@
 
 from echo2.coordinator.verification.cross_version import CrossVersionCheck, VerifiedSample
 from echo2.engines.engine import Job, Sample
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 
 
 def known(version: int, tokens: int = 40, era: int = 1) -> VerifiedSample:
     job = Job(prompt=[1], seeds=[bytes(16)], limit=99, eos=1, task="t", task_version=1, split="train", index=version)
-    (sample,) = packed([Sample(tokens=[2] * tokens, turns=[tokens], logprobs=[-1.0] * tokens)])
+    (sample,) = pack_samples([Sample(tokens=[2] * tokens, turns=[tokens], logprobs=[-1.0] * tokens)])
     return VerifiedSample(era, version, tokens, job, sample)
 
 

@@ -10,12 +10,12 @@ import pytest
 from echo2.coordinator.verification.evidence import (
     BET_UNIT,
     BETS,
-    DOUBT,
+    DOUBT_EVIDENCE,
     LEAST_P,
     LIFELONG_REFUSAL,
     MOST_POWER,
-    NOTHING,
-    REFUSAL,
+    NO_STAKE,
+    REFUSAL_EVIDENCE,
     STAKES,
     EProcess,
     NodeEvidence,
@@ -23,7 +23,7 @@ from echo2.coordinator.verification.evidence import (
     factors,
     mean,
     products,
-    staked,
+    stake_group,
     total,
 )
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, START, STATISTICS, TOKEN, TokenArray
@@ -90,16 +90,16 @@ def test_a_bet_in_one_step_gives_the_bits_of_its_three_steps() -> None:
         share, product = drawn(-200, -60), drawn(-140, -50)
         far = drawn(-1200, -20)
         near = far._replace(exponent=share.exponent + int(generator.integers(-66, 67)))
-        for stake in (NOTHING, far, near):
-            assert staked([stake], share, [product]) == (stake.plus(share).times(product).bounded(),)
+        for stake in (NO_STAKE, far, near):
+            assert stake_group([stake], share, [product]) == (stake.plus(share).times(product).within_bounds(),)
 
 
 def test_sums_and_means_are_rounded_down() -> None:
-    stakes = [Stake.of(3, -200), Stake.of((1 << 64) - 1), Stake.of(7, -30), NOTHING]
+    stakes = [Stake.of(3, -200), Stake.of((1 << 64) - 1), Stake.of(7, -30), NO_STAKE]
     truth = sum(map(as_fraction, stakes), Fraction(0))
     assert truth * (1 - Fraction(1, 1 << 62)) < as_fraction(total(stakes)) <= truth
     assert truth / 4 * (1 - Fraction(1, 1 << 61)) < as_fraction(mean(stakes)) <= truth / 4
-    assert total([]) == total([NOTHING]) == NOTHING
+    assert total([]) == total([NO_STAKE]) == NO_STAKE
 
 
 @pytest.mark.parametrize("p", [0, 1, LEAST_P, ONE // 50, ONE // 2, ONE])
@@ -170,7 +170,7 @@ def test_honest_nodes_reach_n_with_a_chance_of_one_in_n_at_most(honest: Honest) 
     seen = np.array(highest)
     assert (seen >= 10).mean() <= 1 / 10
     assert (seen >= 50).mean() <= 1 / 50
-    assert seen.max() < DOUBT
+    assert seen.max() < DOUBT_EVIDENCE
 
 
 def groups_until_refusal(rate: float, size: float, tokens: int, good_first: int = 0) -> int:
@@ -208,7 +208,7 @@ def test_a_day_begins_anew_unless_it_ended_in_doubt() -> None:
     calm = states(np.repeat(RIGHT, 10), 5, NodeEvidence(), 1)
     assert calm.after(products(RIGHT, TABLES), DAY).daily.groups == 1
     doubtful = NodeEvidence()
-    while not doubtful.daily.value().reaches(DOUBT):
+    while not doubtful.daily.value().reaches(DOUBT_EVIDENCE):
         doubtful = states(OUTLIER, 1, doubtful, DAY - 1)
     assert doubtful.conclusion() == "doubt"
     later = doubtful.after(products(RIGHT, TABLES), DAY)
@@ -221,7 +221,7 @@ def test_a_key_that_is_never_bad_enough_in_one_day_is_refused_by_its_whole_life(
     while not evidence.lifelong.value().reaches(LIFELONG_REFUSAL):
         now += DAY
         evidence = evidence.after(products(stream(generator, 100, 0.06, 0.01), TABLES), now)
-        assert not evidence.daily.value().reaches(REFUSAL)
+        assert not evidence.daily.value().reaches(REFUSAL_EVIDENCE)
         assert now < 400 * DAY
     assert evidence.conclusion() == "refusal"
 

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification import evidence_table
-from echo2.coordinator.verification.evidence import IDLE, NodeEvidence, products
+from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence, products
 from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.runtime.units import DAY
@@ -72,14 +72,14 @@ def test_evidence_of_keys_that_stay_away_is_forgotten_but_not_where_there_is_dou
     number = 0
     while table.of(OTHER).conclusion() != "doubt":
         table.take(OTHER, b"doubted %d" % (number := number + 1), tokens(12), TABLES, 1)
-    assert table.forget(IDLE * DAY - 1) == 0
+    assert table.forget(IDLE_DAYS * DAY - 1) == 0
     kept, gone = table.of(OTHER), table.of(NODE)
-    assert table.forget(IDLE * DAY) == 1
-    assert table.forget(IDLE * DAY) == 0
+    assert table.forget(IDLE_DAYS * DAY) == 1
+    assert table.forget(IDLE_DAYS * DAY) == 0
     assert table.of(NODE) == NodeEvidence()
     assert table.of(OTHER) == kept
     once_more = products(tokens(100), TABLES)
-    assert gone.after(once_more, IDLE * DAY) == NodeEvidence().after(once_more, IDLE * DAY)
+    assert gone.after(once_more, IDLE_DAYS * DAY) == NodeEvidence().after(once_more, IDLE_DAYS * DAY)
 
 
 def test_the_entries_of_a_key_are_a_chain_and_each_verdict_is_run_again_alone(database: Database) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.verification.evidence import IDLE
+from echo2.coordinator.verification.evidence import IDLE_DAYS
 from echo2.coordinator.verification.near_tie_table import NearTieTable
-from echo2.coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount
+from echo2.coordinator.verification.near_ties import FIRST_TIE_EVIDENCE, Blamed, NearTieCount
 from echo2.p2p.identity import peer_id
 from echo2.runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
@@ -90,7 +90,7 @@ def test_rows_that_lapsed_go(verdicts: Verdicts, database: Database) -> None:
     while not verdicts.decide(BOB, "", 1):
         pass
     doubted = f"key:{peer_id(BOB)}"
-    assert verdicts.table.forget(IDLE * DAY - 1) == 0
-    assert verdicts.table.forget(IDLE * DAY) == 2
-    assert database.all("SELECT holder, day FROM near_ties") == [(doubted, IDLE)]
-    assert verdicts.table.of(doubted) != BEGINNING
+    assert verdicts.table.forget(IDLE_DAYS * DAY - 1) == 0
+    assert verdicts.table.forget(IDLE_DAYS * DAY) == 2
+    assert database.all("SELECT holder, day FROM near_ties") == [(doubted, IDLE_DAYS)]
+    assert verdicts.table.of(doubted) != FIRST_TIE_EVIDENCE

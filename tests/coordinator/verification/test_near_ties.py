@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from echo2.coordinator.verification.evidence import BETS, NodeEvidence, Stake
-from echo2.coordinator.verification.near_ties import BEGINNING, RATE, NearTieCount, judge_ties, near_tie_products, power
+from echo2.coordinator.verification.near_ties import (
+    FIRST_TIE_EVIDENCE,
+    NEAR_TIE_RATE,
+    NearTieCount,
+    judge_ties,
+    near_tie_products,
+    power,
+)
 from echo2.coordinator.verification.token_evidence import ONE
 from echo2.runtime.units import DAY
 
@@ -26,7 +33,7 @@ def after_group(before: NodeEvidence, count: NearTieCount, now: int) -> NodeEvid
 
 
 def groups_until_named(rate: float, seed: int, most: int) -> int | None:
-    random, evidence = np.random.default_rng(seed), BEGINNING
+    random, evidence = np.random.default_rng(seed), FIRST_TIE_EVIDENCE
     for number in range(most):
         after = after_group(evidence, NearTieCount(GROUP, int(random.binomial(GROUP, rate))), 1)
         if after is None:
@@ -37,11 +44,11 @@ def groups_until_named(rate: float, seed: int, most: int) -> int | None:
 
 def test_a_product_is_never_above_the_exact_one_and_close_to_it() -> None:
     for bet, product in zip(BETS, near_tie_products(NearTieCount(1000, 3)), strict=True):
-        p, b = Fraction(RATE, ONE), Fraction(bet, 16)
+        p, b = Fraction(NEAR_TIE_RATE, ONE), Fraction(bet, 16)
         exact = (1 + b * (1 - p)) ** 3 * (1 - b * p) ** 997
         assert 0 <= 1 - fraction(product) / exact < 1e-6
     assert power(Stake.of(3), 5) == Stake.of(243)
-    assert Fraction(RATE, ONE) >= Fraction(1, 50_000) > Fraction(RATE - 1, ONE)
+    assert Fraction(NEAR_TIE_RATE, ONE) >= Fraction(1, 50_000) > Fraction(NEAR_TIE_RATE - 1, ONE)
 
 
 def test_for_an_honest_node_no_stake_grows_in_the_mean() -> None:
@@ -61,7 +68,7 @@ def test_a_node_that_takes_each_near_tie_is_named_within_a_few_groups() -> None:
 
 
 def test_six_near_ties_in_each_group_no_longer_pass_for_ever() -> None:
-    evidence: NodeEvidence | None = BEGINNING
+    evidence: NodeEvidence | None = FIRST_TIE_EVIDENCE
     groups = 0
     while evidence is not None:
         evidence, groups = after_group(evidence, NearTieCount(GROUP, 6), 1), groups + 1
@@ -70,7 +77,7 @@ def test_six_near_ties_in_each_group_no_longer_pass_for_ever() -> None:
 
 @pytest.mark.parametrize("count", [NearTieCount(GROUP, 0), NearTieCount(1, 0), NearTieCount(0, 0)])
 def test_a_group_without_a_near_tie_is_never_refused(count: NearTieCount) -> None:
-    evidence = BEGINNING
+    evidence = FIRST_TIE_EVIDENCE
     while (after := after_group(evidence, NearTieCount(100, 3), 1)) is not None:
         evidence = after
     assert after_group(evidence, count, 1) is not None
@@ -78,7 +85,7 @@ def test_a_group_without_a_near_tie_is_never_refused(count: NearTieCount) -> Non
 
 def spent() -> NodeEvidence:
     """Return the evidence against a party with an E far above 10^6, so that no group brings it below."""
-    evidence = BEGINNING
+    evidence = FIRST_TIE_EVIDENCE
     for _ in range(20):
         evidence = evidence.after(near_tie_products(NearTieCount(512, 1)), 1)
     return evidence
@@ -90,7 +97,7 @@ SPENT = spent()
 def refused_neighbour(rate: float, tokens: int, seed: int, *, sparing: bool) -> tuple[int, int]:
     """Let a key with 100,000 tokens hand in 400,000 more, in groups of `tokens`, at a share `rate` of near-ties, beside
     a neighbour that keeps the party spent; return the numbers of its groups that are refused, and with a near-tie."""
-    random, evidence, refused, tied = np.random.default_rng(seed), BEGINNING, 0, 0
+    random, evidence, refused, tied = np.random.default_rng(seed), FIRST_TIE_EVIDENCE, 0, 0
     for number in range(500_000 // tokens):
         count = NearTieCount(tokens, int(random.binomial(tokens, rate)))
         later = number >= 100_000 // tokens
@@ -117,10 +124,10 @@ def test_a_key_at_the_honest_bound_loses_few_groups_there(tokens: int) -> None:
 
 def swarm_until_refused(tokens: int, seed: int) -> int:
     """Let each key hand in one group and take each near-tie; return the tokens before the party's first refusal."""
-    random, party, total = np.random.default_rng(seed), BEGINNING, 0
+    random, party, total = np.random.default_rng(seed), FIRST_TIE_EVIDENCE, 0
     while True:
         count = NearTieCount(tokens, int(random.binomial(tokens, TAKEN)))
-        judged = judge_ties(BEGINNING, party, count, 1)
+        judged = judge_ties(FIRST_TIE_EVIDENCE, party, count, 1)
         total += tokens
         if judged.code:
             return total
@@ -140,7 +147,7 @@ def most_ties(tokens: int, clean: int, groups: int) -> float:
     pass, of those that there are: the mean of 20 keys. `clean`: groups without any before."""
     random, taken = np.random.default_rng(0), 0
     for _ in range(20):
-        evidence = BEGINNING
+        evidence = FIRST_TIE_EVIDENCE
         for number in range(clean + groups):
             ties = 0 if number < clean else int(random.binomial(tokens, TAKEN))
             while (judged := judge_ties(evidence, SPENT, NearTieCount(tokens, ties), 1)).code:
@@ -159,7 +166,7 @@ def test_in_a_spent_party_the_keys_of_a_swarm_choose_hardly_more_often_than_the_
 
 
 def test_a_quiet_day_begins_anew() -> None:
-    evidence = after_group(BEGINNING, NearTieCount(GROUP, 1), 1)
+    evidence = after_group(FIRST_TIE_EVIDENCE, NearTieCount(GROUP, 1), 1)
     assert evidence is not None
     after = after_group(evidence, NearTieCount(GROUP, 1), DAY)
     assert after is not None

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.command_line.over_time_report import report
-from echo2.coordinator.verification.over_time import ALIKE, MEASURED, Figure, SeenGroup, figures, min_hashes
+from echo2.coordinator.verification.over_time import (
+    ALIKE_SHARE,
+    MEASURED_GROUPS,
+    Figure,
+    SeenGroup,
+    figures,
+    min_hashes,
+)
 from echo2.p2p.identity import peer_id
 from echo2.runtime.errors import LocalFault
 from tests.support.group_world import ALICE, BOB, World, group
@@ -88,9 +95,9 @@ def test_each_figure_shows_the_node_that_does_it(what: str) -> None:
 
 @pytest.mark.slow
 def test_leases_of_nodes_that_were_not_measured_yet_and_lost_ones_are_not_among_those_that_end_late() -> None:
-    late = [one._replace(took=one.life) if one.position < MEASURED else one for one in fleet()]
+    late = [one._replace(took=one.life) if one.position < MEASURED_GROUPS else one for one in fleet()]
     figure = by_name(BAD, late)["groups in the last tenth of their lease"]
-    assert (figure.own, figure.others, figure.errors, figure.counted) == (0.0, 0.0, 0.0, 80 - MEASURED)
+    assert (figure.own, figure.others, figure.errors, figure.counted) == (0.0, 0.0, 0.0, 80 - MEASURED_GROUPS)
     left = [SeenGroup(*one[:4]) if one.node == BAD else one for one in late]
     assert "groups in the last tenth of their lease" not in by_name(BAD, left)
 
@@ -117,7 +124,7 @@ def test_min_hashes_estimate_how_alike_two_rollouts_are() -> None:
     one = list(range(200))
     near = [*one[:100], 999, *one[101:]]
     same = sum(a == b for a, b in zip(min_hashes(one), min_hashes(near), strict=True)) / 32
-    assert same >= ALIKE  # 8 of 193 runs differ: Jaccard 0.92
+    assert same >= ALIKE_SHARE  # 8 of 193 runs differ: Jaccard 0.92
     assert min_hashes(one) == min_hashes(one)
     assert sum(a == b for a, b in zip(min_hashes(one), min_hashes(range(500, 700)), strict=True)) == 0
 

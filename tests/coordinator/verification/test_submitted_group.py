@@ -16,7 +16,7 @@ from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Rollout, Segment, Submission
 from echo2.tasks.tokenizer import EOS
-from echo2.tasks.turn_ends import listed
+from echo2.tasks.turn_ends import token_list
 from tests.support import group_world
 from tests.support.group_world import ALICE, SPEC, TEXT, World
 
@@ -61,7 +61,7 @@ def test_a_long_group_takes_little_memory_on_its_way_to_the_verdict(tmp_path: Pa
     scores = [SampleScore(logprobs=[-0.5] * TOKENS, margins=[0.0] * TOKENS) for _ in range(ROLLOUTS)]
     tracemalloc.start()
     world.group_service.submissions.submit(ALICE, data, world.now)
-    (undecided,) = world.group_service.undecided(1)
+    (undecided,) = world.group_service.list_undecided(1)
     receipt = world.decide(undecided, scores)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -122,10 +122,10 @@ def test_token_ids_are_read_as_the_wire_type_has_them(what: str) -> None:
     data = packed(GOOD[what])
     (rollout,) = decode_group(data).rollouts
     (wanted,) = decode(data, Submission).rollouts
-    assert listed(rollout.tokens) == wanted.tokens == GOOD[what]
+    assert token_list(rollout.tokens) == wanted.tokens == GOOD[what]
     assert msgspec.msgpack.decode(rollout.packed) == GOOD[what]
     assert (rollout.turns, rollout.logprobs, rollout.segments) == (wanted.turns, wanted.logprobs, wanted.segments)
-    assert listed(decode_stored_group(data).rollouts[0].tokens) == GOOD[what]
+    assert token_list(decode_stored_group(data).rollouts[0].tokens) == GOOD[what]
 
 
 @pytest.mark.parametrize("what", BAD)

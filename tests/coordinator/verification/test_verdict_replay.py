@@ -70,7 +70,7 @@ def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> N
     world, codes = bench.world, []
     for close in (0, *[1] * 9, 0):
         world.submit(group(world.lease()))
-        (undecided,) = bench.service.undecided()
+        (undecided,) = bench.service.list_undecided()
         scores = [SampleScore(logprobs=[-0.5] * 4, margins=[0.0] * 4) for _ in range(2)]
         scores[0] = msgspec.structs.replace(scores[0], margins=[1e-5 * close, 0.0, 0.0, 0.0])
         codes.append(world.decide(undecided, scores).code)
@@ -93,7 +93,7 @@ def test_what_a_party_refuses_follows_from_the_entries_under_their_rules(
         answer = bench.service.lease(node, world.ask(0), world.now, origin)
         assert isinstance(answer, bytes)
         world.submit(group(opened("lease", answer, Lease)), node)
-        (undecided,) = bench.service.undecided()
+        (undecided,) = bench.service.list_undecided()
         scores = [SampleScore(logprobs=[-0.5] * 4, margins=[1e-5 * tie, 0.0, 0.0, 0.0]) for tie in (close, 0)]
         return world.decide(undecided, scores)
 

@@ -10,7 +10,7 @@ import pytest
 
 from echo2.coordinator.verification import verification
 from echo2.coordinator.verification.verification import (
-    EXACT,
+    EXACT_THRESHOLDS,
     GroupFault,
     check,
     check_turn,
@@ -309,7 +309,7 @@ def test_close_choices_allowed_leave_an_honest_group_alone() -> None:
     assert close_choices_allowed(64) == 2
     assert close_choices_allowed(8 * 64) == 3
     assert close_choices_allowed(16 * 1024) == 6
-    assert close_choices_allowed(1000, msgspec.structs.replace(EXACT, close_rate=0.0)) == 0
+    assert close_choices_allowed(1000, msgspec.structs.replace(EXACT_THRESHOLDS, close_rate=0.0)) == 0
 
 
 def test_a_submission_of_the_most_tokens_fits_the_limit() -> None:

@@ -8,7 +8,7 @@ import pytest
 from echo2.coordinator.verification.evidence import NodeEvidence, Stake
 from echo2.coordinator.verification.token_evidence import DIFFERS, TOKEN, Incomparable, TokenArray
 from echo2.coordinator.verification.version_pairs import (
-    BEGINNING,
+    FIRST_PAIR_EVIDENCE,
     VERSION_BETS,
     VersionCount,
     after_pass,
@@ -35,7 +35,7 @@ def score(*margins: float) -> SampleScore:
 
 def groups_until_named(share: float, seed: int, most: int, tokens: int = 100) -> int | None:
     """`share`: of deciding tokens, `tokens` per group, that are for the version before."""
-    random, evidence = np.random.default_rng(seed), BEGINNING
+    random, evidence = np.random.default_rng(seed), FIRST_PAIR_EVIDENCE
     for number in range(most):
         older = int(random.binomial(tokens, share))
         evidence = after_pass(evidence, VersionCount(tokens - older, older), 1)
@@ -77,7 +77,7 @@ def test_a_node_at_the_honest_bound_is_not_refused_and_a_stale_one_is() -> None:
 
 
 def test_a_node_that_was_mended_comes_back_by_honest_groups() -> None:
-    evidence = BEGINNING
+    evidence = FIRST_PAIR_EVIDENCE
     for _ in range(50):
         evidence = after_pass(evidence, VersionCount(20, 80), 1)
     assert evidence.conclusion() == "refusal"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2.coordinator.web.connection_limits import BURST, ClientConnections, WebLimits, public
+from echo2.coordinator.web.connection_limits import REQUEST_BURST, ClientConnections, WebLimits, public
 
 HERE, THERE, ELSEWHERE = "8.8.8.8", "9.9.9.9", "1.1.1.1"
 
@@ -15,7 +15,7 @@ def test_a_new_connection_evicts_the_one_idle_longest() -> None:
     connections = limited(connections=2)
     assert [connections.add(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
     connections.admit("a", HERE, 2.0)
-    connections.answered("a", 3.0)
+    connections.on_answer("a", 3.0)
     assert connections.add("c", ELSEWHERE, 4.0) == "b"
     assert len(connections) == 2
 
@@ -34,7 +34,7 @@ def test_a_busy_connection_is_never_evicted() -> None:
     refused = connections.refusal(THERE)
     assert refused is not None
     assert refused[0] == "web"
-    connections.answered("a", 1.0)
+    connections.on_answer("a", 1.0)
     assert connections.refusal(THERE) is None
 
 
@@ -56,8 +56,8 @@ def test_a_public_address_has_a_connection_limit_and_a_proxy_on_loopback_has_non
 
 def test_requests_of_a_public_address_are_rate_limited() -> None:
     connections = limited()
-    waits = [connections.admit("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
-    assert waits[:-1] == [0.0] * int(BURST)
+    waits = [connections.admit("a", HERE, 0.0) for _ in range(int(REQUEST_BURST) + 1)]
+    assert waits[:-1] == [0.0] * int(REQUEST_BURST)
     assert waits[-1] > 0
     assert connections.admit("b", THERE, 0.0) == 0.0
     assert connections.admit("a", HERE, 1.0) == 0.0
@@ -69,7 +69,7 @@ def test_an_idle_connection_is_overdue_and_a_busy_one_is_not() -> None:
         connections.add(one, HERE, 0.0)
     connections.admit("a", HERE, 1.0)
     connections.admit("b", HERE, 1.0)
-    connections.answered("b", 20.0)
+    connections.on_answer("b", 20.0)
     assert connections.overdue(WebLimits.idle) == ["c"]
     assert connections.overdue(20.0 + WebLimits.idle) == ["c", "b"]
 

@@ -36,8 +36,8 @@ from echo2.coordinator.web.charts import percent
         (formatting.times, 3.62, "3.6 ×"),
         (formatting.points, 0.484, "+48 points"),
         (formatting.points, -0.05, "−5 points"),
-        (formatting.clipped, "12D3KooWQ01fWk", "12D3…Q01fWk"),
-        (formatting.clipped, "short", "short"),
+        (formatting.clip_identity, "12D3KooWQ01fWk", "12D3…Q01fWk"),
+        (formatting.clip_identity, "short", "short"),
     ],
 )
 def test_numbers_are_formatted_for_people(write: Callable[[object], str], value: object, text: str) -> None:

@@ -29,7 +29,7 @@ INVITE = pictures.BUSY.invite
     }.values(),
 )
 def test_known_and_readable_hosts(host: str | None, known: bool, readable: bool) -> None:
-    assert host_names.known(host, {"run.example.org", "box.lan"}) == known
+    assert host_names.is_known_host(host, {"run.example.org", "box.lan"}) == known
     assert host_names.readable(host, {"run.example.org"}) == readable
 
 

@@ -9,14 +9,16 @@ import pytest
 from aiohttp import ClientSession
 
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.coordinator.web.node_ranking import ROWS
+from echo2.coordinator.web.node_ranking import PAGE_NODES
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 
 MANY = msgspec.structs.replace(
     pictures.BUSY,
-    nodes=[pictures.node(n % 99, id=f"node-{n}", name=f"name {n}", weight=10_000 - n) for n in range(2 * ROWS + 7)],
+    nodes=[
+        pictures.node(n % 99, id=f"node-{n}", name=f"name {n}", weight=10_000 - n) for n in range(2 * PAGE_NODES + 7)
+    ],
 )
 
 
@@ -84,4 +86,4 @@ async def test_an_invalid_page_query_is_answered_400(query: str, session: Client
 
 async def test_a_limit_above_the_maximum_returns_one_page(session: ClientSession) -> None:
     async with session.get("/api/v1/nodes?limit=999999") as answer:
-        assert len(await answer.json()) == ROWS
+        assert len(await answer.json()) == PAGE_NODES

@@ -97,7 +97,7 @@ async def test_what_has_no_entry_under_a_head_is_not_there_and_says_what_helps(v
 def test_the_page_and_all_it_loads_stay_small_and_nothing_comes_from_elsewhere(proved: ProvedRun) -> None:
     proof = proved.lease_proof(proved.leases[0])
     assert proof is not None
-    html = proof_page.rendered(proof)
+    html = proof_page.render_page(proof)
     loaded = Drawn(html.decode()).loaded()
     assert [address.partition("?")[0] for address in loaded] == [
         "../../static/proof.js",
@@ -113,7 +113,7 @@ def test_the_page_and_all_it_loads_stay_small_and_nothing_comes_from_elsewhere(p
 def test_words_of_an_entry_are_text_and_no_markup(proved: ProvedRun) -> None:
     proof = proved.lease_proof(proved.leases[0])
     assert proof is not None
-    html = proof_page.rendered(proof._replace(told="<script>alert(1)</script>")).decode()
+    html = proof_page.render_page(proof._replace(told="<script>alert(1)</script>")).decode()
     assert "<script>alert" not in html
     assert "&lt;script&gt;alert(1)" in html
 
@@ -153,7 +153,7 @@ def shown_by(proved: ProvedRun, lease: str) -> dict[str, Any]:
     """Return the elements of the page of a lease that its script reads."""
     proof = proved.lease_proof(lease)
     assert proof is not None
-    html = proof_page.rendered(proof).decode()
+    html = proof_page.render_page(proof).decode()
     steps = Drawn(html.split('id="path">', 1)[1].split("</ol>", 1)[0])
     sides = [attrs["data-side"] for tag, attrs in steps.tags if tag == "li"]
     siblings = steps.words.replace("left", " ").replace("right", " ").split()

@@ -18,7 +18,7 @@ def state() -> RunState:
 
 
 def test_a_row_for_all_groups_comes_before_one_per_age() -> None:
-    rows = step_rows.shown(state())
+    rows = step_rows.last_step_rows(state())
     assert [row.age for row in rows] == [None, 0, 12]
     assert [row.values[step_rows.COLUMNS.index("ess")] for row in rows] == [0.9, 1.0, 0.75]
     assert rows[1].values[step_rows.COLUMNS.index("reward")] is None, "a step of an older program"

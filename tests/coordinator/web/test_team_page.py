@@ -8,7 +8,7 @@ import msgspec
 from echo2.coordinator.metrics.views import TeamRow
 from echo2.coordinator.web import page
 from echo2.coordinator.web.site import BODIES
-from echo2.coordinator.web.team_rows import MOST
+from echo2.coordinator.web.team_rows import MOST_TEAMS
 from tests.support import pictures
 from tests.support.site_visits import Drawn
 
@@ -46,7 +46,7 @@ def test_a_page_with_as_many_teams_as_there_can_be_stays_light() -> None:
         TeamRow(
             id=f"{number:064x}", name=f"{number} " + "\u00e4" * 37, members=10**6, groups=10**9, weight=10**12, score=1
         )
-        for number in range(MOST)
+        for number in range(MOST_TEAMS)
     ]
     html = page.page(msgspec.structs.replace(pictures.PAID, teams=rows))
     assert html.count("\u00e4" * 37) == 20

@@ -54,8 +54,8 @@ class Table(NamedTuple):
     batch: Echo
     log: list[str]
 
-    def loaded(self) -> Loaded:
-        return self.weights.loaded(self.bits.size, self.bits.nbytes)
+    def describe_loaded(self) -> Loaded:
+        return self.weights.describe_loaded(self.bits.size, self.bits.nbytes)
 
     def apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -77,7 +77,7 @@ class TableEngine(BatchEngine[Table]):
 
     @property
     def bits(self) -> Bits:
-        return self._loaded().bits
+        return self._live_model().bits
 
     def build(self, model: Path, weights: SteppedWeights) -> Table:
         self.log.append("build")

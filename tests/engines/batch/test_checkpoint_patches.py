@@ -31,7 +31,7 @@ def test_a_change_written_over_the_old_version_is_the_new_one(tmp_path: Path) ->
     bits = {entry.name: before.bits(entry.name).copy() for entry in before.tensors}
     new, payload = tiny_model.next_version(old, scale=1e-4)
     after = Snapshot(new.snapshot)
-    for patch in checkpoint_patches.changed(changed(before, payload), after):
+    for patch in checkpoint_patches.patches_of_changes(changed(before, payload), after):
         assert patch.positions is not None
         bits.setdefault(patch.name, bits["model.embed_tokens.weight"].copy())[patch.positions] = patch.bits
     assert all(np.array_equal(bits[entry.name], after.bits(entry.name)) for entry in after.tensors)
@@ -45,7 +45,7 @@ def test_elements_that_become_nan_are_sent_with_their_whole_tensor(tmp_path: Pat
         (entry,), bits = snapshot.tensors, snapshot.bits("one")
         for position, whole in ((0, False), (1, False), (2, False), (3, True)):
             change = Change(tensor=entry, index=np.array([position]), bits=bits[position : position + 1])
-            (patch,) = checkpoint_patches.changed([change], snapshot)
+            (patch,) = checkpoint_patches.patches_of_changes([change], snapshot)
             assert (patch.positions is None) == whole
             assert len(patch.bits) == (4 if whole else 1)
 
@@ -56,7 +56,7 @@ def test_the_changes_of_a_tensor_over_several_frames_are_one_patch(tmp_path: Pat
     one = snapshot.bits("b")[:1]
     changes = [Change(tensor=entries[name], index=np.array([at]), bits=one) for name, at in
                (("a", 1), ("a", 4), ("b", 0))]  # fmt: skip
-    patches = list(checkpoint_patches.changed(changes, snapshot))
+    patches = list(checkpoint_patches.patches_of_changes(changes, snapshot))
     assert [(patch.name, patch.positions.tolist()) for patch in patches if patch.positions is not None] == [
         ("a", [1, 4]), ("b", [0]),
     ]  # fmt: skip

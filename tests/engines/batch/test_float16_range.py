@@ -23,7 +23,7 @@ def bits_of(values: list[float], source: str) -> np.ndarray:
 def test_every_value_is_judged_as_its_cast_to_float16_is(source: str) -> None:
     """All values of 16 bits, and values of 32 bits around the bound."""
     if source == "F32":
-        near = np.float32(float16_range.MOST).view(np.uint32) + np.arange(-99, 99)
+        near = np.float32(float16_range.MOST_FLOAT16).view(np.uint32) + np.arange(-99, 99)
         bits = np.concatenate([near, near | 0x80000000]).astype(np.uint32)
         values = bits.view(np.float32)
     else:
@@ -46,7 +46,7 @@ def test_every_value_is_judged_as_its_cast_to_float16_is(source: str) -> None:
 def test_a_weight_far_into_a_tensor_is_named_with_its_tensor(
     source: str, weight: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(float16_range, "PIECE", 4)
+    monkeypatch.setattr(float16_range, "PIECE_ELEMENTS", 4)
     with np.errstate(over="ignore"):
         bits = bits_of([1.0] * 9 + [weight], source)
     sentence = r"^the\.tensor has the weight \S+, which float16 cannot hold \(less than 65,504\): this run needs"
@@ -69,7 +69,7 @@ def test_changes_come_through_up_to_the_first_that_does_not_fit() -> None:
         yield change("large", 65_536.0)
         raise AssertionError("nothing is read after a refusal")
 
-    checked = float16_range.checked(changes())
+    checked = float16_range.check_changes(changes())
     assert next(checked).tensor.name == "small"
     with pytest.raises(EngineError, match=r"large has the weight 65536\.0"):
         next(checked)
@@ -79,7 +79,7 @@ def test_published_weights_are_exact_from_2_to_the_minus_17_and_off_by_2_to_the_
     """All bfloat16 values that float16 can hold: the figures of docs/operations.md."""
     bits = np.arange(1 << 15, dtype=np.uint32)
     values = (bits << 16).view(np.float32)
-    values = values[values < float16_range.MOST]
+    values = values[values < float16_range.MOST_FLOAT16]
     error = np.abs(values - values.astype(np.float16).astype(np.float32))
     assert error[values >= 2.0**-17].max() == 0.0
     assert 0.0 < error[values < 2.0**-17].max() <= 2.0**-25

@@ -4,13 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from echo2.engines.batch.row_limit import BEGIN, OWNERS_MOST, RETRY, STEPS, Memory, RowLimit, owners_most
+from echo2.engines.batch.row_limit import (
+    FIRST_ROWS,
+    MEASURED_STEPS,
+    OWNERS_MOST,
+    RETRY_STEPS,
+    Memory,
+    RowLimit,
+    owners_most,
+)
 
 
-def measuring(limit: RowLimit, seconds: Callable[[int], float], steps: int = 20 * STEPS) -> None:
+def measuring(limit: RowLimit, seconds: Callable[[int], float], steps: int = 20 * MEASURED_STEPS) -> None:
     """Measure so many full steps, on a device whose step of n rows takes `seconds(n)`."""
     for _ in range(steps):
-        limit.measured(limit.rows, seconds(limit.rows))
+        limit.on_step_duration(limit.rows, seconds(limit.rows))
 
 
 def bound_by_weights(rows: int) -> float:
@@ -20,7 +28,7 @@ def bound_by_weights(rows: int) -> float:
 
 def test_the_rows_double_while_a_doubling_gains() -> None:
     limit = RowLimit()
-    assert limit.rows == BEGIN
+    assert limit.rows == FIRST_ROWS
     measuring(limit, bound_by_weights)
     assert limit.rows == 128  # 64 rows: 6.0 a second; 128: 9.1; 256: 9.1
 
@@ -28,32 +36,32 @@ def test_the_rows_double_while_a_doubling_gains() -> None:
 def test_a_device_that_gains_nothing_keeps_the_first_number() -> None:
     limit = RowLimit()
     measuring(limit, lambda rows: 0.1 * rows)
-    assert limit.rows == BEGIN
+    assert limit.rows == FIRST_ROWS
 
 
 def test_steps_that_were_not_full_say_nothing() -> None:
     limit = RowLimit()
     for _ in range(1000):
-        limit.measured(BEGIN - 1, 1.0)
-    assert limit.rows == BEGIN
+        limit.on_step_duration(FIRST_ROWS - 1, 1.0)
+    assert limit.rows == FIRST_ROWS
 
 
 def test_one_slow_step_does_not_end_the_search() -> None:
     limit = RowLimit()
-    for step in range(20 * STEPS):
-        limit.measured(limit.rows, 1000.0 if step % 5 == 4 else bound_by_weights(limit.rows))
+    for step in range(20 * MEASURED_STEPS):
+        limit.on_step_duration(limit.rows, 1000.0 if step % 5 == 4 else bound_by_weights(limit.rows))
     assert limit.rows == 128
 
 
 def test_a_doubling_that_failed_is_tried_again_later() -> None:
     limit = RowLimit()
     measuring(limit, lambda rows: 1.0 * rows)  # something else took the device's time
-    assert limit.rows == BEGIN
-    measuring(limit, bound_by_weights, steps=RETRY + 20 * STEPS)
+    assert limit.rows == FIRST_ROWS
+    measuring(limit, bound_by_weights, steps=RETRY_STEPS + 20 * MEASURED_STEPS)
     assert limit.rows == 128
 
 
-@pytest.mark.parametrize("most", [1, 5, BEGIN, 50])
+@pytest.mark.parametrize("most", [1, 5, FIRST_ROWS, 50])
 def test_the_owner_bounds_the_rows(most: int) -> None:
     limit = RowLimit(most)
     measuring(limit, bound_by_weights)
@@ -70,7 +78,7 @@ def test_after_an_out_of_memory_the_rows_halve_and_stay_below_what_did_not_fit()
     measuring(limit, bound_by_weights)
     limit.out_of_memory(limit.rows)
     assert limit.rows == 64
-    measuring(limit, bound_by_weights, steps=RETRY - 1)
+    measuring(limit, bound_by_weights, steps=RETRY_STEPS - 1)
     assert limit.rows == 64
     measuring(limit, bound_by_weights)  # memory may be free again
     assert limit.rows == 128
@@ -88,15 +96,15 @@ def test_where_memory_was_gone_for_a_moment_few_steps_are_made_with_one_row() ->
     measuring(limit, bound_by_weights)
     while limit.rows > 1:
         limit.out_of_memory(limit.rows)
-    measuring(limit, bound_by_weights, steps=RETRY // 32 + 20 * STEPS)
+    measuring(limit, bound_by_weights, steps=RETRY_STEPS // 32 + 20 * MEASURED_STEPS)
     assert limit.rows == 128
 
 
 def test_where_memory_stays_gone_trials_become_rare() -> None:
     limit = RowLimit()
     trials = 0
-    for _ in range(20 * RETRY):
-        limit.measured(limit.rows, bound_by_weights(limit.rows))
+    for _ in range(20 * RETRY_STEPS):
+        limit.on_step_duration(limit.rows, bound_by_weights(limit.rows))
         if limit.rows > 2:
             trials += 1
             limit.out_of_memory(limit.rows)
@@ -115,10 +123,10 @@ def test_rollouts_that_are_longer_than_the_steps_between_two_trials_end() -> Non
     """Each trial that does not fit costs all rows their tokens: with equal distances 10,000 tokens would never end."""
     limit = RowLimit()
     longest = tokens = 0
-    for _ in range(20 * RETRY):
+    for _ in range(20 * RETRY_STEPS):
         tokens += 1
-        limit.measured(limit.rows, bound_by_weights(limit.rows))
-        if limit.rows > BEGIN:
+        limit.on_step_duration(limit.rows, bound_by_weights(limit.rows))
+        if limit.rows > FIRST_ROWS:
             limit.out_of_memory(limit.rows)
             longest, tokens = max(longest, tokens), 0
     assert max(longest, tokens) > 10_000

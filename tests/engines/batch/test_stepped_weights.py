@@ -26,13 +26,13 @@ def versions(folder: Path) -> tuple[Path, Snapshot, Snapshot, Path]:
 def test_a_step_gives_its_changes_and_the_next_snapshot(tmp_path: Path) -> None:
     folder, old, new, payload = versions(tmp_path)
     weights = SteppedWeights(folder)
-    assert weights.loaded(10, 40).root == old.root
+    assert weights.describe_loaded(10, 40).root == old.root
     copy = old.bits("table").copy()
     for change in weights.step_by(payload, new.root, 1):
         copy[change.index] = change.bits
     assert np.array_equal(copy, new.bits("table"))
     assert np.array_equal(read_table(weights.snapshot), read_table(new))
-    loaded = weights.loaded(10, 40)
+    loaded = weights.describe_loaded(10, 40)
     assert (loaded.root, loaded.behind, loaded.ahead, loaded.parameters, loaded.nbytes) == (
         new.root, [old.root], [], 10, 40,
     )  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_step_gives_its_changes_and_the_next_snapshot(tmp_path: Path) -> None:
         for change in changes:
             copy[change.index] = change.bits
     assert np.array_equal(copy, old.bits("table"))
-    assert (weights.loaded(0, 0).root, weights.loaded(0, 0).ahead) == (old.root, [new.root])
+    assert (weights.describe_loaded(0, 0).root, weights.describe_loaded(0, 0).ahead) == (old.root, [new.root])
     assert [next(changes).tensor.name for changes in weights.step_to(new.root)] == ["table"]
     assert list(weights.step_to(new.root)) == []
     with pytest.raises(WrongBase, match="no kept step leads"):
@@ -50,7 +50,7 @@ def test_a_step_gives_its_changes_and_the_next_snapshot(tmp_path: Path) -> None:
 def test_a_file_is_not_stepped(tmp_path: Path) -> None:
     _, old, new, payload = versions(tmp_path)
     weights = SteppedWeights(old.path)
-    assert weights.loaded(0, 0).behind == []
+    assert weights.describe_loaded(0, 0).behind == []
     with pytest.raises(EngineError, match="cannot be stepped: load a folder"):
         weights.step_by(payload, new.root, 1)
 

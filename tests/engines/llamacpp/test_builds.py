@@ -49,8 +49,8 @@ def test_a_struct_that_is_laid_out_otherwise_is_refused_before_anything_is_chang
 
 
 def test_a_build_is_known_by_the_commit_that_it_names() -> None:
-    assert builds.known("86a2835-dirty") is builds.known("86a283532072722c") is BUILDS["86a2835"]
-    assert builds.known("unknown") is None
+    assert builds.known_layout("86a2835-dirty") is builds.known_layout("86a283532072722c") is BUILDS["86a2835"]
+    assert builds.known_layout("unknown") is None
 
 
 def test_the_layout_of_llama_cpp_python_is_what_it_declares() -> None:
@@ -61,8 +61,8 @@ def test_the_layout_of_llama_cpp_python_is_what_it_declares() -> None:
         _fields_ = [(name, ctypes.c_int) for name in builds._CONTEXT]
 
     module = SimpleNamespace(llama_model_params=Model, llama_context_params=Context)
-    layout = builds.declared(module)
+    layout = builds.declared_layout(module)
     assert layout.model["devices"] == 8
     assert list(layout.context.values()) == list(range(0, 4 * len(builds._CONTEXT), 4))
     with pytest.raises(EngineError, match="declares other parameters"):
-        builds.declared(SimpleNamespace(llama_model_params=Model))
+        builds.declared_layout(SimpleNamespace(llama_model_params=Model))

@@ -129,7 +129,7 @@ def test_a_version_is_stepped_in_place_and_back_to_the_very_bits(tiny: OnDisk, t
 
 def content(engine: LlamaEngine) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
     """Return the bytes of every tensor that llama.cpp holds, by the model's name and which copy it is."""
-    live = engine._loaded()
+    live = engine._live_model()
     return {
         f"{entry.name} {copy}": values.view(np.uint8)
         for entry in live.weights.snapshot.tensors

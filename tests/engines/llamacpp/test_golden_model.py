@@ -21,7 +21,7 @@ def test_the_golden_logits_are_those_of_transformers() -> None:
     assert (missing, unexpected) == (["lm_head.weight"], [])
     model.tie_weights()
     with torch.no_grad():
-        logits = model(torch.tensor([[*golden_model.PROMPT, golden_model.NEXT]])).logits[0, -1]
+        logits = model(torch.tensor([[*golden_model.PROMPT, golden_model.NEXT_TOKEN]])).logits[0, -1]
     assert logits[: len(golden_model.LOGITS)].tolist() == pytest.approx(golden_model.LOGITS, abs=2e-6)
     assert logits.std() > 0.5
 

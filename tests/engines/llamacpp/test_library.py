@@ -116,8 +116,8 @@ def test_a_library_has_its_functions_and_knows_its_build() -> None:
 @llama_cpp.needed
 def test_what_the_library_logs_as_an_error_is_kept_for_one_sentence() -> None:
     opened = open_library()
-    opened._logged(1, b"of no interest\n", None)
-    opened._logged(4, b"no memory\n", None)
+    opened._on_log(1, b"of no interest\n", None)
+    opened._on_log(4, b"no memory\n", None)
     assert opened.reason("no reason") == "no memory"
     assert opened.reason("no reason") == "no reason"
 

@@ -11,7 +11,7 @@ from echo2.engines.transformers.engine import TransformersEngine
 from echo2.weights.diff import encode
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.journaled import Rolling
-from echo2.weights.lora.adapter_config import BASE, CONFIG
+from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
 from echo2.weights.lora.frozen_base import BaseFormat
 from echo2.weights.snapshot import Snapshot
 from tests.support import adapted, llama_cpp, tiny_model
@@ -115,11 +115,11 @@ def test_an_adapter_of_another_rank_or_of_a_whole_model_is_refused(tmp_path: Pat
 
 def test_a_damaged_base_or_settings_are_faults_of_the_folder(tmp_path: Path) -> None:
     folder = adapted.make(tmp_path)
-    base, config = (folder / BASE).read_bytes(), (folder / CONFIG).read_text()
-    (folder / BASE).write_bytes(base[:-8])
+    base, config = (folder / BASE_FILE).read_bytes(), (folder / CONFIG).read_text()
+    (folder / BASE_FILE).write_bytes(base[:-8])
     with pytest.raises(EngineError, match="fetches damaged files"):
         loaded(folder, folder / "model.safetensors")
-    (folder / BASE).write_bytes(base)
+    (folder / BASE_FILE).write_bytes(base)
     (folder / CONFIG).write_text("{}")
     with pytest.raises(EngineError, match=CONFIG):
         loaded(folder, folder / "model.safetensors")

@@ -62,7 +62,7 @@ class Edited:
 def test_a_change_gives_the_very_bits_of_a_load_and_its_undoing_those_before(
     resident: ResidentModel, llama: OnDisk, name: str, share: float, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident_model, "GAP", 600)
+    monkeypatch.setattr(resident_model, "MOST_GAP_BYTES", 600)
     snapshot = Snapshot(llama.snapshot)
     if not direct:
         resident._targets = {
@@ -110,7 +110,7 @@ def test_memory_that_another_program_took_in_mid_load_is_a_sentence(
     library = backends.library()
 
     def fails(*arguments: object) -> None:
-        library._logged(4, b"unable to allocate Vulkan0 buffer", None)
+        library._on_log(4, b"unable to allocate Vulkan0 buffer", None)
 
     monkeypatch.setattr(library, "llama_model_init_from_user", fails)
     with pytest.raises(EngineError, match="cannot load this model: unable to allocate Vulkan0 buffer"):
@@ -122,6 +122,6 @@ def test_ranges_join_what_lies_near(llama: OnDisk, monkeypatch: pytest.MonkeyPat
     (target,) = model._targets[NAMES[2]]
     index = np.array([0, 1, target.width * 2, target.width * 60 + 3])
     assert list(resident_model._ranges(target, index)) == [(0, 61)]
-    monkeypatch.setattr(resident_model, "GAP", 3 * 4 * target.width)
+    monkeypatch.setattr(resident_model, "MOST_GAP_BYTES", 3 * 4 * target.width)
     assert list(resident_model._ranges(target, index)) == [(0, 3), (60, 61)]
     model.close()

@@ -67,11 +67,11 @@ def test_a_sequence_that_was_freed_is_used_again_and_remembers_nothing(rows: Seq
 
 def test_buffers_grow_and_every_sequence_goes_on(rows: Sequences) -> None:
     first, _ = prompt(rows, PROMPT)
-    assert (rows.sequences, rows.length) == (sequences.FEWEST, sequences.UNIT)
-    others = [prompt(rows, PROMPT[:3])[0] for _ in range(sequences.FEWEST)]
-    assert rows.sequences == 2 * sequences.FEWEST
-    long, _ = prompt(rows, [number % 48 for number in range(sequences.UNIT + 1)])
-    assert rows.length == 2 * sequences.UNIT
+    assert (rows.sequences, rows.length) == (sequences.FEWEST_SEQUENCES, sequences.BUFFER_UNIT_TOKENS)
+    others = [prompt(rows, PROMPT[:3])[0] for _ in range(sequences.FEWEST_SEQUENCES)]
+    assert rows.sequences == 2 * sequences.FEWEST_SEQUENCES
+    long, _ = prompt(rows, [number % 48 for number in range(sequences.BUFFER_UNIT_TOKENS + 1)])
+    assert rows.length == 2 * sequences.BUFFER_UNIT_TOKENS
     assert rows.nbytes == rows.sequences * rows.length * rows.token_bytes
     for token in (5, 9):
         for sequence, begun in ((first, PROMPT), (others[-1], PROMPT[:3])):
@@ -86,11 +86,11 @@ def test_buffers_grow_and_every_sequence_goes_on(rows: Sequences) -> None:
 
 def test_copies_that_llama_cpp_has_not_made_yet_are_made_before_the_buffers_grow(rows: Sequences) -> None:
     source, _ = prompt(rows, PROMPT)
-    copies = [rows.copy(source, len(PROMPT)) for _ in range(sequences.FEWEST - 1)]
+    copies = [rows.copy(source, len(PROMPT)) for _ in range(sequences.FEWEST_SEQUENCES - 1)]
     rows.free(source)
     copies.append(rows.copy(copies[0], 4))
-    copies += [rows.copy(copies[-1], 3) for _ in range(sequences.FEWEST)]
-    assert rows.sequences == 2 * sequences.FEWEST
+    copies += [rows.copy(copies[-1], 3) for _ in range(sequences.FEWEST_SEQUENCES)]
+    assert rows.sequences == 2 * sequences.FEWEST_SEQUENCES
     _, expected = prompt(rows, [*PROMPT, 5])
     _, short = prompt(rows, [*PROMPT[:3], 5])
     tokens = sorted((Fed(5, rows._lengths[number], number) for number in copies), key=lambda fed: fed.sequence)

@@ -6,7 +6,7 @@ import pytest
 
 from echo2.engines.devices.devices import Gpu, Inventory, NoDevice
 from echo2.engines.process.candidates import Sight
-from echo2.engines.process.device_list import PATTERN, device_list, hardware_of, numbered, numbered_devices
+from echo2.engines.process.device_list import PATTERN, device_list, hardware_of, has_bare_numbers, numbered_devices
 
 CARD = Gpu(name="a card")
 BROKEN = Gpu(name="an old card", fault="no kernel image is available")
@@ -49,7 +49,7 @@ NUMBERED: dict[str, tuple[str, Sight, list[str]]] = {
 
 @pytest.mark.parametrize(("spec", "seen", "devices"), NUMBERED.values(), ids=NUMBERED.keys())
 def test_numbers_are_those_of_the_first_kind_of_gpus(spec: str, seen: Sight, devices: list[str]) -> None:
-    assert numbered(spec)
+    assert has_bare_numbers(spec)
     assert numbered_devices(spec, [seen]) == devices
 
 

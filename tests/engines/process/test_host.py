@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from echo2.engines.direct import generate, generate_all
 from echo2.engines.engine import SampledTurn
-from echo2.engines.process.messages import packed
+from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.runtime import network_trials
@@ -76,7 +76,7 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(
     asked, greedy = job(2, limit=12), msgspec.structs.replace(job(3, samples=1), greedy=True)
     samples = await engine.generate(asked)
     assert [sample.tokens for sample in samples] == [sample.tokens for sample in generate(here, asked)]
-    assert {margin for score in await engine.score(asked, packed(samples)) for margin in score.margins} == {0.0}
+    assert {margin for score in await engine.score(asked, pack_samples(samples)) for margin in score.margins} == {0.0}
     many = await engine.generate_all([asked, greedy])
     assert [[sample.tokens for sample in group] for group in many] == [
         [sample.tokens for sample in group] for group in generate_all(here, [asked, greedy])
@@ -143,9 +143,9 @@ async def test_groups_asked_for_at_once_are_scored_together_and_an_error_is_that
     jobs = [job(index, samples=index + 1, limit=12) for index in range(6)]
     samples = generate_all(here, jobs)
     spoilt = [msgspec.structs.replace(samples[2][0], tokens=[10**6], turns=[1]), *samples[2][1:]]
-    calls = [engine.score(*pair) for pair in zip(jobs, map(packed, samples), strict=True)]
+    calls = [engine.score(*pair) for pair in zip(jobs, map(pack_samples, samples), strict=True)]
     bad, generated, *scored = await asyncio.gather(
-        engine.score(jobs[2], packed(spoilt)), engine.generate(jobs[0]), *calls, return_exceptions=True
+        engine.score(jobs[2], pack_samples(spoilt)), engine.generate(jobs[0]), *calls, return_exceptions=True
     )
     assert isinstance(bad, ChildError)
     assert "vocabulary" in bad.message
@@ -162,7 +162,7 @@ async def test_groups_asked_for_at_once_are_scored_together_and_an_error_is_that
 async def test_a_score_whose_caller_is_cancelled_leaves_the_others(engine: EngineProcess, versions: Versions) -> None:
     asked = job(1, samples=4, limit=12)
     samples = generate(versions.with_old, asked)
-    calls = [asyncio.ensure_future(engine.score(asked, packed(samples))) for _ in range(4)]
+    calls = [asyncio.ensure_future(engine.score(asked, pack_samples(samples))) for _ in range(4)]
     await asyncio.sleep(0)
     calls[1].cancel()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)

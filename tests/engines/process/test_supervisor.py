@@ -29,7 +29,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_work_or_a_long_lif
     assert [restarts.pause(0.1) for _ in range(5)] == [0.25, 0.5, 1.0, 1.0, 1.0]
     assert (restarts.pause(60.1), restarts.failures) == (0.0, 0)
     assert restarts.pause(59.9) == 0.25
-    restarts.worked()
+    restarts.on_work()
     assert restarts.pause(0.1) == 0.25
 
 

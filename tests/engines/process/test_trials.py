@@ -30,8 +30,8 @@ def process() -> EngineProcess:
 async def test_a_crash_a_hang_and_a_lack_of_memory_lose_one_candidate_each(
     tmp_path: Path, registered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "EACH", 8.0)
-    monkeypatch.setattr(trials, "SECONDS", 0.3)
+    monkeypatch.setattr(trials, "TRIAL_SECONDS", 8.0)
+    monkeypatch.setattr(trials, "MEASURED_SECONDS", 0.3)
     tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
     table = write_table(tmp_path / "table.safetensors", random_table(0, 64))
     seen = await trials.sights(process, ["faulty"])
@@ -52,7 +52,7 @@ async def test_a_crash_a_hang_and_a_lack_of_memory_lose_one_candidate_each(
 async def test_where_a_gpu_works_the_cpu_is_not_timed_and_time_is_bounded(
     tmp_path: Path, registered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "WHOLE", 0.0)
+    monkeypatch.setattr(trials, "ALL_TRIALS_SECONDS", 0.0)
     ready, _ = candidates(await trials.sights(process, ["faulty"]), lambda engine_class: "")
     done = await trials.run_trials(process, ready, tmp_path, tmp_path, WORK)
     assert {one.fault for one in done} == {"not timed: the others took 0 s"}

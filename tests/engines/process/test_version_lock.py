@@ -72,7 +72,7 @@ def test_a_block_that_raises_ends() -> None:
             with pytest.raises(LookupError):
                 async with block():
                     raise LookupError
-        await lock.unused()
+        await lock.wait_until_unused()
 
     run_fake(main)
 
@@ -87,12 +87,12 @@ def test_a_closed_lock_begins_nothing_and_says_when_all_has_ended() -> None:
             tasks.start_soon(recorder.use, "b", 1.0)
             tasks.start_soon(recorder.change, "v1", 1.0)
             began = anyio.current_time()
-            await recorder.lock.unused()
+            await recorder.lock.wait_until_unused()
             assert anyio.current_time() - began == pytest.approx(1.0)
             await anyio.sleep(100.0)
             assert recorder.log == ["a begins", "a ends"]
             recorder.lock.open()
-            await recorder.lock.opened()
+            await recorder.lock.wait_until_open()
         assert recorder.log[2:] == ["v1 begins", "v1 ends", "b begins", "b ends"]
 
     run_fake(main)

@@ -54,7 +54,7 @@ def test_each_way_gives_the_reference_for_keys_of_all_kinds(bits, vocabulary: in
 
 def test_rows_that_are_hashed_in_parts_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = by_numpy(KEYS, 300)
-    monkeypatch.setattr(noise_bits, "HASHED", 400)
+    monkeypatch.setattr(noise_bits, "HASHED_WORDS", 400)
     assert torch.equal(by_numpy(KEYS, 300), whole)
 
 

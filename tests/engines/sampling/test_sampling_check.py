@@ -5,7 +5,7 @@ import pytest
 
 from echo2.engines.engine import EngineError
 from echo2.engines.sampling import sampling_reference
-from echo2.engines.sampling.sampling_check import ToldToken, check, missed
+from echo2.engines.sampling.sampling_check import ToldToken, check, missed_nats
 
 SEED = bytes(range(16))
 ROWS = np.log(np.random.default_rng(1).dirichlet(np.ones(200), 24)).astype(np.float32)
@@ -30,7 +30,7 @@ def test_tokens_that_follow_the_rule_pass_from_any_number_on() -> None:
 def test_rounding_of_the_log_probabilities_is_no_fault() -> None:
     for number in range(24):
         one = told(number, seeded(number))
-        assert missed(one._replace(logprob=one.logprob - 1e-3), SEED, number) <= 1e-3 + 1e-6
+        assert missed_nats(one._replace(logprob=one.logprob - 1e-3), SEED, number) <= 1e-3 + 1e-6
 
 
 def test_greedy_tokens_pass_as_such_alone() -> None:

@@ -23,7 +23,7 @@ def test_a_choice_has_tokens_alternatives_and_the_root_of_its_weights() -> None:
     choice = choice_of(answer(ROOT.hex()), "/x")
     assert (choice.token_ids, choice.root) == ([7], ROOT)
     assert choice.logprobs is not None
-    assert choice.logprobs.content[0].told() == ToldToken(7, -0.5, {7: -0.5, 9: -2.0})
+    assert choice.logprobs.content[0].as_told_token() == ToldToken(7, -0.5, {7: -0.5, 9: -2.0})
 
 
 @pytest.mark.parametrize("versions", [(), (ROOT.hex(), "ab" * 32), ("default",)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo2.engines.batch.checkpoint_patches import CheckpointPatch, changed, whole
+from echo2.engines.batch.checkpoint_patches import CheckpointPatch, patches_of_changes, whole
 from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import EngineError
 from echo2.engines.server import requirements, served_model
@@ -99,7 +99,7 @@ def test_weights_are_sent_in_parts_of_bounded_size(
         patch._replace(bits=bits, positions=positions)
         for bits, positions in zip(np.array_split(patch.bits, 5), np.array_split(patch.positions, 5), strict=True)
     ]
-    monkeypatch.setattr(served_model, "PART", 2 * max(piece.nbytes for piece in pieces))
+    monkeypatch.setattr(served_model, "PART_BYTES", 2 * max(piece.nbytes for piece in pieces))
     served.write(pieces, model.new.root)
     assert sizes == [2, 2, 1, 0]
     assert np.array_equal(server.table, read_table(model.new))
@@ -113,7 +113,7 @@ def test_a_server_that_takes_each_part_just_in_time_is_given_up(
     """A change of 40 parts has the patience of one request, and a second per `LEAST_RATE` bytes."""
     client, now = HttpClient(server.address, patience=SOON), [0.0]
     served = ServedModel(client, requirements.info_of(client).vllm_config, TEXT.size, clock=lambda: now[0])
-    monkeypatch.setattr(served_model, "PART", 1)
+    monkeypatch.setattr(served_model, "PART_BYTES", 1)
     (tensor,) = whole(model.old)
 
     def parts() -> Iterator[CheckpointPatch]:
@@ -139,7 +139,7 @@ def step(model: TableModel) -> CheckpointPatch:
     """Apply the step to the model's weights on disk, and return what it changed."""
     rolling = Rolling(model.rolling)
     rolling.apply(model.payload, model.new.root)
-    (patch,) = changed(rolling.last_changes(), rolling.snapshot)
+    (patch,) = patches_of_changes(rolling.last_changes(), rolling.snapshot)
     return patch
 
 

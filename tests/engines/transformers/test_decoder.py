@@ -20,7 +20,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from echo2.engines.batch.continuous_batch import STEPWISE, ContinuousBatch, OutOfMemory
+from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, ContinuousBatch, OutOfMemory
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import RowLimit
@@ -180,7 +180,10 @@ def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, 
 @pytest.mark.slow_but("Llama-5-read at once")
 def test_rows_that_wait_for_answers_go_on_as_if_they_had_never_waited(model: Any, overlap: bool, late: int) -> None:
     def answer(sampled_turn: SampledTurn) -> list[int] | None:
-        answers = {0: [9, 8, 7], 2: [9, 8, 7] * STEPWISE}  # the first goes through the steps, the second does not
+        answers = {
+            0: [9, 8, 7],
+            2: [9, 8, 7] * MOST_STEPWISE_TOKENS,
+        }  # the first goes through the steps, the second does not
         return answers.get(sampled_turn.turn_number)
 
     jobs = [served(one, bytes([number + 1])) for number, one in enumerate(mixed())]
@@ -328,7 +331,7 @@ def test_a_gpu_that_vanishes_in_a_step_ends_the_program_with_its_first_sentence(
     def gone(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(decoder, "_decoded", gone)
+    monkeypatch.setattr(decoder, "_next_logits", gone)
     with pytest.raises(ProgramLost, match=r"^the device failed: .*(launch failure|DEVICE_LOST\))$"):
         generate_all(engine, [job(1, 2, 9, [5, 6])])
 

@@ -32,8 +32,8 @@ def layers(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "packed":
-            patch.setattr(packed_linear, "LEAST", 1)
-            patch.setattr(packed_linear, "PLAIN", 0)
+            patch.setattr(packed_linear, "LEAST_PACKED_WEIGHTS", 1)
+            patch.setattr(packed_linear, "MOST_PLAIN_ROWS", 0)
             if not packed_linear.pack(torch.nn.Sequential(torch.nn.Linear(64, 64))):
                 pytest.skip("this processor or PyTorch packs no layers")
         yield
@@ -89,7 +89,7 @@ def test_rescoring_an_honest_engine_finds_no_mismatch_in_thousands_of_tokens(eng
 def test_log_probabilities_are_those_of_a_plain_forward_pass(tiny: OnDisk, engine: TransformersEngine) -> None:
     """Against the library itself, prompt and completion in one pass, without any code of ours."""
     asked = job(3, samples=4, limit=6)
-    model = engine._loaded().model
+    model = engine._live_model().model
     for sample in generate(engine, asked):
         with torch.no_grad():
             logits = model(torch.tensor([[*asked.prompt, *sample.tokens]])).logits[0, len(asked.prompt) - 1 : -1]
@@ -138,7 +138,7 @@ def test_greedy_takes_the_most_likely_token_whatever_the_seed(engine: Transforme
     jobs = [job(1, samples=1), job(1, samples=1, first=77)]
     [first], [second] = generate_all(engine, [msgspec.structs.replace(one, greedy=True) for one in jobs])
     assert first == second
-    model = engine._loaded().model
+    model = engine._live_model().model
     with torch.no_grad():
         logits = model(torch.tensor([job(1).prompt])).logits[0, -1]
     assert first.tokens[0] == logits.argmax().item()
@@ -266,7 +266,7 @@ def _with_weights(tiny: OnDisk, asked: Job, change: object, only: str = "") -> l
     engine = TransformersEngine()
     engine.load(tiny.folder, tiny.snapshot)
     with torch.no_grad():
-        for name, parameter in engine._loaded().model.named_parameters():
+        for name, parameter in engine._live_model().model.named_parameters():
             if only in name:
                 parameter.copy_(change(parameter))
     return generate(engine, asked)
@@ -300,7 +300,7 @@ def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what
     old = tiny_model.make(tmp_path / "model")
     new, payload = tiny_model.next_version(old)
     live, fresh = live_engine(old, tmp_path / "rolling", device), TransformersEngine(device)
-    pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
+    pointers = [parameter.data_ptr() for parameter in live._live_model().model.parameters()]
     asked = job(1, limit=20)
     before = generate(live, asked)
     stepped = live.step_by(payload, new.root, 1)
@@ -315,7 +315,7 @@ def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what
         live.step_to(bytes(32))
     assert live.step_to(new.root) == stepped
     assert generate(live, asked) == generate(fresh, asked)
-    assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
+    assert pointers == [parameter.data_ptr() for parameter in live._live_model().model.parameters()]
 
 
 @pytest.mark.parametrize("fault", ["another root", "a cut payload", "the wrong base"])
@@ -478,7 +478,7 @@ def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
     broken = TransformersEngine()
     broken.load(tiny.folder, tiny.snapshot)
     with torch.no_grad():
-        broken._loaded().model.model.norm.weight.fill_(torch.nan)
+        broken._live_model().model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(EngineError, match="not finite"):
         generate(broken, job())
 
@@ -486,7 +486,7 @@ def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
 def test_the_noise_is_taken_at_the_position_within_the_rollout(engine: TransformersEngine) -> None:
     asked = job(2, samples=1, limit=3)
     [sample] = generate(engine, asked)
-    model = engine._loaded().model
+    model = engine._live_model().model
     for position, token in enumerate(sample.tokens):
         with torch.no_grad():
             logits = model(torch.tensor([[*asked.prompt, *sample.tokens[:position]]])).logits[:, -1]

@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return plain_copy(self, source)
 
     plain_empty, plain_copy = torch.empty, torch.Tensor.copy_
-    monkeypatch.setattr(host_transfers, "PINNED", ("cpu",))
+    monkeypatch.setattr(host_transfers, "PINNED_DEVICE_KINDS", ("cpu",))
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.Tensor, "copy_", copied)

@@ -33,14 +33,14 @@ def test_it_holds_what_the_librarys_own_cache_holds() -> None:
     for cache in (ours, theirs):
         cache.batch_select_indices(torch.tensor([0, 0, 0, 1, 1]))
     rows = 5
-    for _ in range(2 * kv_cache.ROOM):
+    for _ in range(2 * kv_cache.LEAST_SPARE_TOKENS):
         feed(1)
     for kept in ([4, 0, 2], [1]):
         for cache in (ours, theirs):
             cache.batch_select_indices(torch.tensor(kept))
         rows = len(kept)
         feed(3)
-        feed(2 * kv_cache.ROOM)
+        feed(2 * kv_cache.LEAST_SPARE_TOKENS)
         feed(1)
     for cache in (ours, theirs):
         cache.batch_repeat_interleave(4)
@@ -69,7 +69,7 @@ def test_tokens_are_written_in_place_while_there_is_room() -> None:
     cache.update(*states(generator, 1, 4), 0)
     cache.update(*states(generator, 1, 1), 0)
     place = cache.layers[0].keys.data_ptr()
-    for _ in range(kv_cache.ROOM):
+    for _ in range(kv_cache.LEAST_SPARE_TOKENS):
         cache.update(*states(generator, 1, 1), 0)
     assert cache.layers[0].keys.data_ptr() == place
     cache.update(*states(generator, 1, 1), 0)

@@ -16,7 +16,7 @@ from echo2.weights.diff import encode
 from echo2.weights.errors import BadSnapshot, WrongBase
 from echo2.weights.hf_import import floats_of
 from echo2.weights.journaled import Rolling
-from echo2.weights.lora.adapter_config import BASE, read_config
+from echo2.weights.lora.adapter_config import BASE_FILE, read_config
 from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_tensors
@@ -34,7 +34,7 @@ def loaded(folder: Path, weights: Path) -> TransformersEngine:
 
 def merged(folder: Path, version: Snapshot) -> Path:
     """Write the whole model that base and adapter are together; return the folder of it."""
-    config, base = read_config(folder), FrozenBase(folder / BASE)
+    config, base = read_config(folder), FrozenBase(folder / BASE_FILE)
     assert config is not None
     tensors = {one.name: torch.from_numpy(base.values(one.name)).view(one.shape) for one in base.tensors}
     parts = {
@@ -85,8 +85,8 @@ def test_a_step_by_a_diff_of_the_adapter_gives_what_loading_it_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packs: bool
 ) -> None:
     if packs:
-        monkeypatch.setattr(packed_linear, "LEAST", 1)
-        monkeypatch.setattr(packed_linear, "PLAIN", 0)
+        monkeypatch.setattr(packed_linear, "LEAST_PACKED_WEIGHTS", 1)
+        monkeypatch.setattr(packed_linear, "MOST_PLAIN_ROWS", 0)
     folder = adapted.make(tmp_path / "model")
     first, second = Snapshot(folder / "model.safetensors"), adapted.trained(folder)
     encode(first, second, tmp_path / "payload")
@@ -101,8 +101,8 @@ def test_a_step_by_a_diff_of_the_adapter_gives_what_loading_it_gives(
 
 
 def test_packed_copies_of_the_base_outlive_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "LEAST", 1)
-    monkeypatch.setattr(packed_linear, "PLAIN", 0)
+    monkeypatch.setattr(packed_linear, "LEAST_PACKED_WEIGHTS", 1)
+    monkeypatch.setattr(packed_linear, "MOST_PLAIN_ROWS", 0)
     model = nn.ModuleDict({"q_proj": LowRankLinear(nn.Linear(64, 64), 4, 1.0)})
     if not packed_linear.pack(model):
         pytest.skip("this processor or PyTorch packs no layers")
@@ -139,7 +139,7 @@ def test_a_base_of_another_model_and_targets_that_are_no_linear_layers_are_refus
     shutil.copytree(folder, lacking)
     whole = Snapshot(tiny_model.make(tmp_path / "whole").snapshot)
     whole.tensors = [one for one in whole.tensors if "up_proj" not in one.name]
-    write_base(lacking / BASE, whole, "bfloat16")
+    write_base(lacking / BASE_FILE, whole, "bfloat16")
     with pytest.raises(EngineError, match="up_proj"):
         loaded(lacking, lacking / "model.safetensors")
     config = (folder / "adapter_config.json").read_text()
@@ -150,21 +150,21 @@ def test_a_base_of_another_model_and_targets_that_are_no_linear_layers_are_refus
 
 def test_a_lost_or_truncated_base_is_a_fault_of_the_folder_and_not_of_the_version(tmp_path: Path) -> None:
     folder = adapted.make(tmp_path, "q4_0")
-    whole = (folder / BASE).read_bytes()
-    (folder / BASE).write_bytes(whole[:-40])
+    whole = (folder / BASE_FILE).read_bytes()
+    (folder / BASE_FILE).write_bytes(whole[:-40])
     with pytest.raises(EngineError, match="fetches damaged files"):
         loaded(folder, folder / "model.safetensors")
-    (folder / BASE).unlink()
-    with pytest.raises(EngineError, match=BASE):
+    (folder / BASE_FILE).unlink()
+    with pytest.raises(EngineError, match=BASE_FILE):
         loaded(folder, folder / "model.safetensors")
 
 
 def test_a_base_that_float16_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
     folder = adapted.make(tmp_path)
-    base = FrozenBase(folder / BASE)
+    base = FrozenBase(folder / BASE_FILE)
     tensors = {one.name: torch.from_numpy(base.values(one.name)).view(one.shape).clone() for one in base.tensors}
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = 70_000
-    save_tensors(tensors, folder / BASE, aliases=base.aliases)
+    save_tensors(tensors, folder / BASE_FILE, aliases=base.aliases)
     with pytest.raises(EngineError, match=r"layers\.1\.mlp\.up_proj"):
         TransformersEngine(dtype="float16").load(folder, folder / "model.safetensors")
 

@@ -61,7 +61,7 @@ def built(make: Callable[..., Any], **changes: Any) -> Any:
 def worst(model: Any, packed: PackedPass) -> float:
     """Return the largest difference of a hidden state from the model's own pass over the same rollout."""
     layout = packed.layout(GROUPS)
-    hidden = packed.hidden(layout)
+    hidden = packed.hidden_states(layout)
     apart = 0.0
     for number, group in enumerate(GROUPS):
         for index, tokens in enumerate(group.rollouts):
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_the_rollouts_alone() -> None:
     layout = PackedLayout(GROUPS[:1], torch.device("cpu"))
     group = GROUPS[0]
     places = [layout.before(0, index, place) for index in (0, 2) for place in range(len(group.rollouts[index]))]
-    packed.hidden(layout)[places].square().sum().backward()
+    packed.hidden_states(layout)[places].square().sum().backward()
     together = [parameter.grad.clone() for parameter in model.base_model.parameters()]
     model.zero_grad()
     for index in (0, 2):

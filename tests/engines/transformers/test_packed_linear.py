@@ -34,7 +34,7 @@ def model() -> Iterator[Model]:
 
 def products(model: Model, rows: Tensor) -> list[Tensor]:
     """Return the products after the first ones, which are computed as plain layers do."""
-    enough = torch.zeros(packed_linear.PLAIN, 400)
+    enough = torch.zeros(packed_linear.MOST_PLAIN_ROWS, 400)
     model.inner(enough), model.head(enough)
     return [model.inner(rows), model.head(rows)]
 
@@ -72,7 +72,7 @@ def test_weights_that_change_count_once_their_copy_is_forgotten(model: Model) ->
 
 def test_a_version_that_computes_few_rows_costs_no_copy(model: Model) -> None:
     packed_linear.pack(model)
-    rows = torch.randn(packed_linear.PLAIN // 2, 400)
+    rows = torch.randn(packed_linear.MOST_PLAIN_ROWS // 2, 400)
     products(model, rows)
     packed_linear.forget(model)
     plain = torch.nn.functional.linear(rows, model.head.weight)
@@ -84,7 +84,7 @@ def test_a_version_that_computes_few_rows_costs_no_copy(model: Model) -> None:
 
 def test_one_product_of_many_rows_is_packed_at_once(model: Model) -> None:
     packed_linear.pack(model)
-    model.head(torch.randn(packed_linear.PLAIN + 1, 400))
+    model.head(torch.randn(packed_linear.MOST_PLAIN_ROWS + 1, 400))
     assert model.head._packed is not None
 
 

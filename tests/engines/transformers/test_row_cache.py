@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen3Config
 
-from echo2.engines.transformers.row_cache import FULL, ROOM, SLIDING, RowCache, kinds
+from echo2.engines.transformers.row_cache import FULL_ATTENTION, LEAST_SPARE_TOKENS, SLIDING_ATTENTION, RowCache, kinds
 
 HEADS, SIZE = 2, 4
 
@@ -63,9 +63,9 @@ def test_a_place_takes_anothers_row_and_a_cleaned_one_is_zero() -> None:
 def test_a_buffer_grows_with_room_to_spare_and_keeps_what_it_has() -> None:
     cache, prompts = filled([3])
     before = cache.nbytes
-    assert before == 2 * 2 * HEADS * (3 + ROOM) * SIZE * 4
+    assert before == 2 * 2 * HEADS * (3 + LEAST_SPARE_TOKENS) * SIZE * 4
     cache.put(1, 3, [states(1, 200)[0]] * 2, [states(1, 200)[0]] * 2)
-    assert cache.nbytes == 2 * 2 * 4 * HEADS * (200 + ROOM) * SIZE * 4
+    assert cache.nbytes == 2 * 2 * 4 * HEADS * (200 + LEAST_SPARE_TOKENS) * SIZE * 4
     cache.step([3, 200, 200, 200])
     new = states(4, 1)
     keys, _ = cache.update(new, new, 0)
@@ -73,10 +73,13 @@ def test_a_buffer_grows_with_room_to_spare_and_keeps_what_it_has() -> None:
 
 
 CONFIGS = {
-    "Llama": (LlamaConfig(num_hidden_layers=2), (FULL, FULL)),
-    "Qwen3": (Qwen3Config(num_hidden_layers=2), (FULL, FULL)),
-    "Mistral, whose layers all slide": (MistralConfig(num_hidden_layers=2, sliding_window=8), (SLIDING, SLIDING)),
-    "Gemma 3": (Gemma3TextConfig(num_hidden_layers=6), (SLIDING,) * 5 + (FULL,)),
+    "Llama": (LlamaConfig(num_hidden_layers=2), (FULL_ATTENTION, FULL_ATTENTION)),
+    "Qwen3": (Qwen3Config(num_hidden_layers=2), (FULL_ATTENTION, FULL_ATTENTION)),
+    "Mistral, whose layers all slide": (
+        MistralConfig(num_hidden_layers=2, sliding_window=8),
+        (SLIDING_ATTENTION, SLIDING_ATTENTION),
+    ),
+    "Gemma 3": (Gemma3TextConfig(num_hidden_layers=6), (SLIDING_ATTENTION,) * 5 + (FULL_ATTENTION,)),
 }
 
 
@@ -89,5 +92,5 @@ def test_places_double_so_that_groups_that_come_one_by_one_copy_little() -> None
     (cache, _), sizes = filled([3]), set[int]()
     for place in range(1, 64):
         cache.put(place, 1, [states(1, 3)[0]] * 2, [states(1, 3)[0]] * 2)
-        sizes.add(cache.nbytes // (2 * 2 * HEADS * (3 + ROOM) * SIZE * 4))
+        sizes.add(cache.nbytes // (2 * 2 * HEADS * (3 + LEAST_SPARE_TOKENS) * SIZE * 4))
     assert sizes == {2, 4, 8, 16, 32, 64}

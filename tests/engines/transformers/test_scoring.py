@@ -51,7 +51,7 @@ def game(engine: TransformersEngine) -> GroupToScore:
 
 
 def by_padding(engine: TransformersEngine, group: GroupToScore) -> list[SampleScore]:
-    model = engine._loaded().model
+    model = engine._live_model().model
     with torch.inference_mode():
         return score_padded(model, TokenScores(model), *group)
 
@@ -115,7 +115,7 @@ def test_a_group_that_does_not_fit_gets_its_own_error_and_its_neighbours_their_s
 def test_an_error_in_a_pass_is_the_outcome_of_the_group_that_causes_it_alone(
     engine: TransformersEngine, groups: list[GroupToScore], error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, bad = PackedPass.hidden, groups[1].job.prompt
+    own, bad = PackedPass.hidden_states, groups[1].job.prompt
 
     def hidden(self: PackedPass, layout: PackedLayout) -> Any:
         if str(bad)[1:-1] in str(layout.ids.tolist()):
@@ -123,7 +123,7 @@ def test_an_error_in_a_pass_is_the_outcome_of_the_group_that_causes_it_alone(
         return own(self, layout)
 
     engine.score_groups(groups[:1])  # the model is checked by passes that work
-    monkeypatch.setattr(PackedPass, "hidden", hidden)
+    monkeypatch.setattr(PackedPass, "hidden_states", hidden)
     outcomes = engine.score_groups([groups[0], groups[1], groups[3]])
     assert isinstance(outcomes[1], EngineError if isinstance(error, torch.OutOfMemoryError) else RuntimeError)
     agree(outcomes[0], by_padding(engine, groups[0]))
@@ -136,14 +136,14 @@ def test_passes_are_cut_at_their_bound_and_a_larger_group_is_padded(
     engine: TransformersEngine, groups: list[GroupToScore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
-    own = PackedPass.hidden
+    own = PackedPass.hidden_states
 
     def hidden(self: PackedPass, layout: PackedLayout) -> Any:
         passes.append(layout.ids.shape[1])
         return own(self, layout)
 
     engine.score_groups(groups[:1])
-    monkeypatch.setattr(PackedPass, "hidden", hidden)
+    monkeypatch.setattr(PackedPass, "hidden_states", hidden)
     sizes = sorted(group.tokens for group in groups)
     monkeypatch.setattr(scoring, "PASS_TOKENS", sizes[-2])
     outcomes = engine.score_groups(groups)
@@ -157,7 +157,7 @@ def test_a_model_without_packed_passes_is_scored_with_padding(
     engine: TransformersEngine, groups: list[GroupToScore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackedPass, "of", lambda model: None)
-    scorer = GroupScorer(engine._loaded().model)
+    scorer = GroupScorer(engine._live_model().model)
     for group, outcome in zip(groups, scorer.score(groups), strict=True):
         assert outcome == by_padding(engine, group)
 
@@ -179,8 +179,8 @@ def test_scores_follow_the_weights_of_a_new_version(tmp_path: Path) -> None:
 def test_on_a_gpu_passes_are_bounded_by_its_memory_and_halved_after_an_out_of_memory(
     groups: list[GroupToScore], engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scorer = GroupScorer(engine._loaded().model)
-    each = scoring.token_bytes(engine._loaded().model.config)
+    scorer = GroupScorer(engine._live_model().model)
+    each = scoring.token_bytes(engine._live_model().model.config)
     monkeypatch.setattr(GroupScorer, "_on_cpu", False)
     monkeypatch.setattr(scoring, "LEAST_PASS", 8)
     for free, tokens in ((0, 8), (2 * 5_000 * each, 5_000), (1 << 60, scoring.MOST_PASS)):
@@ -194,9 +194,9 @@ def test_on_a_gpu_passes_are_bounded_by_its_memory_and_halved_after_an_out_of_me
             raise torch.OutOfMemoryError("no room")
         return own(self, layout)
 
-    own = PackedPass.hidden
+    own = PackedPass.hidden_states
     scorer.score(groups[:1])
-    monkeypatch.setattr(PackedPass, "hidden", failing)
+    monkeypatch.setattr(PackedPass, "hidden_states", failing)
     total = sum(group.tokens for group in groups)
     for group, outcome in zip(groups, scorer.score(groups), strict=True):
         agree(outcome, by_padding(engine, group))

@@ -191,7 +191,7 @@ def test_a_model_that_leaves_float16s_range_is_refused_at_loading(tiny: OnDisk, 
 def test_logits_that_are_not_finite_fail_the_group_alone(tiny: OnDisk) -> None:
     """A weight that only one token reads: a group without it goes on."""
     engine = engine_of(tiny, "float16")
-    model = engine._loaded().model
+    model = engine._live_model().model
     asked = job(1, limit=1)
     odd = next(token for token in range(2, 40) if token not in asked.prompt)
     with torch.no_grad():

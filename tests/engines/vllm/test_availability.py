@@ -40,7 +40,7 @@ def test_a_version_without_weight_transfer_by_patches_is_missing(
 
 def test_its_build_is_named_with_pytorchs() -> None:
     vllm, torch = availability.builds()
-    assert vllm == f"vllm {availability.installed() or 'of another name'}"
+    assert vllm == f"vllm {availability.installed_version() or 'of another name'}"
     assert torch.startswith("torch 2.")
 
 

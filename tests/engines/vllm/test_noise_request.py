@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from echo2.engines.vllm.noise_request import MOST, NoiseRequest
+from echo2.engines.vllm.noise_request import MOST_TOKEN_NUMBER, NoiseRequest
 
 SEED = bytes(range(16))
 
@@ -21,8 +21,8 @@ def test_a_request_without_a_seed_asks_for_none(arguments: dict[str, int] | None
 
 
 @pytest.mark.parametrize(
-    ("seed", "first"), [("ab", 0), (7, 0), ("x" * 32, 0), (None, 0), (SEED.hex(), -1), (SEED.hex(), MOST + 1),
-                        (SEED.hex(), "many"), (SEED.hex(), None)],
+    ("seed", "first"), [("ab", 0), (7, 0), ("x" * 32, 0), (None, 0), (SEED.hex(), -1),
+                        (SEED.hex(), MOST_TOKEN_NUMBER + 1), (SEED.hex(), "many"), (SEED.hex(), None)],
 )  # fmt: skip
 def test_arguments_that_cannot_be_read_are_refused(seed: object, first: object) -> None:
     with pytest.raises(ValueError, match="echo2_seed must be 32 hexadecimal digits and echo2_first a number"):

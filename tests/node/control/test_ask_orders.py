@@ -13,7 +13,7 @@ from echo2.node.home import run_folder
 from echo2.node.trust.market_store import FILE, MarketStore
 from echo2.node.trust.trust_store import TrustStore
 from echo2.protocol.market import MarketResponse
-from echo2.protocol.sealed_asks import LEAST, MOST, BadAsk
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK, BadAsk
 from tests.support.fake_coordinator import START, FakeCoordinator
 
 ASK = 120_000_000
@@ -48,7 +48,7 @@ def test_a_rise_above_a_quarter_is_told_before_it_is_sent() -> None:
     assert rises(100_000_000, ASK) == "the ask 0.12/h stands; 0.10/h is sealed for the next epoch"
     assert rises(ASK, ASK) == "the ask 0.12/h stands already"
     assert rises(ASK, None) == "it is sealed for the next epoch, as 0.12/h"
-    assert "in 114 epochs" in rises(MOST, LEAST)
+    assert "in 114 epochs" in rises(MOST_ASK, LEAST_ASK)
 
 
 def test_without_a_daemon_it_counts_from_the_next_start_on(tmp_path: Path) -> None:

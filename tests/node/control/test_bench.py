@@ -12,7 +12,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.control.bench import bench
 from echo2.node.engine_choice import FILE, EngineRecord
 from echo2.node.errors import AlreadyRuns, BadConfig, TryLater
-from echo2.node.home import locked, run_folder
+from echo2.node.home import lock_home, run_folder
 from echo2.p2p.discovery.invite import Invite
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/memory/0/p2p/QmA"])
@@ -76,7 +76,7 @@ def test_nothing_is_timed_before_a_version_is_here(config: NodeConfig) -> None:
 
 
 def test_nothing_is_timed_beside_a_running_node(config: NodeConfig) -> None:
-    with locked(config.home), pytest.raises(AlreadyRuns):
+    with lock_home(config.home), pytest.raises(AlreadyRuns):
         bench(config, again=True, as_json=False)
 
 

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from echo2.node.daemon import FREED_WITHIN
-from echo2.node.rollouts.worker import UNPUBLISHED
+from echo2.node.rollouts.worker import UNPUBLISHED_REASON
 from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
 from echo2.protocol.requests import Refusal
 from echo2.protocol.versions import manifest_of_edge
@@ -25,7 +25,7 @@ async def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(sma
         async with working(node):
             await until(lambda: node.daemon.follower.newest is None and node.coordinator_client.peer)
             assert (await node.daemon.commands.status({}))["lag"] is None
-            assert (await node.daemon.commands.why({}))["blocked"] == f"no version to work with: {UNPUBLISHED}"
+            assert (await node.daemon.commands.why({}))["blocked"] == f"no version to work with: {UNPUBLISHED_REASON}"
             await coordinator.publish(0)
             await until(lambda: node.daemon.engine.current)
             status = await node.daemon.commands.status({})

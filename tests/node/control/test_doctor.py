@@ -12,7 +12,7 @@ import pytest
 from echo2.node.config import NodeConfig
 from echo2.node.control.doctor import diagnose
 from echo2.node.errors import BadConfig
-from echo2.node.home import locked
+from echo2.node.home import lock_home
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import room
 
@@ -36,7 +36,7 @@ def test_with_a_running_daemon_its_ports_are_not_tested(tmp_path: Path) -> None:
     config = NodeConfig(home=tmp_path, listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001)
     lines, _ = diagnose(config, as_json=True)
     assert "listening" in {row["check"] for row in json.loads(lines[0])}
-    with locked(tmp_path):
+    with lock_home(tmp_path):
         lines, code = diagnose(config, as_json=True)
     rows = {row["check"]: row for row in json.loads(lines[0])}
     assert "listening" not in rows

@@ -72,17 +72,19 @@ async def test_a_node_that_the_run_refuses_ends_with_the_reason(small_run: Small
         node = small_run.node()
         with pytest.raises(RefusedByRun, match=REFUSED_AT_THE_DOOR[code].split(":")[0]):
             await node.daemon.run()
-        assert newer_build.asked(node.daemon.context.folder) == ("" if code == "banned" else REFUSED_AT_THE_DOOR[code])
+        assert newer_build.update_request(node.daemon.context.folder) == (
+            "" if code == "banned" else REFUSED_AT_THE_DOOR[code]
+        )
 
 
 @on_fake_clock
 async def test_a_welcome_ends_the_note_that_a_newer_build_is_asked_for(small_run: SmallRun) -> None:
     node = small_run.node()
     newer_build.record(node.daemon.context.folder, Refusal(code="protocol", sentence="Update."))
-    assert newer_build.asked(node.daemon.context.folder) == "Update."
+    assert newer_build.update_request(node.daemon.context.folder) == "Update."
     async with small_run.serving(), working(node):
         await until(lambda: accepted(node) >= 1)
-    assert newer_build.asked(node.daemon.context.folder) == ""
+    assert newer_build.update_request(node.daemon.context.folder) == ""
 
 
 @pytest.mark.parametrize("method", ["hello", "submit"])

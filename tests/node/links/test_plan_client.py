@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from echo2.node.links.plan_client import LOOK, PlanClient, RateLimits
+from echo2.node.links.plan_client import PEER_POLL_SECONDS, PlanClient, RateLimits
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.memory.transport import MemoryNetwork
@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
     parents = PlanClient(node.handlers, node, node, node, dialer, RateLimits(), connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
-        await anyio.sleep(LOOK)
+        await anyio.sleep(PEER_POLL_SECONDS)
         yield coordinator, other, parents
         tasks.cancel_scope.cancel()
 

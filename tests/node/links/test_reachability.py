@@ -7,7 +7,7 @@ import pytest
 
 from echo2.node.links.reachability import Reachability, RelaySources
 from echo2.p2p.discovery.messages import ReachableResponse
-from echo2.p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
+from echo2.p2p.discovery.peer_records import RECORD_RENEWAL_MS, RecordIssuer, decode_own
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.wire_types import encode
@@ -234,8 +234,8 @@ def test_a_machines_record_follows_its_addresses_and_is_renewed_before_it_expire
             assert second.issued > first.issued
             assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
             assert len(changes) == 2
-            await asyncio.sleep(RENEW / 1000 + 10)
+            await asyncio.sleep(RECORD_RENEWAL_MS / 1000 + 10)
             assert changes[2] == changes[-1] == "this node's peer record must be renewed"
-            assert decode_own(await reachability.record()).issued >= second.issued + RENEW
+            assert decode_own(await reachability.record()).issued >= second.issued + RECORD_RENEWAL_MS
 
     run_fake(main)

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from echo2.node.links.coordinator_client import RequestRefused
-from echo2.node.market.ask_keeper import POINTS, TRIES, AskKeeper
-from echo2.node.market.ask_plan import LOOKS
+from echo2.node.market.ask_keeper import POINTS, REFUSED_TRIES, AskKeeper
+from echo2.node.market.ask_plan import LOOKS_PER_EPOCH
 from echo2.node.trust.market_store import MarketStore
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import peer_id
@@ -165,7 +165,7 @@ def test_a_clock_that_is_wrong_costs_no_more_than_some_epochs(tmp_path: Path, of
             one.off = off
             async with one.keeper("0.12/h"):
                 await anyio.sleep(6 * LONG / 1000)
-                assert len(one.market.requests) <= 7 * (LOOKS + 2 * TRIES + 2)
+                assert len(one.market.requests) <= 7 * (LOOKS_PER_EPOCH + 2 * REFUSED_TRIES + 2)
                 one.off = 0
                 await anyio.sleep(4 * LONG / 1000)
                 assert one.market.book.state.asks == {PEER: ASK}
@@ -204,7 +204,7 @@ async def test_a_refused_ask_is_tried_a_few_times_and_said(tmp_path: Path) -> No
         await anyio.sleep(0.39 * LONG / 1000)
         assert "did not take the ask for epoch 1: an ask rises by at most 25 %" in keeper.trouble
         assert set(one.market.asks()) == {150_000_000}
-        assert len(list(one.market.asks())) <= TRIES
+        assert len(list(one.market.asks())) <= REFUSED_TRIES
 
 
 @on_fake_clock

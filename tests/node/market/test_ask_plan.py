@@ -2,10 +2,20 @@
 
 import pytest
 
-from echo2.node.market.ask_plan import LEAST_WAIT, LONGEST, LOOKS, SOON, Await, KnownMarket, OpenSealed, Seal, next_step
+from echo2.node.market.ask_plan import (
+    EPOCHLESS_LENGTH_MS,
+    EPOCHLESS_POLL_MS,
+    LEAST_WAIT,
+    LOOKS_PER_EPOCH,
+    Await,
+    KnownMarket,
+    OpenSealed,
+    Seal,
+    next_step,
+)
 from echo2.node.trust.market_store import StoredAsk
 from echo2.protocol.market import EpochTerms, MarketResponse
-from echo2.protocol.sealed_asks import LEAST, MOST
+from echo2.protocol.sealed_asks import LEAST_ASK, MOST_ASK
 
 MINUTE = 60_000
 CLOSES, OPENS, LONG = 1_000 * MINUTE, 1_002 * MINUTE, 15 * MINUTE
@@ -43,12 +53,12 @@ def test_an_ask_that_does_not_stand_yet_is_sealed() -> None:
 
 def test_an_ask_rises_as_far_as_one_epoch_lets_it() -> None:
     assert next_step(known(stands=ASK // 2)) == Seal(7, ASK // 2 * 5 // 4, None)
-    assert next_step(known(stands=LEAST, wanted=MOST)) == Seal(7, LEAST * 5 // 4, None)
-    assert next_step(known(stands=MOST, wanted=LEAST)) == Seal(7, LEAST, None)
+    assert next_step(known(stands=LEAST_ASK, wanted=MOST_ASK)) == Seal(7, LEAST_ASK * 5 // 4, None)
+    assert next_step(known(stands=MOST_ASK, wanted=LEAST_ASK)) == Seal(7, LEAST_ASK, None)
 
 
 def test_the_ask_that_stands_is_not_sent_again_and_the_next_epoch_is_awaited() -> None:
-    own_part = LONG // LOOKS // 2
+    own_part = LONG // LOOKS_PER_EPOCH // 2
     assert waits(next_step(known(stands=ASK))) == OPENS - (CLOSES - MINUTE) + own_part
     assert waits(next_step(known(wanted=None))) == OPENS - (CLOSES - MINUTE) + own_part
 
@@ -98,7 +108,7 @@ def test_where_no_epoch_is_announced_an_ask_is_sealed_early_in_the_window_before
         wait = waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=now, lot=lot)))
         assert end - 2 * window < now + wait < end - 3 * window // 2 + window // 8
     idle = waits(next_step(known(coming=None, running=running, stands=ASK, now=now)))
-    assert idle == LONG - MINUTE + LONG // LOOKS // 2
+    assert idle == LONG - MINUTE + LONG // LOOKS_PER_EPOCH // 2
 
 
 def test_a_late_announcement_is_looked_for_until_it_comes() -> None:
@@ -109,13 +119,15 @@ def test_a_late_announcement_is_looked_for_until_it_comes() -> None:
 def test_a_node_without_any_ask_that_stands_looks_all_the_time() -> None:
     window = OPENS - CLOSES
     assert waits(next_step(known(coming=None, running=terms(), now=OPENS + 1))) < window // 2
-    assert LEAST_WAIT < waits(next_step(known(coming=None))) <= SOON
-    assert SOON < waits(next_step(known(coming=None, wanted=None))) < LONGEST
+    assert LEAST_WAIT < waits(next_step(known(coming=None))) <= EPOCHLESS_POLL_MS
+    assert EPOCHLESS_POLL_MS < waits(next_step(known(coming=None, wanted=None))) < EPOCHLESS_LENGTH_MS
 
 
 def test_terms_that_leave_no_window_are_looked_at_as_any_epoch() -> None:
     running = terms(closes=OPENS)
-    assert waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=OPENS + 1))) == LONG // LOOKS
+    assert (
+        waits(next_step(known(coming=None, running=running, stands=ASK - 1, now=OPENS + 1))) == LONG // LOOKS_PER_EPOCH
+    )
 
 
 @pytest.mark.parametrize("now", [0, OPENS + 10**9, 1 << 52])
@@ -131,4 +143,4 @@ def test_a_clock_that_is_far_off_costs_two_epochs_at_most_and_asks_never_without
 
 
 def test_a_late_epoch_is_looked_at_and_not_asked_without_end() -> None:
-    assert waits(next_step(known(stands=ASK, now=OPENS + 1))) == LONG // LOOKS
+    assert waits(next_step(known(stands=ASK, now=OPENS + 1))) == LONG // LOOKS_PER_EPOCH

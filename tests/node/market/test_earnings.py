@@ -184,7 +184,7 @@ def test_a_run_that_was_never_asked_lacks_its_balances(tmp_path: Path) -> None:
         store.put_answer(ANSWER, START)
     payee_file.write(node.folder, PayeeRecord(told=TOLD))
     assert read(config(node.home)).lacks == []
-    assert payout_orders.shown(node.home)[-1].startswith("payments by bank")
+    assert payout_orders.describe_payee(node.home)[-1].startswith("payments by bank")
 
 
 def test_a_daemon_that_cannot_ask_the_run_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

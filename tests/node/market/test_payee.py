@@ -18,7 +18,7 @@ from echo2.node.market.payee_keeper import BadAccountText, PayeeKeeper
 from echo2.node.trust.trust_store import TrustStore
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.market import MovingBalance, PayeeRequest, PayeeResponse
-from echo2.protocol.payee_accounts import MOST, account_fault, account_hash
+from echo2.protocol.payee_accounts import MOST_ACCOUNT_CHARACTERS, account_fault, account_hash
 from echo2.protocol.requests import Refusal
 from echo2.runtime.units import DAY
 from tests.support.clock import on_fake_clock
@@ -168,7 +168,7 @@ async def test_a_bad_account_is_refused_before_anything_is_sent_or_stored(tmp_pa
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 300
     assert (teller.payer.asked, payee_file.read(tmp_path)) == ([], PayeeRecord())
-    assert account_fault("x" * MOST) == ""
+    assert account_fault("x" * MOST_ACCOUNT_CHARACTERS) == ""
 
 
 @on_fake_clock
@@ -239,7 +239,7 @@ def test_without_a_daemon_the_account_waits_for_the_next_one(tmp_path: Path) -> 
     rows = payout_orders.name(home, ME)
     waits = f"{ME} waits until the node has told it to the run"
     assert rows == ["no node runs here: the next one that starts tells the run", waits]
-    assert payout_orders.shown(home)[1:] == [waits]
+    assert payout_orders.describe_payee(home)[1:] == [waits]
     with pytest.raises(BadAccountText):
         payout_orders.name(home, "=1+1")
 

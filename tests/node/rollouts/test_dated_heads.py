@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from echo2.node.rollouts.ledger_exchange import AHEAD
+from echo2.node.rollouts.ledger_exchange import MOST_HEAD_AHEAD_MS
 from tests.support.followed_ledger import World
 
 
@@ -36,7 +36,7 @@ def test_a_head_of_the_future_is_told_once_and_heads_behind_it_are_taken(world: 
     assert warnings(world) == []
     assert "LedgerHead 3" in world.exchange.ahead
     assert len(list(world.store.heads())) == 3
-    assert world.store.proved() == 6
+    assert world.store.count_proved() == 6
 
     world.now += 3 * 3_600_000
     assert warnings(world) == []
@@ -44,8 +44,8 @@ def test_a_head_of_the_future_is_told_once_and_heads_behind_it_are_taken(world: 
 
 
 def test_clocks_that_differ_by_less_are_not_told(world: World) -> None:
-    world.now += AHEAD - 1
+    world.now += MOST_HEAD_AHEAD_MS - 1
     world.work("second", 2)
-    world.now -= AHEAD - 1
+    world.now -= MOST_HEAD_AHEAD_MS - 1
     world.follow()
     assert world.exchange.ahead == ""

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from echo2.node.rollouts.fork_notices import TOLD, WITHIN, ForkNotices
+from echo2.node.rollouts.fork_notices import FORK_END_SECONDS, MOST_NOTIFIED_PEERS, ForkNotices
 from echo2.node.rollouts.ledger_sources import LedgerSources
 from echo2.node.run_state import NodeRunState
 from echo2.node.trust.ledger_store import LedgerStore
@@ -128,20 +128,20 @@ def test_two_documents_of_one_restored_log_are_a_fork_too(tmp_path: Path) -> Non
     home = Home(tmp_path)
     home.notices.take("a peer", [restored(10), restored(11)])
     assert "signed two documents log.restored 1" in home.run_state.withheld
-    assert home.store.forked() == [restored(10), restored(11)]
+    assert home.store.fork_documents() == [restored(10), restored(11)]
 
 
 def test_a_fork_that_a_peer_shows_is_kept_once_and_no_lease_is_requested_from_then_on(tmp_path: Path) -> None:
     home = Home(tmp_path)
     later = msgspec.structs.replace(SECOND, root=b"p" * 32)
     home.notices.take("a peer", [sealed(SECOND), sealed(later)])
-    assert home.store.forked() == [sealed(SECOND), sealed(later)]
+    assert home.store.fork_documents() == [sealed(SECOND), sealed(later)]
     assert home.notices.known.is_set()
     assert "signed two histories" in home.run_state.withheld
     for _ in range(100):
         home.notices.take("a stranger", [sealed(OTHER_FIRST)])
     assert home.looked_at == 1, "nothing more is looked at"
-    assert home.store.forked() == [sealed(SECOND), sealed(later)]
+    assert home.store.fork_documents() == [sealed(SECOND), sealed(later)]
     again = Home(tmp_path)
     assert again.notices.known.is_set()
     assert again.run_state.withheld == home.run_state.withheld
@@ -154,10 +154,10 @@ def test_the_coordinator_and_eight_peers_are_shown_both_heads_once(tmp_path: Pat
     pair = [FORK.one.sealed, FORK.other.sealed]
     assert {tuple(heads) for _, heads in home.peers.told} == {tuple(pair)}
     told = [peer for peer, _ in home.peers.told]
-    assert len(told) == len(set(told)) == 1 + TOLD
+    assert len(told) == len(set(told)) == 1 + MOST_NOTIFIED_PEERS
     assert "c" in told
     run_fake(home.tell)
-    assert len(home.peers.told) == 1 + TOLD
+    assert len(home.peers.told) == 1 + MOST_NOTIFIED_PEERS
 
 
 @pytest.mark.parametrize("coordinator", [None, "c"])
@@ -167,7 +167,7 @@ def test_a_coordinator_out_of_reach_and_silent_peers_delay_the_end_by_a_bounded_
     home = Home(tmp_path, "a", "b", coordinator=coordinator)
     home.peers.silent = {"a", "c"}
     home.notices.keep(FORK)
-    assert run_fake(home.tell) == pytest.approx(WITHIN)
+    assert run_fake(home.tell) == pytest.approx(FORK_END_SECONDS)
     assert [peer for peer, _ in home.peers.told] == ["b"]
 
 
@@ -178,7 +178,7 @@ def test_a_coordinator_that_comes_back_in_time_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(home.tell)
-            await anyio.sleep(WITHIN / 2)
+            await anyio.sleep(FORK_END_SECONDS / 2)
             home.coordinator = "c"
 
     run_fake(main)

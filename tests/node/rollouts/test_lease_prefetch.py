@@ -28,8 +28,8 @@ def full(waiting: int = 0) -> EngineRows:
 
 def given(ahead: LeasePrefetch, lease: bytes, rows: int) -> None:
     """Let a lease come, and give its group to the engine."""
-    ahead.begun(lease, rows)
-    ahead.given(lease)
+    ahead.on_lease(lease, rows)
+    ahead.on_grant(lease)
 
 
 def test_a_free_place_asks_for_a_lease_now() -> None:
@@ -45,17 +45,17 @@ def test_an_engine_without_a_group_asks_whatever_it_told() -> None:
 
 def test_the_next_lease_is_requested_two_round_trips_before_a_group_is_done() -> None:
     ahead = LeasePrefetch()
-    ahead.answered(0.3)
+    ahead.on_answer(0.3)
     given(ahead, b"a", 16)
-    ahead.told(full(), 80.0)
+    ahead.on_rows(full(), 80.0)
     assert ahead.wait(full(), 80.0) == math.inf  # no group has ended yet
-    ahead.ended(b"a", 90.0)
+    ahead.on_end(b"a", 90.0)
     given(ahead, b"b", 8)
-    ahead.told(EngineRows(running=8, limit=16), 97.0)
+    ahead.on_rows(EngineRows(running=8, limit=16), 97.0)
     given(ahead, b"c", 8)
-    ahead.told(full(), 100.0)
+    ahead.on_rows(full(), 100.0)
     assert ahead.wait(full(), 100.0) == pytest.approx(6.4)
-    ahead.answered(7.0)
+    ahead.on_answer(7.0)
     assert ahead.wait(full(), 100.0) == 0.0
 
 
@@ -63,51 +63,51 @@ def test_a_group_that_the_engine_does_not_have_yet_waits_for_a_place_behind_the_
     """Several leases come at a time. The engine's rows tell nothing of those that it was not given yet."""
     ahead = LeasePrefetch()
     given(ahead, b"a", 16)
-    ahead.told(full(), 80.0)
-    ahead.ended(b"a", 90.0)
+    ahead.on_rows(full(), 80.0)
+    ahead.on_end(b"a", 90.0)
     given(ahead, b"b", 16)
     for lease in (b"c", b"d"):
-        ahead.begun(lease, 16)
-    ahead.told(full(), 100.0)
+        ahead.on_lease(lease, 16)
+    ahead.on_rows(full(), 100.0)
     assert ahead.waiting == [b"c", b"d"]
     assert ahead.wait(full(), 100.0) == pytest.approx(30.0)
-    ahead.ended(b"b", 110.0)
+    ahead.on_end(b"b", 110.0)
     assert ahead.wait(EngineRows(running=0, limit=16), 110.0) == pytest.approx(20.0)
-    ahead.given(b"c")
-    ahead.told(full(), 110.0)
+    ahead.on_grant(b"c")
+    ahead.on_rows(full(), 110.0)
     assert ahead.waiting == [b"d"]
 
 
 def test_rows_that_wait_take_the_places_of_the_groups_that_end_first() -> None:
     ahead = LeasePrefetch()
     given(ahead, b"a", 8)
-    ahead.told(EngineRows(running=8, limit=16), 90.0)
-    ahead.ended(b"a", 100.0)
+    ahead.on_rows(EngineRows(running=8, limit=16), 90.0)
+    ahead.on_end(b"a", 100.0)
     for number in range(3):
         given(ahead, bytes([number]), 8)
-        ahead.told(full(8) if number == 2 else full(), 100.0 + number)
+        ahead.on_rows(full(8) if number == 2 else full(), 100.0 + number)
     assert ahead.wait(full(8), 104.0) == pytest.approx(7.0)  # when the second ends: the third waits for the first
     given(ahead, b"d", 8)
-    ahead.told(full(16), 104.0)
+    ahead.on_rows(full(16), 104.0)
     assert ahead.wait(full(16), 104.0) == pytest.approx(16.0)  # when the third ends
 
 
 def test_as_many_leases_are_requested_as_groups_can_begin_until_they_are_here() -> None:
     ahead = LeasePrefetch()
     given(ahead, b"a", 8)
-    ahead.told(EngineRows(running=8, limit=16), 90.0)
-    ahead.ended(b"a", 91.0)
+    ahead.on_rows(EngineRows(running=8, limit=16), 90.0)
+    ahead.on_end(b"a", 91.0)
     for number, begun in enumerate((100.0, 100.5)):
         given(ahead, bytes([number]), 8)
-        ahead.told(EngineRows(running=8 * (number + 1), limit=16), begun)
-    ahead.answered(0.2)
+        ahead.on_rows(EngineRows(running=8 * (number + 1), limit=16), begun)
+    ahead.on_answer(0.2)
     assert ahead.lacking(full(), 8, 100.7) == 1  # the first ends within two round trips
-    ahead.answered(0.5)
+    ahead.on_answer(0.5)
     assert ahead.lacking(full(), 8, 100.7) == 2
-    ahead.answered(2.0)
+    ahead.on_answer(2.0)
     assert ahead.lacking(full(), 8, 100.7) == 8  # and those that begin in their places
     given(ahead, b"c", 8)
-    ahead.told(full(8), 100.7)
+    ahead.on_rows(full(8), 100.7)
     assert ahead.lacking(full(8), 8, 100.7) == 7
 
 

@@ -62,20 +62,20 @@ def test_a_submission_lives_from_queued_to_confirmed_over_every_restart(tmp_path
         outbox.put(LEASE, BODY, 1)
         outbox.put(LEASE, b"other bytes", 2)
     with closing(opened()) as outbox:
-        assert outbox.queued() == (LEASE, BODY)
+        assert outbox.next_queued() == (LEASE, BODY)
         outbox.take_received(LEASE, received(ledger), opener(ledger))
     with closing(opened()) as outbox:
-        assert (outbox.queued(), outbox.undecided(9), outbox.waiting()) == (None, [LEASE], 1)
+        assert (outbox.next_queued(), outbox.list_undecided(9), outbox.waiting()) == (None, [LEASE], 1)
         outbox.requeue([LEASE])
-        assert outbox.queued() == (LEASE, BODY)
+        assert outbox.next_queued() == (LEASE, BODY)
         outbox.take_received(LEASE, received(ledger), opener(ledger))
         outbox.take_receipt(LEASE, receipt(ledger), opener(ledger), 9)
     with closing(opened()) as outbox:
-        assert (outbox.waiting(), outbox.unconfirmed(9), outbox.counts()) == (0, [LEASE], {"accepted": 1})
+        assert (outbox.waiting(), outbox.unconfirmed_leases(9), outbox.counts()) == (0, [LEASE], {"accepted": 1})
         outbox.mark_confirmed([LEASE])
         outbox.put(LEASE, BODY, 10)
     with closing(opened()) as outbox:
-        assert (outbox.queued(), outbox.unconfirmed(9)) == (None, [])
+        assert (outbox.next_queued(), outbox.unconfirmed_leases(9)) == (None, [])
         (row,) = outbox.rows()
         assert (row.state, row.decided, row.receipt) == ("accepted", 9, receipt(ledger))
 
@@ -99,7 +99,7 @@ def test_a_false_receipt_changes_nothing(tmp_path: Path, lie: str) -> None:
         outbox.put(LEASE, BODY, 1)
         with pytest.raises(error):
             outbox.take_receipt(LEASE, make(), opener(LEDGER), 2)
-        assert (outbox.queued(), outbox.counts()) == ((LEASE, BODY), {"queued": 1})
+        assert (outbox.next_queued(), outbox.counts()) == ((LEASE, BODY), {"queued": 1})
 
 
 def test_an_acknowledgement_of_other_bytes_changes_nothing(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_acknowledgement_of_other_bytes_changes_nothing(tmp_path: Path) -> No
         outbox.put(LEASE, BODY, 1)
         with pytest.raises(Mismatch):
             outbox.take_received(LEASE, received(LEDGER, submission_hash=b"x" * 32), opener(LEDGER))
-        assert outbox.queued() == (LEASE, BODY)
+        assert outbox.next_queued() == (LEASE, BODY)
 
 
 def test_a_final_refusal_is_final_and_keeps_its_reason(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_end_of_a_quarantine_is_asked_for_from_the_next_day_on_until_it_is_k
         assert outbox.quarantine_ended(DAY, 9) == []
         (row,) = outbox.rows()
         assert (row.state, row.code, row.reason, row.decided) == ("accepted", "quarantine-paid", "paid", 5)
-        assert outbox.quarantined(5) == {}
+        assert outbox.quarantine_by_day(5) == {}
 
 
 def test_groups_in_quarantine_are_listed_until_their_day_has_ended(tmp_path: Path) -> None:
@@ -150,6 +150,6 @@ def test_groups_in_quarantine_are_listed_until_their_day_has_ended(tmp_path: Pat
             lease, code = bytes([number]) * 16, "quarantine" if number < 3 else "ok"
             outbox.put(lease, BODY, at)
             outbox.take_receipt(lease, receipt(ledger, lease=lease, code=code, weight=10, at=at), opener(ledger), at)
-        assert outbox.quarantined(DAY - 1) == {DAY: (1, 10), 2 * DAY: (2, 20)}
-        assert outbox.quarantined(DAY) == {2 * DAY: (2, 20)}
-        assert outbox.quarantined(2 * DAY) == {}
+        assert outbox.quarantine_by_day(DAY - 1) == {DAY: (1, 10), 2 * DAY: (2, 20)}
+        assert outbox.quarantine_by_day(DAY) == {2 * DAY: (2, 20)}
+        assert outbox.quarantine_by_day(2 * DAY) == {}

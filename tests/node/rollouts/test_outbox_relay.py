@@ -104,7 +104,7 @@ async def test_a_round_ends_although_the_outbox_is_never_empty(tmp_path: Path, m
 
         client: Any = SimpleNamespace(busy=0, call=call)
         relay = OutboxRelay(outbox, client, context)
-        relay.answered(relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
+        relay.on_answer(relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
         assert not await relay._ask_again()
         queue()
         async with asyncio.timeout(60):
@@ -123,7 +123,7 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
         outbox.put(bytes(16), b"group", 5)
         outbox.take_receipt(bytes(16), receipt("quarantine", 5), trusted.open_kept, 5)
         outbox.mark_confirmed([bytes(16)])
-        relay.answered(ask := relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
+        relay.on_answer(ask := relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
         assert ask is not None
         assert ask.leases == []
         relay.release(ask)
@@ -133,7 +133,7 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
             ask = relay.question()
             assert ask is not None
             assert ask.leases == [bytes(16)]
-            relay.answered(ask, VerdictsResponse(receipts=[receipt(code, DAY)], unknown=[]))
+            relay.on_answer(ask, VerdictsResponse(receipts=[receipt(code, DAY)], unknown=[]))
             relay.release(ask)
         assert relay.question() is None
         assert [(row.code, row.reason) for row in outbox.rows()] == [("quarantine-unpaid", "why quarantine-unpaid")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.node.rollouts.receipts import listed, verified
+from echo2.node.rollouts.receipts import list_submissions, verify_receipts
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.pay_witness import own_epoch
 from echo2.p2p.identity import peer_id, public_bytes
@@ -23,14 +23,14 @@ def test_the_pay_of_an_epoch_holds_offline(node: PaidNode) -> None:
         node.receive(number)
     node.prove()
     node.promise(PRICE, 10_000)
-    checked = verified(node.home, None)
+    checked = verify_receipts(node.home, None)
     assert (checked.good, checked.faults, checked.epochs) == (3, [], 1)
     assert ", and the pay of 1 epoch from price and work" in checked.sentence()
 
 
 def test_an_epoch_without_its_proof_is_not_judged(node: PaidNode) -> None:
     node.receive(price=PRICE + 1)
-    assert (verified(node.home, None).faults, verified(node.home, None).epochs) == ([], 0)
+    assert (verify_receipts(node.home, None).faults, verify_receipts(node.home, None).epochs) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_an_epoch_without_its_proof_is_not_judged(node: PaidNode) -> None:
 def test_a_receipt_whose_price_or_work_differs_is_named(node: PaidNode, changes: dict[str, object], said: str) -> None:
     node.receive(**changes)
     node.prove()
-    (fault,) = verified(node.home, None).faults
+    (fault,) = verify_receipts(node.home, None).faults
     assert said in fault
 
 
@@ -48,7 +48,7 @@ def test_a_promise_that_was_not_kept_is_named(node: PaidNode) -> None:
     node.receive()
     node.prove()
     node.promise(PRICE + 1, 10_000)
-    (fault,) = verified(node.home, None).faults
+    (fault,) = verify_receipts(node.home, None).faults
     assert f"pays {PRICE} per RE, and the run had promised {PRICE + 1}" in fault
 
 
@@ -59,7 +59,7 @@ def test_a_close_that_was_altered_on_disk_is_named(node: PaidNode) -> None:
         ((closed, announced),) = store.epochs().values()
         altered = msgspec.structs.replace(closed.proof, canonical=closed.proof.canonical[:-1] + b"\x00")
         store.put_epoch(1, type(closed)(altered, closed.size), announced.proof, None)
-    checked = verified(node.home, None)
+    checked = verify_receipts(node.home, None)
     assert checked.epochs == 0
     assert checked.faults[0].startswith("epoch 1: entry ")
 
@@ -76,10 +76,10 @@ def test_of_closes_beyond_the_bound_the_own_row_stays_as_it_was_proved(node: Pai
         assert store.paid_epochs() == [own]
         store.want_epochs([1])
         assert store.wanted_epochs(9) == [], "it was proved, and is not fetched again"
-    checked = verified(node.home, None)
+    checked = verify_receipts(node.home, None)
     assert (checked.faults, checked.epochs) == ([], 1)
     node.promise(PRICE + 1, 10_000)
-    (fault,) = verified(node.home, None).faults
+    (fault,) = verify_receipts(node.home, None).faults
     assert f"the run had promised {PRICE + 1}" in fault
 
 
@@ -94,5 +94,5 @@ def test_a_close_that_says_nothing_of_its_node_stays_whatever_its_size(node: Pai
 
 def test_the_list_has_what_a_receipt_states(node: PaidNode) -> None:
     node.receive()
-    (row,) = listed(node.home, 9)
+    (row,) = list_submissions(node.home, 9)
     assert (row["weight"], row["epoch"], row["price"], row["entry"] > 0) == (1000, 1, PRICE, True)

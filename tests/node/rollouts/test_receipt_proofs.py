@@ -12,10 +12,10 @@ import pytest
 
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import entry_proof
-from echo2.coordinator.accounts.lease_ends import TOGETHER
+from echo2.coordinator.accounts.lease_ends import ENTRY_DUE_MS
 from echo2.coordinator.market.entries import ClosedNode, EpochAnnounced, EpochClosed
 from echo2.node.rollouts.ledger_sources import Source
-from echo2.node.rollouts.outbox import LOST, Outbox
+from echo2.node.rollouts.outbox import LOST_RECEIPT, Outbox
 from echo2.node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.ledger_witness import NotProved, WitnessedHead, check_weight, opened_costs
@@ -93,7 +93,7 @@ class Witness:
         self.store.put(WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY)), 0)
         await self._proofs.fetch(self.world.now)
 
-    def proved(self) -> dict[bytes, int]:
+    def count_proved(self) -> dict[bytes, int]:
         return {row.lease: row.proved for row in self.outbox.rows()}
 
 
@@ -127,7 +127,7 @@ def accepted(world: World) -> Receipt:
 
 
 def pass_a_minute(world: World) -> None:
-    world.now += TOGETHER
+    world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
 
 
@@ -138,10 +138,10 @@ async def test_ends_of_several_entries_are_proved_one_entry_per_request(world: W
     pass_a_minute(world)
     witness.receive(*receipts)
     await witness.fetch()
-    assert witness.proved() == {one.lease: 1 for one in receipts}
+    assert witness.count_proved() == {one.lease: 1 for one in receipts}
     assert len(witness.asked) == 2
     assert set(witness.store.ends()) == {one.lease for one in receipts}
-    assert witness.store.proved() == 3
+    assert witness.store.count_proved() == 3
     await witness.fetch(2)
     assert len(witness.asked) == 2, "nothing is missing"
 
@@ -151,10 +151,10 @@ async def test_an_end_that_no_entry_covers_yet_is_asked_for_again_later(world: W
     receipt = refused(world, BOB)
     witness.receive(known, receipt)
     await witness.fetch()
-    assert witness.proved() == {known.lease: 1, receipt.lease: 0}
+    assert witness.count_proved() == {known.lease: 1, receipt.lease: 0}
     pass_a_minute(world)
     await witness.fetch(2)
-    assert witness.proved() == {known.lease: 1, receipt.lease: 1}
+    assert witness.count_proved() == {known.lease: 1, receipt.lease: 1}
 
 
 async def test_an_end_older_than_the_coordinator_keeps_them_is_not_asked_for(world: World, witness: Witness) -> None:
@@ -173,8 +173,8 @@ async def test_a_receipt_in_whose_place_another_entry_stands_is_lost_and_hinders
     claim = msgspec.structs.replace(first, lease=b"a lost lease 16b", entry_hash=b"h" * 32)
     witness.receive(claim, second)
     await witness.fetch()
-    assert witness.proved() == {claim.lease: LOST, second.lease: 1}
-    assert witness.store.lost() == [claim.lease]
+    assert witness.count_proved() == {claim.lease: LOST_RECEIPT, second.lease: 1}
+    assert witness.store.lost_leases() == [claim.lease]
     assert witness.outbox.unproved_since() == (0, None)
 
 
@@ -184,7 +184,7 @@ async def test_an_entry_of_the_same_lease_that_was_made_anew_is_not_the_receipts
     receipt = accepted(world)
     witness.receive(msgspec.structs.replace(receipt, entry_hash=b"h" * 32))
     await witness.fetch()
-    assert witness.store.lost() == [receipt.lease]
+    assert witness.store.lost_leases() == [receipt.lease]
 
 
 async def test_a_proof_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
@@ -203,8 +203,8 @@ async def test_a_proof_that_does_not_hold_hinders_no_other_one(world: World, wit
     witness._answer = lying  # type: ignore[method-assign]
     with pytest.raises(NotProved, match="is not proved to be under a head"):
         await witness.fetch()
-    assert witness.proved() == {one.lease: int(one is not receipts[0]) for one in receipts}
-    assert witness.store.lost() == []
+    assert witness.count_proved() == {one.lease: int(one is not receipts[0]) for one in receipts}
+    assert witness.store.lost_leases() == []
 
 
 async def test_an_end_that_does_not_hold_hinders_no_other_one(world: World, witness: Witness) -> None:
@@ -224,7 +224,7 @@ async def test_an_end_that_does_not_hold_hinders_no_other_one(world: World, witn
     witness._answer = lying  # type: ignore[method-assign]
     with pytest.raises(NotProved, match="is not proved to be under entry"):
         await witness.fetch()
-    assert witness.proved() == {receipts[0].lease: 0, receipts[1].lease: 1}
+    assert witness.count_proved() == {receipts[0].lease: 0, receipts[1].lease: 1}
 
 
 async def test_what_the_coordinator_does_not_prove_is_asked_for_over_https(world: World, witness: Witness) -> None:
@@ -235,7 +235,7 @@ async def test_what_the_coordinator_does_not_prove_is_asked_for_over_https(world
         await witness.fetch()
     witness.https = True
     await witness.fetch(2)
-    assert witness.proved() == {receipt.lease: 1}
+    assert witness.count_proved() == {receipt.lease: 1}
 
 
 async def test_the_costs_that_weighed_receipts_are_fetched_once(world: World, witness: Witness) -> None:
@@ -275,7 +275,7 @@ async def test_the_close_of_an_epoch_is_fetched_by_its_key_once_there_is_one(wor
     announced_and_closed(world, 4, terms_of(4))
     witness.receive(receipt)
     await witness.fetch()
-    assert witness.proved() == {receipt.lease: 1}
+    assert witness.count_proved() == {receipt.lease: 1}
     assert witness.asked[-1].keys == ["epoch:4:closed", "epoch:4:announced"]
     assert witness.store.epochs() == {}
     announced_and_closed(world, 4, terms_of(4), close_of(4))

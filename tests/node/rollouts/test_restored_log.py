@@ -13,18 +13,18 @@ import pytest
 
 from echo2.coordinator.accounts import payout_hold
 from echo2.coordinator.accounts.fork_evidence import evidence
-from echo2.coordinator.accounts.run_logs import FOREIGN, recorded
+from echo2.coordinator.accounts.run_logs import FOREIGN_HEAD_FACT, recorded_copy
 from echo2.coordinator.ledger_files import log_commands
 from echo2.coordinator.ledger_files.ledger_backup import backup
 from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.metrics.run_metrics import ledger as ledger_view
-from echo2.coordinator.publishing.foreign_heads import QUIET, ForeignHeads
+from echo2.coordinator.publishing.foreign_heads import RESTORED_QUIET_MS, ForeignHeads
 from echo2.ledger.export_files import sums
 from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import audit
 from echo2.ledger.ledger_entries import Tampered
 from echo2.node.errors import TrustFailure
-from echo2.node.rollouts.outbox import CLAIM
+from echo2.node.rollouts.outbox import CLAIM_RECEIPT
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, load_key
@@ -70,8 +70,8 @@ def test_a_node_goes_over_to_the_new_log_and_lists_exactly_the_receipts_that_wer
     world.follow()
     assert world.store.logs(world.run.id).serial == 1
     claims = world.leases("late", 3) | world.leases("later", 1)
-    assert set(world.outbox.lost()) == claims == set(world.store.claims())
-    assert {lease for lease, mark in world.marks().items() if mark == CLAIM} == claims
+    assert set(world.outbox.lost_leases()) == claims == set(world.store.claims())
+    assert {lease for lease, mark in world.marks().items() if mark == CLAIM_RECEIPT} == claims
     world.work("new", 5)
     world.work("newest", 2)
     world.follow()
@@ -86,7 +86,7 @@ def test_a_node_goes_over_to_the_new_log_and_lists_exactly_the_receipts_that_wer
     entry = world.ledger.find("restored:1")
     assert entry is not None
     assert msgspec.msgpack.decode(entry.facts)["log"] == world.logs.logs.newest
-    assert (evidence(world.database), recorded(world.database)) == ("", None)
+    assert (evidence(world.database), recorded_copy(world.database)) == ("", None)
     assert payout_hold.held_since(world.database) == document.restored
 
 
@@ -115,7 +115,7 @@ def test_heads_of_the_log_before_are_no_evidence_any_more_and_are_no_fork(world:
     assert evidence(world.database) == ""
     world.work("new", 2)
     world.follow()
-    one = world.exchange._opened(newest.sealed)
+    one = world.exchange._open_head(newest.sealed)
     world.exchange._waiting[one.payload] = one
     asyncio.run(world.exchange._compare())
     assert world.exchange._waiting == {}
@@ -136,7 +136,9 @@ def test_a_second_restore_begins_a_second_log_also_from_a_copy_before_the_first(
     world.work("third", 4)
     world.follow()
     assert world.store.logs(world.run.id).serial == 2
-    assert set(world.outbox.lost()) == world.leases("late", 3) | world.leases("later", 1) | world.leases("new", 9)
+    assert set(world.outbox.lost_leases()) == world.leases("late", 3) | world.leases("later", 1) | world.leases(
+        "new", 9
+    )
     assert {one for one, mark in world.marks().items() if mark == 1} == world.leases("early", 3) | world.leases(
         "third", 4
     )
@@ -163,7 +165,7 @@ def test_a_document_that_does_not_follow_is_not_taken_and_the_node_goes_on(world
     world.follow()
     assert world.store.logs(world.run.id).serial == 0
     assert world.store.fork() is None
-    assert world.outbox.lost() == []
+    assert world.outbox.lost_leases() == []
     world.answers = genuine
     world.follow()
     assert world.store.logs(world.run.id).serial == 1
@@ -199,28 +201,28 @@ def test_a_coordinator_that_is_shown_two_documents_with_one_serial_says_so_and_g
     )  # fmt: skip
     own = world.logs.logs.logs[0].sealed
     for shown in ([own, own], [own, signed(world, other, generate_key())], [b"noise"]):
-        foreign.shown(NODE, shown)
+        foreign.on_evidence(NODE, shown)
     assert (evidence(world.database), paused) == ("", [])
-    foreign.shown(NODE, [own, signed(world, other)])
-    foreign.shown(NODE, [signed(world, other)])
+    foreign.on_evidence(NODE, [own, signed(world, other)])
+    foreign.on_evidence(NODE, [signed(world, other)])
     (why,) = paused
     assert "signed two documents log.restored 1" in why
     assert evidence(world.database) == why == ledger_view(world.database).foreign
     world.heads.holds = world.foreign.holds
     world.ledger.append(world.now, "note", "note:after", Outcome(NODE, b"", 0))
-    assert world.heads.tick(world.now + 10 * QUIET, at_once=True) is None, "a head was signed"
+    assert world.heads.tick(world.now + 10 * RESTORED_QUIET_MS, at_once=True) is None, "a head was signed"
 
 
 def test_two_documents_count_as_long_as_both_signatures_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     document = restored(world)
     other = msgspec.structs.replace(document, restored=document.restored + 1)
-    world.foreign.shown(NODE, [signed(world, other)])
-    assert world.foreign.holds(world.now + 10 * QUIET)
+    world.foreign.on_evidence(NODE, [signed(world, other)])
+    assert world.foreign.holds(world.now + 10 * RESTORED_QUIET_MS)
     assert "two documents" in evidence(world.database)
     (root,) = world.run.chain[-1].roles["root"].keys
     revoking = msgspec.structs.replace(world.run.chain[-1], serial=world.run.chain[-1].serial + 1, revoked={root: 0})
     monkeypatch.setattr(world.run, "chain", (*world.run.chain, revoking))
-    assert not world.foreign.holds(world.now + 10 * QUIET)
+    assert not world.foreign.holds(world.now + 10 * RESTORED_QUIET_MS)
     assert evidence(world.database) == ""
 
 
@@ -287,7 +289,7 @@ def test_the_export_of_a_restored_ledger_verifies_and_both_replayers_agree(world
     assert (audited.heads, audited.logs) == (3, [document.size])
     first = replay(folder)
     assert first.audit == audited
-    assert replayed(folder) == (0, first.state.encoded())
+    assert replayed(folder) == (0, first.state.as_bytes())
     changed = {
         "another document": [signed(world, msgspec.structs.replace(document, restored=1))],
         "the ledger's key": [signed(world, document, world.run.keys.ledger)],
@@ -316,4 +318,4 @@ def test_evidence_kept_is_the_newest_head_that_a_node_shows(world: World) -> Non
     world.lose(world.folder / "copy.sqlite")
     for one in (first, second, first):
         world.foreign._take(NODE, one.sealed)
-    assert world.database.fact(FOREIGN) == second.sealed
+    assert world.database.fact(FOREIGN_HEAD_FACT) == second.sealed

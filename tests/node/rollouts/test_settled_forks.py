@@ -59,18 +59,18 @@ def revoked(world: World) -> None:
 
 
 def test_a_thief_who_names_the_first_number_costs_no_node_its_heads(world: World) -> None:
-    before, proved = kept(world), world.store.proved()
+    before, proved = kept(world), world.store.count_proved()
     assert (len(before), proved) == (3, 9)
     shown(world, by_thief(world.run, before[0]))
     revoked(world)
     world.follow()
     assert world.store.fork() is None
     assert len(world.store.settled_forks()) == 1
-    assert (kept(world), world.store.proved()) == (before, proved), "nothing of it was in doubt"
+    assert (kept(world), world.store.count_proved()) == (before, proved), "nothing of it was in doubt"
     world.work("fourth", 3)
     world.follow()
     assert kept(world) == own(world)
-    assert world.store.proved() == 12
+    assert world.store.count_proved() == 12
 
 
 def test_heads_of_the_thief_that_a_node_took_go_and_no_others(world: World) -> None:

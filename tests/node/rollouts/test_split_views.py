@@ -39,7 +39,7 @@ class History:
         self.heads = list[GrownHead]()
         for number in range(1, 10):
             one = log.head(number, number * PER_HEAD, before[-1] if before else None)
-            self.heads.append(log.grown(before[-1], one) if before else GrownHead(sealed=one.sealed))
+            self.heads.append(log.heads_after(before[-1], one) if before else GrownHead(sealed=one.sealed))
             before.append(one)
 
     def answer(self, request: LedgerRequest, reached: int) -> LedgerResponse:

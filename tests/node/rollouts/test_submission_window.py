@@ -1,7 +1,7 @@
 """The window of submissions under way."""
 
 from echo2.node.rollouts.submission_window import MOST_BYTES, MOST_UNDER_WAY, SubmissionWindow
-from echo2.node.rollouts.worker import TOGETHER
+from echo2.node.rollouts.worker import MOST_LEASE_REQUESTS
 from echo2.p2p.limits.request_slots import PER_PARTY, PER_PEER
 
 
@@ -56,5 +56,5 @@ def test_bytes_under_way_are_bounded_and_one_large_submission_goes_by_itself() -
 
 
 def test_a_full_window_beside_requests_for_leases_fits_what_a_coordinator_takes_of_a_peer_at_once() -> None:
-    assert MOST_UNDER_WAY + TOGETHER < PER_PEER
+    assert MOST_UNDER_WAY + MOST_LEASE_REQUESTS < PER_PEER
     assert MOST_UNDER_WAY < PER_PARTY

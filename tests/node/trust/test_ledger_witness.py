@@ -11,7 +11,7 @@ from echo2.node.trust.ledger_witness import (
     check_fork,
     check_next,
     check_receipt,
-    opened,
+    open_head,
     opened_in_order,
 )
 from echo2.p2p.envelope import join, seal
@@ -33,23 +33,23 @@ SECOND = LOG.head(2, 19, FIRST)
 
 
 def test_a_head_is_taken_if_the_ledgers_key_signed_it() -> None:
-    assert opened(FIRST.sealed, CHAIN, LOGS) == FIRST
+    assert open_head(FIRST.sealed, CHAIN, LOGS) == FIRST
     with pytest.raises(BadSignature):
-        opened(seal("ledgerhead", RUN, encode(FIRST.head), THIEF), CHAIN, LOGS)
+        open_head(seal("ledgerhead", RUN, encode(FIRST.head), THIEF), CHAIN, LOGS)
     with pytest.raises(NotProved, match="another run"):
-        opened(LOG.head(1, 7, log=b"o" * 32).sealed, CHAIN, LOGS)
+        open_head(LOG.head(1, 7, log=b"o" * 32).sealed, CHAIN, LOGS)
 
 
 def test_the_first_head_is_taken_and_a_later_one_that_continues_it() -> None:
     check_next(None, FIRST, GrownHead(sealed=FIRST.sealed), LOGS)
-    check_next(FIRST, SECOND, LOG.grown(FIRST, SECOND), LOGS)
+    check_next(FIRST, SECOND, LOG.heads_after(FIRST, SECOND), LOGS)
 
 
 def copy_of(one: WitnessedHead) -> WitnessedHead:
     """Return the same head with another signature beside the ledger's, as anybody can pass it on."""
     keys = [public_bytes(KEY), public_bytes(STRANGER)]
     sealed = join([seal("ledgerhead", RUN, one.payload, STRANGER), one.sealed], keys)
-    return opened(sealed, CHAIN, LOGS)
+    return open_head(sealed, CHAIN, LOGS)
 
 
 def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_signature() -> None:
@@ -57,9 +57,9 @@ def test_a_head_is_taken_behind_a_copy_of_the_one_before_it_that_has_another_sig
     assert copied.head == FIRST.head
     assert copied.sealed != FIRST.sealed
     check_fork(FIRST, copied)
-    check_next(copied, SECOND, LOG.grown(copied, SECOND), LOGS)
+    check_next(copied, SECOND, LOG.heads_after(copied, SECOND), LOGS)
     third = LOG.head(3, 25, copy_of(SECOND))
-    check_next(SECOND, third, LOG.grown(SECOND, third), LOGS)
+    check_next(SECOND, third, LOG.heads_after(SECOND, third), LOGS)
 
 
 def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_names_it() -> None:
@@ -76,7 +76,7 @@ def test_a_copy_of_a_head_by_a_revoked_key_counts_as_the_head_where_a_later_one_
 
 def test_two_payloads_of_one_number_are_a_fork_also_if_they_differ_in_a_field_that_is_not_known() -> None:
     payload = msgspec.msgpack.encode(msgspec.msgpack.decode(FIRST.payload) | {"later": 1})
-    other = opened(seal("ledgerhead", RUN, payload, KEY), CHAIN, LOGS)
+    other = open_head(seal("ledgerhead", RUN, payload, KEY), CHAIN, LOGS)
     assert other.head == FIRST.head
     with pytest.raises(LedgerFork):
         check_fork(FIRST, other)

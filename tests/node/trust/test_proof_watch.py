@@ -1,6 +1,14 @@
 """Test from when a ledger counts as unproven, and from when no new lease is requested for that."""
 
-from echo2.node.trust.proof_watch import LONGEST, PERIOD, ROUNDS, STOP, Missing, Proofs, ProofWatch
+from echo2.node.trust.proof_watch import (
+    DEFAULT_PERIOD_MS,
+    LONGEST_PERIOD_MS,
+    ROUNDS,
+    STOP_MS,
+    Missing,
+    Proofs,
+    ProofWatch,
+)
 from echo2.runtime.units import DAY
 
 MINUTE = 60_000
@@ -16,12 +24,12 @@ def judged(watch: ProofWatch, missing: Missing, now: int, every: int | None = No
 
 def test_a_receipt_of_just_now_waits_for_the_next_head() -> None:
     watch = ProofWatch()
-    assert judged(watch, Missing(3, START), START + PERIOD) == Proofs()
-    assert judged(watch, Missing(), START + PERIOD) == Proofs()
+    assert judged(watch, Missing(3, START), START + DEFAULT_PERIOD_MS) == Proofs()
+    assert judged(watch, Missing(), START + DEFAULT_PERIOD_MS) == Proofs()
 
 
 def test_a_proof_that_is_missing_for_two_periods_is_said_and_work_goes_on() -> None:
-    proofs = judged(ProofWatch(), Missing(3, START), START + 2 * PERIOD + 3 * MINUTE)
+    proofs = judged(ProofWatch(), Missing(3, START), START + 2 * DEFAULT_PERIOD_MS + 3 * MINUTE)
     assert "unproven for 0.55 h: 3 of this node's receipts have no proof" in proofs.unproven
     assert proofs.withheld == ""
 
@@ -35,12 +43,12 @@ def test_a_node_that_was_off_for_days_asks_before_it_judges() -> None:
 
 def test_after_a_day_no_new_lease_is_requested_until_the_proof_comes() -> None:
     watch = ProofWatch()
-    began = START + 2 * PERIOD + 5 * MINUTE
+    began = START + 2 * DEFAULT_PERIOD_MS + 5 * MINUTE
     assert judged(watch, Missing(1, START), began).unproven
-    assert judged(watch, Missing(1, START), START + STOP + 1).withheld == "", "looked for less than a day"
-    withheld = judged(watch, Missing(1, START), began + STOP + 1).withheld
+    assert judged(watch, Missing(1, START), START + STOP_MS + 1).withheld == "", "looked for less than a day"
+    withheld = judged(watch, Missing(1, START), began + STOP_MS + 1).withheld
     assert withheld.startswith("no new lease is requested: the run's")
-    assert watch.judge(Missing(), None, began + STOP + 2) == Proofs()
+    assert watch.judge(Missing(), None, began + STOP_MS + 2) == Proofs()
 
 
 def test_after_an_outage_of_days_work_goes_on_while_the_coordinator_proves_again() -> None:
@@ -53,17 +61,17 @@ def test_after_an_outage_of_days_work_goes_on_while_the_coordinator_proves_again
 def test_a_head_that_cannot_be_taken_counts_from_the_first_round_that_found_it() -> None:
     watch, head = ProofWatch(), Missing(heads="LedgerHead 4 is not proved to continue 3")
     assert judged(watch, head, START) == Proofs()
-    assert "LedgerHead 4 is not proved" in judged(watch, head, START + 2 * PERIOD + 4 * MINUTE).unproven
+    assert "LedgerHead 4 is not proved" in judged(watch, head, START + 2 * DEFAULT_PERIOD_MS + 4 * MINUTE).unproven
     assert watch.judge(Missing(), None, START + DAY) == Proofs()
     assert watch.judge(head, None, START + DAY) == Proofs()
 
 
 def test_the_coordinators_period_counts_within_a_bound() -> None:
-    assert judged(ProofWatch(), Missing(1, START), START + PERIOD, every=MINUTE).unproven
-    assert not judged(ProofWatch(), Missing(1, START), START + DAY, every=LONGEST).unproven
-    watch, began = ProofWatch(), START + 2 * LONGEST + 3 * MINUTE
+    assert judged(ProofWatch(), Missing(1, START), START + DEFAULT_PERIOD_MS, every=MINUTE).unproven
+    assert not judged(ProofWatch(), Missing(1, START), START + DAY, every=LONGEST_PERIOD_MS).unproven
+    watch, began = ProofWatch(), START + 2 * LONGEST_PERIOD_MS + 3 * MINUTE
     assert judged(watch, Missing(1, START), began, every=1 << 50).unproven
-    assert judged(watch, Missing(1, START), began + 2 * LONGEST, every=1 << 50).withheld
+    assert judged(watch, Missing(1, START), began + 2 * LONGEST_PERIOD_MS, every=1 << 50).withheld
 
 
 def test_a_clock_that_was_set_back_says_nothing() -> None:

@@ -66,7 +66,7 @@ def test_the_run_time_is_never_negative() -> None:
 def test_after_a_refusal_for_the_time_unsigned_times_count_again() -> None:
     clock = RunClock(Local(1000))
     clock.observe(9000, asked=1000, signed=True)
-    clock.refused()
+    clock.on_refusal()
     clock.observe(1000, asked=1000, signed=False)
     assert clock.now() == 1000
 

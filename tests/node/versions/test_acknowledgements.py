@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 
 from echo2.node.links.coordinator_client import RequestRefused
-from echo2.node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
+from echo2.node.versions.acknowledgements import HEADS, PAYLOADS, RETRY_WAITS_SECONDS, SENDERS, Acknowledger
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.network import FetchReport, PeerTransfer
 from echo2.p2p.wire_types import decode, encode
@@ -57,12 +57,12 @@ def test_times_are_stated_as_durations() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.heard(1, 7)
+            node.on_message(1, 7)
             await anyio.sleep(3)
-            node.heard(1, 7)  # the Head again, with another sequence
-            node.fetched(b"p" * 32, FetchReport(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
+            node.on_message(1, 7)  # the Head again, with another sequence
+            node.on_payload(b"p" * 32, FetchReport(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
             await anyio.sleep(1)
-            node.applied(1, 7, {b"p" * 32})
+            node.on_version_load(1, 7, {b"p" * 32})
 
     run_fake(main)
     ((_, message),) = connection.told
@@ -74,13 +74,13 @@ def test_times_are_stated_as_durations() -> None:
 
 
 def test_attempts_grow_apart_and_end_and_the_next_version_is_acknowledged_again() -> None:
-    connection = Connection(*[Unreachable("no line")] * len(WAITS))
+    connection = Connection(*[Unreachable("no line")] * len(RETRY_WAITS_SECONDS))
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7, ())
+            node.on_version_load(1, 7, ())
             await anyio.sleep(200)
-            node.applied(1, 8, ())
+            node.on_version_load(1, 8, ())
 
     run_fake(main)
     assert connection.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
@@ -92,9 +92,9 @@ def test_a_newer_version_replaces_one_whose_acknowledgement_failed() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7, ())
+            node.on_version_load(1, 7, ())
             await anyio.sleep(1)
-            node.applied(1, 8, ())
+            node.on_version_load(1, 8, ())
 
     run_fake(main)
     assert [(at, message.version) for at, message in connection.told] == [(1.0, 8)]
@@ -105,7 +105,7 @@ def test_a_refusal_is_final() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7, ())
+            node.on_version_load(1, 7, ())
 
     run_fake(main)
     assert connection.tried == [0.0]
@@ -116,9 +116,9 @@ def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> N
 
     async def main() -> None:
         async with running(connection) as node:
-            node.heard(1, 7)
+            node.on_message(1, 7)
             await anyio.sleep(2)
-            node.applied(1, 7, ())
+            node.on_version_load(1, 7, ())
 
     run_fake(main)
     ((_, message),) = connection.told
@@ -131,17 +131,17 @@ def test_a_payload_fetched_meanwhile_for_a_newer_version_is_named_with_that_one(
 
     async def main() -> None:
         async with running(connection) as node:
-            node.heard(1, 7)
+            node.on_message(1, 7)
             await anyio.sleep(1)
-            node.fetched(seventh, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
+            node.on_payload(seventh, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
             await anyio.sleep(5)  # the groups under way
-            node.heard(1, 8)
+            node.on_message(1, 8)
             await anyio.sleep(1)
-            node.fetched(eighth, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
+            node.on_payload(eighth, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
             await anyio.sleep(1)
-            node.applied(1, 7, {seventh})
+            node.on_version_load(1, 7, {seventh})
             await anyio.sleep(1)
-            node.applied(1, 8, {eighth})
+            node.on_version_load(1, 8, {eighth})
 
     run_fake(main)
     first, second = (message for _, message in connection.told)
@@ -157,13 +157,13 @@ def test_messages_and_memory_are_bounded_and_the_greatest_senders_stay() -> None
     async def main() -> None:
         async with running(connection) as node:
             for version in range(100):
-                node.heard(1, version)
+                node.on_message(1, version)
             assert len(node._heard) == HEADS
             for number in range(20):
-                node.fetched(
+                node.on_payload(
                     bytes([number]) * 32, FetchReport(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
                 )
-            node.applied(1, 99, {bytes([19]) * 32})
+            node.on_version_load(1, 99, {bytes([19]) * 32})
 
     run_fake(main)
     ((_, message),) = connection.told

@@ -214,8 +214,8 @@ async def test_versions_that_come_while_groups_are_finished_are_passed_over(smal
         async with working(node):
             await until(lambda: node.daemon.engine.current)
             engine, loaded = node.daemon.engine, list[int]()
-            applied = node.daemon.follower._acknowledger.applied
-            node.daemon.follower._acknowledger.applied = lambda era, version, payloads: (  # type: ignore[method-assign]
+            applied = node.daemon.follower._acknowledger.on_version_load
+            node.daemon.follower._acknowledger.on_version_load = lambda era, version, payloads: (  # type: ignore[method-assign]
                 loaded.append(version), applied(era, version, payloads),
             )[1]  # fmt: skip
             async with engine.shared():

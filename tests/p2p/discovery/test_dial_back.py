@@ -5,7 +5,16 @@ import socket
 
 import pytest
 
-from echo2.p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
+from echo2.p2p.discovery.dial_back import (
+    AT_ONCE,
+    DIAL_BACK_PAUSE_SECONDS,
+    DIAL_BACK_SECONDS,
+    METHOD,
+    PORTS,
+    DialBack,
+    ip_of,
+    ports_of,
+)
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.errors import Busy, Unreachable
 from echo2.p2p.multiaddr import tcp
@@ -76,7 +85,7 @@ def test_a_second_request_from_one_subnet_is_refused_without_waiting(first):
         seen.address = "/ip4/8.8.4.4/tcp/5"
         assert decode(await dialback.answer("alice", ask), ReachableResponse).observed == "8.8.4.4"
         seen.address = first
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(DIAL_BACK_PAUSE_SECONDS)
         await dialback.answer("mallory", ask)
 
     began = 0.0
@@ -91,7 +100,7 @@ def test_a_second_request_from_one_subnet_is_refused_without_waiting(first):
 
 def test_a_request_beyond_the_attempts_at_a_time_is_refused_without_waiting(monkeypatch):
     async def connect(ip, port):
-        await asyncio.sleep(TIMEOUT)
+        await asyncio.sleep(DIAL_BACK_SECONDS)
         raise OSError
 
     monkeypatch.setattr("anyio.connect_tcp", connect)

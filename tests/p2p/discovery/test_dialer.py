@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from echo2.p2p.discovery.dialer import PeerDialer
-from echo2.p2p.discovery.peer_records import LIFE, RecordIssuer
+from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, RecordIssuer
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 
@@ -47,7 +47,7 @@ def test_valid_records_are_stored_in_order_and_an_invalid_one_is_dropped_alone()
     keys = [generate_key() for _ in range(3)]
     peers = [peer_id(public_bytes(key)) for key in keys]
     valid = [RecordIssuer(key, RUN).issue([at(1, peer)], NOW) for key, peer in zip(keys, peers, strict=True)]
-    expired = RecordIssuer(generate_key(), RUN).issue([], NOW - LIFE)
+    expired = RecordIssuer(generate_key(), RUN).issue([], NOW - RECORD_LIFE_MS)
     one, _ = dialer({})
     stored = one.take([valid[0], b"garbage", valid[1], expired, valid[2]])
     assert [record.peer for record in stored] == peers

@@ -9,8 +9,8 @@ import pytest
 
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.mdns import (
-    LONGEST,
-    MOST,
+    MOST_ANNOUNCED_ADDRESSES,
+    MOST_TXT_BYTES,
     VERSION,
     Announcement,
     announce,
@@ -28,7 +28,7 @@ RECORD = {key.encode(): value for key, value in txt_record(NEARBY).items()}
 
 def test_an_announcement_is_read_as_it_was_written():
     assert parse(RECORD) == NEARBY
-    assert all(len(key) + 1 + len(value) <= LONGEST for key, value in RECORD.items())
+    assert all(len(key) + 1 + len(value) <= MOST_TXT_BYTES for key, value in RECORD.items())
 
 
 def test_the_fingerprint_covers_all_that_is_pinned_and_no_address():
@@ -72,7 +72,7 @@ def test_no_more_addresses_are_announced_than_fit():
     many = Invite(run=INVITE.run, root_hash=INVITE.root_hash, addresses=["/" + "x" * 300, *map(str, range(15))])
     assert parse(
         {k.encode(): v for k, v in txt_record(Announcement(name="", invite=many)).items()}
-    ).invite.addresses == [str(number) for number in range(MOST)]
+    ).invite.addresses == [str(number) for number in range(MOST_ANNOUNCED_ADDRESSES)]
 
 
 def test_only_private_addresses_are_announced_on():

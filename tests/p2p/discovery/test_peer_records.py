@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.discovery.peer_records import (
-    KEPT,
-    LIFE,
-    LIMIT,
-    MOST,
-    RENEW,
-    SKEW,
+    MOST_RECORD_ADDRESSES,
+    MOST_RECORD_BYTES,
+    MOST_RECORDS,
+    RECORD_LIFE_MS,
+    RECORD_RENEWAL_MS,
+    RECORD_SKEW_MS,
     RecordBook,
     RecordIssuer,
     is_dialable,
@@ -66,10 +66,10 @@ LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
     "a request, signed by the same key": (BadSignature, lambda: record([WHERE], kind="request")),
     "signed by two": (BadSignature, lambda: seal("peer", RUN, PAYLOAD, key(1), key(2))),
     "without a signature": (BadSignature, lambda: seal("peer", RUN, PAYLOAD)),
-    "its life is over": (Stale, lambda: record([WHERE], NOW - LIFE)),
-    "from the day after tomorrow": (Stale, lambda: record([WHERE], NOW + SKEW + 1)),
-    "too many addresses": (Malformed, lambda: record([WHERE] * (MOST + 1))),
-    "too many bytes": (Malformed, lambda: record([WHERE]) + bytes(LIMIT)),
+    "its life is over": (Stale, lambda: record([WHERE], NOW - RECORD_LIFE_MS)),
+    "from the day after tomorrow": (Stale, lambda: record([WHERE], NOW + RECORD_SKEW_MS + 1)),
+    "too many addresses": (Malformed, lambda: record([WHERE] * (MOST_RECORD_ADDRESSES + 1))),
+    "too many bytes": (Malformed, lambda: record([WHERE]) + bytes(MOST_RECORD_BYTES)),
     "no record inside": (Malformed, lambda: seal("peer", RUN, b"\xc1", key(1))),
     "nothing": (Malformed, lambda: b""),
 }  # fmt: skip
@@ -144,27 +144,32 @@ def test_the_record_issued_last_counts_in_any_order_of_arrival() -> None:
 def test_a_record_is_renewed_when_addresses_change_or_it_ages_and_issue_times_ascend() -> None:
     own = RecordIssuer(key(1), RUN)
     first = own.issue([WHERE], NOW)
-    assert own.issue([WHERE], NOW + RENEW - 1) == first
-    assert not own.due(NOW + RENEW - 1)
-    assert own.due(NOW + RENEW)
+    assert own.issue([WHERE], NOW + RECORD_RENEWAL_MS - 1) == first
+    assert not own.due(NOW + RECORD_RENEWAL_MS - 1)
+    assert own.due(NOW + RECORD_RENEWAL_MS)
     issued = [verify(own.issue(where, NOW), RUN, NOW).issued for where in ([], [WHERE], [])]
     assert issued == [NOW + 1, NOW + 2, NOW + 3], "also within a millisecond"
-    assert verify(own.issue([], NOW + RENEW + 3), RUN, NOW + RENEW + 3).issued == NOW + RENEW + 3
+    assert (
+        verify(own.issue([], NOW + RECORD_RENEWAL_MS + 3), RUN, NOW + RECORD_RENEWAL_MS + 3).issued
+        == NOW + RECORD_RENEWAL_MS + 3
+    )
 
 
 def test_a_peer_that_learns_that_its_clock_was_days_ahead_starts_from_the_true_time() -> None:
     own = RecordIssuer(key(1), RUN)
-    own.issue([WHERE], NOW + LIFE)
+    own.issue([WHERE], NOW + RECORD_LIFE_MS)
     assert own.due(NOW)
     assert verify(own.issue([WHERE], NOW), RUN, NOW).issued == NOW
-    own.issue([], NOW + SKEW)
-    assert not own.due(NOW + SKEW)
-    assert verify(own.issue([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + SKEW + 1, "this one others may have taken"
+    own.issue([], NOW + RECORD_SKEW_MS)
+    assert not own.due(NOW + RECORD_SKEW_MS)
+    assert verify(own.issue([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + RECORD_SKEW_MS + 1, (
+        "this one others may have taken"
+    )
 
 
 def test_a_full_record_book_drops_the_record_received_longest_ago() -> None:
     records, known = RecordBook(RUN), verify(record([WHERE]), RUN, NOW)
-    for number in range(KEPT):
+    for number in range(MOST_RECORDS):
         records.hold(known._replace(peer=f"peer {number}"))
     records.hold(known._replace(peer="peer 0"))
     records.hold(known)

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.https import certificate
-from echo2.p2p.https.certificate import LIFE, RENEW_BEFORE
+from echo2.p2p.https.certificate import CERTIFICATE_LIFE, RENEW_BEFORE
 from echo2.p2p.identity import generate_key, write_key
 from tests.support import paths
 from tests.support.https import NOW, shown
@@ -20,7 +20,7 @@ VECTORS = json.loads((paths.VECTORS / "https.json").read_text())
 
 def test_a_renewed_certificate_under_the_same_key_has_the_same_pin():
     one = shown()
-    anew = certificate.certificate(one.key, "another name", NOW + LIFE)
+    anew = certificate.certificate(one.key, "another name", NOW + CERTIFICATE_LIFE)
     assert anew != one.certificate.read_bytes()
     assert certificate.pin_of(anew) == one.pin
     assert certificate.pin_of(shown("stranger").certificate.read_bytes()) != one.pin
@@ -35,12 +35,16 @@ def test_the_key_file_is_the_owners_alone_and_the_certificate_lasts_two_years():
     one = shown()
     assert stat.S_IMODE(one.key.stat().st_mode) == 0o600
     loaded = x509.load_pem_x509_certificate(one.certificate.read_bytes())
-    assert loaded.not_valid_before_utc < NOW < loaded.not_valid_after_utc == NOW + LIFE
+    assert loaded.not_valid_before_utc < NOW < loaded.not_valid_after_utc == NOW + CERTIFICATE_LIFE
 
 
 @pytest.mark.parametrize(
     ("when", "good"),
-    [(NOW, True), (NOW + LIFE - RENEW_BEFORE - datetime.timedelta(hours=1), True), (NOW + LIFE - RENEW_BEFORE, False)],
+    [
+        (NOW, True),
+        (NOW + CERTIFICATE_LIFE - RENEW_BEFORE - datetime.timedelta(hours=1), True),
+        (NOW + CERTIFICATE_LIFE - RENEW_BEFORE, False),
+    ],
 )
 def test_a_certificate_serves_until_it_is_near_its_end(when, good):
     one = shown()

@@ -66,7 +66,7 @@ async def test_a_key_that_changes_while_connected_is_refused_at_the_next_connect
 async def test_a_renewed_certificate_under_the_same_key_is_the_same_coordinator(tmp_path):
     old = shown()
     pem = tmp_path / "new.crt"
-    pem.write_bytes(certificate.certificate(old.key, "coordinator", NOW + certificate.LIFE))
+    pem.write_bytes(certificate.certificate(old.key, "coordinator", NOW + certificate.CERTIFICATE_LIFE))
     async with served(echo=echo, identity=Shown(old.key, pem, old.pin)) as server, client_of(server) as client:
         assert await client.request("coordinator", "echo", b"1", timeout=60) == b"https:1"
 
@@ -202,15 +202,15 @@ async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog
     {
         "an endless frame": struct.pack(">I", 1 << 31),
         "no message": routes.LENGTH.pack(3) + b"abc",
-        "another chunk": routes.framed(messages.Chunk(5, (), b"x")),
-        "an early end": routes.framed(messages.NotAvailable(1))[:-1],
+        "another chunk": routes.frame_message(messages.Chunk(5, (), b"x")),
+        "an early end": routes.frame_message(messages.NotAvailable(1))[:-1],
     }.values(),
 )
 async def test_malformed_frames_are_survived_and_not_stored(frames, tmp_path, monkeypatch):
     manifest = payload_file(tmp_path / "a", 16 << 10)
     malformed = [frames]
-    framed = routes.framed
-    monkeypatch.setattr(routes, "framed", lambda message: malformed.pop() if malformed else framed(message))
+    framed = routes.frame_message
+    monkeypatch.setattr(routes, "frame_message", lambda message: malformed.pop() if malformed else framed(message))
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")

@@ -12,7 +12,7 @@ from echo2.p2p import multiaddr
 from echo2.p2p.errors import Declined, Unreachable, WrongIdentity
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.combined_network import PeerAndHttps
-from echo2.p2p.https.failover import PENALTY, FailoverNetwork
+from echo2.p2p.https.failover import PENALTY_SECONDS, FailoverNetwork
 from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.https import address_of, running, server_beside, shown
@@ -100,7 +100,7 @@ async def test_a_dead_connection_does_not_hide_a_working_route():
         assert await w.node.peers() == []
         await w.node.dial([w.address])
         assert await echoed(w.node) == b"https"
-        w.now += PENALTY + 1  # forgotten by then, or dialled again before
+        w.now += PENALTY_SECONDS + 1  # forgotten by then, or dialled again before
         w.memory.thaw("coordinator")
         assert await echoed(w.node) == b"direct"
 

@@ -20,8 +20,8 @@ def test_paths_tags_and_frames_are_those_of_the_golden_vectors():
     chunk, gone = VECTORS["frames"]
     proof = tuple(bytes.fromhex(one) for one in chunk["proof"])
     chunk_frame = messages.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
-    assert routes.framed(chunk_frame).hex() == chunk["frame"]
-    assert routes.framed(messages.NotAvailable(gone["index"])).hex() == gone["frame"]
+    assert routes.frame_message(chunk_frame).hex() == chunk["frame"]
+    assert routes.frame_message(messages.NotAvailable(gone["index"])).hex() == gone["frame"]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def test_a_bad_request_gets_its_status_and_ends(request_bytes, status):
 
 
 async def test_a_long_poll_without_a_new_message_ends_with_status_304(monkeypatch):
-    monkeypatch.setattr(routes, "WAIT", 0.1)
+    monkeypatch.setattr(routes, "LONG_POLL_SECONDS", 0.1)
     async with served() as server:
         await server.publish("t", b"one")
         head = b"GET /echo2/1/topic/t HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIf-None-Match: "

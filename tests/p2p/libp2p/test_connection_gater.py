@@ -11,7 +11,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.mux import DATA, HEADER, OPEN
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
-from echo2.p2p.limits.bans import FORGIVEN, TERM
+from echo2.p2p.limits.bans import BAN_SECONDS, FORGIVEN_CHARGES
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.peer import rpc
 from tests.support.libp2p_peers import LOOPBACK, echo, new_peer, on_trio, running, until_connected
@@ -50,7 +50,7 @@ async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_
     victim, violator, honest = new_peer(), new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
     async with running(victim), running(violator), running(honest):
-        for _ in range(FORGIVEN + 1):
+        for _ in range(FORGIVEN_CHARGES + 1):
             await break_a_rule(violator, victim)
         for _ in range(3):
             with contextlib.suppress(Unreachable):  # its end of the connection may stand for a moment
@@ -62,7 +62,7 @@ async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_
         assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "no other peer is affected"
 
         async def wait(transport) -> None:
-            transport.connections._now = lambda: trio.current_time() + TERM
+            transport.connections._now = lambda: trio.current_time() + BAN_SECONDS
 
         await on_trio(victim, wait)
         assert await victim.dial(await violator.addresses()) == violator.peer_id

@@ -11,7 +11,7 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.pubsub.pb.rpc_pb2 import Message
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
-from echo2.p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
+from echo2.p2p.libp2p.transport import GOSSIP_HEARTBEAT_SECONDS, GOSSIP_PROTOCOLS, LibP2PTransport
 from echo2.p2p.peer.peer import Peer
 from tests.support.libp2p_peers import LOOPBACK
 
@@ -75,7 +75,7 @@ def test_bad_health_does_not_make_the_heartbeat_a_minute_long() -> None:
     def check(star: Star) -> None:
         star.router.network_health_score = 0.5
         star.router._adapt_gossip_parameters()
-        assert star.router.heartbeat_interval == HEARTBEAT
+        assert star.router.heartbeat_interval == GOSSIP_HEARTBEAT_SECONDS
 
     in_trio(check)
 
@@ -114,7 +114,7 @@ async def every_head_arrives(leaves: int, heads: int, longest: float) -> None:
         while len(subscribed.get(TOPIC, ())) < leaves and time.monotonic() < deadline:  # noqa: ASYNC110
             await trio.sleep(0.05)
         assert len(hub.peer._transport.pubsub.peer_topics[TOPIC]) == leaves
-        await trio.sleep(2 * HEARTBEAT)  # until the mesh is cut down to its degree
+        await trio.sleep(2 * GOSSIP_HEARTBEAT_SECONDS)  # until the mesh is cut down to its degree
         published = {b"head %d" % number for number in range(heads)}
         for data in sorted(published):
             await hub.peer.publish(TOPIC, data)

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from echo2.p2p.libp2p.gossip_dedup import CACHED, ValidationCache
+from echo2.p2p.libp2p.gossip_dedup import CACHED_MESSAGES, ValidationCache
 
 
 async def test_copies_that_arrive_during_validation_wait_for_its_verdict():
@@ -56,12 +56,12 @@ async def test_the_number_of_remembered_verdicts_is_bounded():
         calls.append(1)
         return True
 
-    for number in range(CACHED + 1):
+    for number in range(CACHED_MESSAGES + 1):
         await once.validate(b"%d" % number, b"%d" % number, handler)
-    await once.validate(b"%d" % CACHED, b"%d" % CACHED, handler)
-    assert len(calls) == CACHED + 1
+    await once.validate(b"%d" % CACHED_MESSAGES, b"%d" % CACHED_MESSAGES, handler)
+    assert len(calls) == CACHED_MESSAGES + 1
     await once.validate(b"0", b"0", handler)
-    assert len(calls) == CACHED + 2
+    assert len(calls) == CACHED_MESSAGES + 2
 
 
 async def test_repeated_content_under_a_new_id_is_handled_and_not_forwarded():

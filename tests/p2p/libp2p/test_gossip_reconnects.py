@@ -90,7 +90,7 @@ async def test_a_restarted_peer_reuses_no_message_number():
 
 
 async def test_a_dead_connection_is_replaced_once_its_peer_opens_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(libp2p, "ALIVE", 0.5)
+    monkeypatch.setattr(libp2p, "PING_ANSWER_SECONDS", 0.5)
     key, thaw = generate_key(), threading.Event()
     node, before, after = new_peer(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     at_node = Listener(node)
@@ -113,8 +113,8 @@ async def test_a_dead_connection_is_replaced_once_its_peer_opens_another(monkeyp
 
 
 async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gossip, "LOOK", 0.05)
-    monkeypatch.setattr(gossip, "AGAIN", 0.1)
+    monkeypatch.setattr(gossip, "STREAM_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(gossip, "STREAM_RETRY_SECONDS", 0.1)
     node, coordinator = new_peer(), new_peer()
     at_node = Listener(node)
     failed = threading.Event()

@@ -17,7 +17,7 @@ from tests.support.relays import behind_a_relay, relayed, until
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
-    monkeypatch.setattr(hole_punch, "GRACE", 0.5)
+    monkeypatch.setattr(hole_punch, "RELAY_GRACE_SECONDS", 0.5)
 
 
 async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_is_closed():
@@ -44,7 +44,7 @@ async def _circuits(transport) -> int:
 
 async def test_the_relayed_connection_stays_when_no_direct_one_can_be_made(monkeypatch):
     monkeypatch.setattr(hole_punch, "DIAL_TIMEOUT", 0.2)
-    monkeypatch.setattr(hole_punch, "SETTLE", 0.1)
+    monkeypatch.setattr(hole_punch, "DIAL_SETTLE_SECONDS", 0.1)
     nowhere = HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()])
     monkeypatch.setattr(hole_punch.HolePuncher, "_connect", lambda self: nowhere)
     lead, came_of_it = hole_punch.HolePuncher.upgrade, []

@@ -16,8 +16,15 @@ from echo2._libp2p.stream_muxer.exceptions import (
 )
 from echo2.p2p.libp2p import mux, muxed_connection
 from echo2.p2p.libp2p.mux import HEADER, Bytes
-from echo2.p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
-from echo2.p2p.libp2p.noise_session import STUCK
+from echo2.p2p.libp2p.muxed_connection import (
+    FAREWELL_SECONDS,
+    PING_AFTER_SECONDS,
+    PINGS,
+    UNSENT_STREAM_BYTES,
+    MuxConn,
+    MuxStream,
+)
+from echo2.p2p.libp2p.noise_session import STUCK_WRITE_SECONDS
 from tests.support.muxed_pairs import connected, on_fake_time, opened, read_all
 
 
@@ -57,12 +64,12 @@ def test_a_reader_that_pauses_for_an_hour_blocks_its_own_stream_alone():
             one, other = await opened(near, far)
             second, its = await opened(near, far)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(one.write, bytes(3 * ROOM))
+                nursery.start_soon(one.write, bytes(3 * UNSENT_STREAM_BYTES))
                 await trio.sleep(3600)
                 await second.write(b"meanwhile")
                 assert await its.read(100) == b"meanwhile"
                 assert other.unread == mux.WINDOW_MIN
-                left = 3 * ROOM
+                left = 3 * UNSENT_STREAM_BYTES
                 while left:
                     left -= len(await other.read(100_000))
 
@@ -74,10 +81,10 @@ def test_a_cancelled_write_is_sent_whole_and_the_connection_keeps_working():
         async with connected() as (near, far):
             one, other = await opened(near, far)
             with trio.move_on_after(1) as scope:
-                await one.write(bytes(2 * ROOM))
+                await one.write(bytes(2 * UNSENT_STREAM_BYTES))
             assert scope.cancelled_caught
             await one.close()
-            assert len(await read_all(other)) == 2 * ROOM
+            assert len(await read_all(other)) == 2 * UNSENT_STREAM_BYTES
             second, its = await opened(near, far)
             await second.write(b"x")
             assert await its.read(1) == b"x"
@@ -116,7 +123,7 @@ def test_a_reset_by_the_other_side_wakes_reader_and_writer():
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fails, lambda: one.read(1))
-                nursery.start_soon(fails, lambda: one.write(bytes(2 * ROOM)))
+                nursery.start_soon(fails, lambda: one.write(bytes(2 * UNSENT_STREAM_BYTES)))
                 await trio.testing.wait_all_tasks_blocked()
                 await other.reset()
             assert near.open_streams == 0
@@ -148,7 +155,9 @@ def test_a_close_waits_no_longer_than_a_farewell_for_a_frozen_peer():
             start = trio.current_time()
             await near.close()
             assert near.is_closed
-            assert trio.current_time() - start <= 2 * FAREWELL + STUCK  # one write is shielded at the most
+            assert (
+                trio.current_time() - start <= 2 * FAREWELL_SECONDS + STUCK_WRITE_SECONDS
+            )  # one write is shielded at the most
 
     on_fake_time(main)
 
@@ -160,7 +169,7 @@ def test_a_silent_peer_is_pinged_and_then_disconnected():
             start = trio.current_time()
             with pytest.raises(MuxedConnUnavailable, match="nothing received for"):
                 await near.accept_stream()
-            assert QUIET * PINGS <= trio.current_time() - start <= QUIET * (PINGS + 1)
+            assert PING_AFTER_SECONDS * PINGS <= trio.current_time() - start <= PING_AFTER_SECONDS * (PINGS + 1)
 
     on_fake_time(main)
 
@@ -251,7 +260,7 @@ def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(
                 await trio.sleep(60)
                 assert max(sizes) > muxed_connection.BATCH
                 assert max(sizes) <= muxed_connection.BATCH + 100 * HEADER.size
-                slow = 2 * muxed_connection.PROMPT
+                slow = 2 * muxed_connection.PROMPT_WRITE_SECONDS
                 sizes.clear()
                 await one.write(bytes(8 << 20))
                 await trio.sleep(60)

@@ -11,7 +11,7 @@ from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamReset,
 )
-from echo2.p2p.libp2p.noise_session import STUCK
+from echo2.p2p.libp2p.noise_session import STUCK_WRITE_SECONDS
 from tests.support.muxed_pairs import connected, on_fake_time, opened, session
 
 
@@ -24,7 +24,7 @@ def test_a_write_that_never_leaves_closes_the_connection():
             await one.write(b"x")
             with pytest.raises(MuxedStreamReset):
                 await one.read(1)
-            assert trio.current_time() - start == pytest.approx(STUCK, abs=2)
+            assert trio.current_time() - start == pytest.approx(STUCK_WRITE_SECONDS, abs=2)
 
     on_fake_time(main)
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.libp2p.proposal import LONGEST, NEGOTIATION, confirm, proposal
+from echo2.p2p.libp2p.proposal import MOST_PROTOCOL_BYTES, NEGOTIATION, confirm, proposal
 from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 
 
@@ -23,9 +23,9 @@ def answers(data: bytes) -> Callable[[int], Awaitable[bytes]]:
 
 def test_a_proposal_has_the_bytes_of_multistream_select() -> None:
     assert proposal("/a/1") == b"\x13/multistream/1.0.0\n\x05/a/1\n"
-    assert len(proposal("x" * LONGEST)) == len(NEGOTIATION) + 1 + LONGEST + 1
+    assert len(proposal("x" * MOST_PROTOCOL_BYTES)) == len(NEGOTIATION) + 1 + MOST_PROTOCOL_BYTES + 1
     with pytest.raises(ValueError, match="more than 126 bytes"):
-        proposal("x" * (LONGEST + 1))
+        proposal("x" * (MOST_PROTOCOL_BYTES + 1))
 
 
 async def test_the_other_side_agrees_by_saying_the_same() -> None:

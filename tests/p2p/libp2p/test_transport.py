@@ -225,7 +225,7 @@ async def test_a_peer_that_returns_at_another_port_is_reached_there_at_once():
 
 
 async def test_a_dial_replaces_a_dead_connection_and_no_other(monkeypatch):
-    monkeypatch.setattr(libp2p, "ALIVE", 2.0)
+    monkeypatch.setattr(libp2p, "PING_ANSWER_SECONDS", 2.0)
     a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a, b):

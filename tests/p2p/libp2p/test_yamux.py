@@ -10,7 +10,7 @@ from echo2._libp2p.stream_muxer.yamux import yamux
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import transport as libp2p
-from echo2.p2p.libp2p.yamux import PIECE, READ_AHEAD, YamuxStream
+from echo2.p2p.libp2p.yamux import READ_AHEAD, YAMUX_PIECE_BYTES, YamuxStream
 from tests.support.libp2p_peers import MB, new_peer, on_trio, running
 
 SINK = "/test/sink"
@@ -72,11 +72,11 @@ def test_a_stream_is_read_ahead_up_to_its_bound() -> None:
         async with trio.open_nursery() as nursery:
             stream = YamuxStream(Endless(), nursery)
             await trio.testing.wait_all_tasks_blocked()
-            assert READ_AHEAD <= stream.unread < READ_AHEAD + PIECE
-            (piece,) = await stream.pieces(2 * PIECE)
-            assert len(piece) == 2 * PIECE
+            assert READ_AHEAD <= stream.unread < READ_AHEAD + YAMUX_PIECE_BYTES
+            (piece,) = await stream.pieces(2 * YAMUX_PIECE_BYTES)
+            assert len(piece) == 2 * YAMUX_PIECE_BYTES
             await trio.testing.wait_all_tasks_blocked()
-            assert READ_AHEAD <= stream.unread < READ_AHEAD + PIECE
+            assert READ_AHEAD <= stream.unread < READ_AHEAD + YAMUX_PIECE_BYTES
             await stream.reset()
 
     trio.run(main)

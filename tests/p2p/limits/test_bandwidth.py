@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from echo2.p2p.limits.bandwidth import BURST, FairQueue, bandwidth
+from echo2.p2p.limits.bandwidth import BURST_SECONDS, FairQueue, bandwidth
 
 
 def served(queue: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
@@ -64,7 +64,7 @@ def test_bytes_of_a_small_share_consume_the_limit_in_full():
     queue.enqueue("one", "other", 1000)
     queue.consume("one", 0.0)
     queue.enqueue("one", "other", 1000)
-    assert queue.delay("one", 0.0) == pytest.approx(10.0 - BURST)
+    assert queue.delay("one", 0.0) == pytest.approx(10.0 - BURST_SECONDS)
 
 
 def test_a_stream_that_is_not_the_head_waits_until_it_is_woken():
@@ -92,7 +92,7 @@ def test_sending_under_a_limit_waits_as_long_as_the_rate_says():
         wait = pace.delay(0, now)
         now, waited = now + wait, waited + wait
         pace.consume(100, now)
-    assert waited == pytest.approx(49 * 0.1 - BURST, abs=1e-6)
+    assert waited == pytest.approx(49 * 0.1 - BURST_SECONDS, abs=1e-6)
 
 
 def test_a_pause_saves_no_more_than_the_burst():
@@ -102,7 +102,7 @@ def test_a_pause_saves_no_more_than_the_burst():
     for _ in range(4):
         waits.append(pace.delay(0, 1000.0))
         pace.consume(100, 1000.0)
-    assert waits == pytest.approx([0, 0, 0, 0.3 - BURST])
+    assert waits == pytest.approx([0, 0, 0, 0.3 - BURST_SECONDS])
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])

@@ -31,8 +31,8 @@ def test_one_subnet_cannot_take_every_connection() -> None:
     with pytest.raises(ConnectionRefused, match="has 32 connections already"):
         places.admit("one more", "8.8.8.200", 0, 100)
     places.admit("elsewhere", "8.8.9.1", 0, 100)
-    places.closed("8.8.8.{} 0")
-    places.closed("8.8.8.{} 0")
+    places.on_connection_end("8.8.8.{} 0")
+    places.on_connection_end("8.8.8.{} 0")
     places.admit("in its place", "8.8.8.201", 0, 100)
     with pytest.raises(ConnectionRefused, match="has 32"):
         places.admit("and another", "8.8.8.202", 0, 100)
@@ -50,7 +50,7 @@ def test_one_address_gets_a_bounded_rate_of_handshakes_and_is_not_banned() -> No
     places, count = ConnectionAdmission(LIMITS), 0
     for number in range(3000):
         count += taken(places, 1, "8.8.8.8", number / 300, name=str(number))
-        places.closed(f"{number} 0")
+        places.on_connection_end(f"{number} 0")
     assert count == pytest.approx(DIALS_BURST / 2 + 10 * DIALS_RATE / 2, abs=1)
     assert taken(places, 1, "8.8.8.9", 10) == 1, "a neighbour"
     assert taken(places, 1, "8.8.8.8", 13, name="later") == 1
@@ -103,9 +103,9 @@ def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
 def parties() -> tuple[str, str, str]:
     """Return the parties of a peer at a public address, of one at a private address and of a relayed one."""
     origins = Origins(subnet_of)
-    origins.connected("public", 1, "8.8.8.8", "")
-    origins.connected("private", 2, "192.168.0.7", "")
-    origins.connected("relayed", 3, None, "relay")
+    origins.on_connection("public", 1, "8.8.8.8", "")
+    origins.on_connection("private", 2, "192.168.0.7", "")
+    origins.on_connection("relayed", 3, None, "relay")
     public, private, relayed = (origins.of(peer).party for peer in ("public", "private", "relayed"))
     return public, private, relayed
 

@@ -5,11 +5,20 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from echo2.p2p.discovery.dialer import SHORT, PeerDialer
+from echo2.p2p.discovery.dialer import LIMITS_WAIT_SECONDS, PeerDialer
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
-from echo2.p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, DialBackoff, DialLimited
+from echo2.p2p.limits.dial_backoff import (
+    DIAL_BURST,
+    DIAL_PAUSE_SECONDS,
+    DIALS_PER_SECOND,
+    FAILURE_EACH,
+    FAILURES,
+    LONGEST_DIAL_PAUSE_SECONDS,
+    DialBackoff,
+    DialLimited,
+)
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
@@ -28,7 +37,7 @@ def tried(backoff: DialBackoff, address: str, now: float, connected: tuple[str, 
         backoff.admit(address, now, connected)
     except DialLimited:
         return False
-    backoff.failed(address, now, connected)
+    backoff.on_failure(address, now, connected)
     return True
 
 
@@ -37,18 +46,18 @@ def test_dials_to_all_hosts_together_are_limited_to_a_burst_and_a_rate() -> None
     backoff = DialBackoff()
     attempts = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
     dialled_at = [second for second, host in attempts if tried(backoff, at(host), second)]
-    assert dialled_at.count(0) == BURST
-    assert len(dialled_at) == BURST + 600 * RATE
+    assert dialled_at.count(0) == DIAL_BURST
+    assert len(dialled_at) == DIAL_BURST + 600 * DIALS_PER_SECOND
 
 
 def test_a_host_that_does_not_answer_is_dialled_ever_less_often_down_to_a_limit() -> None:
     backoff = DialBackoff()
     dialled_at = [second for second in range(3600) if tried(backoff, at("10.0.0.1", f"peer{second}"), second)]
     assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [30, 60, 120, 240, 480]
-    assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {LONGEST}
+    assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {LONGEST_DIAL_PAUSE_SECONDS}
     assert tried(backoff, at("10.0.0.1"), 9999)
-    assert not tried(backoff, at("10.0.0.1"), 9999 + PAUSE - 1)
-    assert tried(backoff, at("10.0.0.1"), 9999 + PAUSE), "after a long peace it starts anew"
+    assert not tried(backoff, at("10.0.0.1"), 9999 + DIAL_PAUSE_SECONDS - 1)
+    assert tried(backoff, at("10.0.0.1"), 9999 + DIAL_PAUSE_SECONDS), "after a long peace it starts anew"
 
 
 def test_a_subnet_causes_few_failures_with_any_number_of_hosts() -> None:
@@ -60,19 +69,19 @@ def test_a_subnet_causes_few_failures_with_any_number_of_hosts() -> None:
 
 def test_many_honest_nodes_in_one_subnet_are_dialled_freely() -> None:
     backoff = DialBackoff()
-    for number in range(int(BURST)):
+    for number in range(int(DIAL_BURST)):
         backoff.admit(at(f"8.8.8.{number}"), 0)
-        backoff.reached(at(f"8.8.8.{number}"))
+        backoff.on_success(at(f"8.8.8.{number}"))
 
 
 def test_false_records_that_name_an_honest_peers_host_do_not_block_dials_to_it() -> None:
     backoff = DialBackoff()
-    backoff.reached(at("8.8.8.8", "honest"))
+    backoff.on_success(at("8.8.8.8", "honest"))
     for number in range(9):
         tried(backoff, at("8.8.8.8", f"forger{number}"), 0)
         tried(backoff, at(f"8.8.8.{number}", f"forger{number}"), 0)
     backoff.admit(at("8.8.8.8", "honest"), 1)
-    backoff.failed(at("8.8.8.8", "honest"), 1)
+    backoff.on_failure(at("8.8.8.8", "honest"), 1)
     with pytest.raises(DialLimited):
         backoff.admit(at("8.8.8.8", "honest"), 2)
 
@@ -137,12 +146,12 @@ def test_a_short_wait_is_waited_for_and_a_long_one_is_not() -> None:
         here, there = Peer(network.transport("a"), seed=0), Peer(network.transport("b"), seed=1)
         dialer = PeerDialer(here, RUN, lambda: 0)
         async with running(here, there, connect=False):
-            for number in range(int(BURST)):
+            for number in range(int(DIAL_BURST)):
                 with pytest.raises(Unreachable):
                     await dialer.dial(at(f"100.127.0.{number}"))
             began = anyio.current_time()
             assert await dialer.dial_any(await there.addresses())
-            assert 0 < anyio.current_time() - began <= SHORT
+            assert 0 < anyio.current_time() - began <= LIMITS_WAIT_SECONDS
             began = anyio.current_time()
             assert not await dialer.dial_any([at("100.127.0.1")])
             assert anyio.current_time() == began

@@ -13,9 +13,9 @@ from tests.support.libp2p_peers import LOOPBACK, running
 
 def test_the_party_of_a_direct_connection_is_its_subnet_or_at_a_private_address_the_connection() -> None:
     origins = Origins(subnet_of)
-    origins.connected("eve", 1, "8.8.8.8", "")
-    origins.connected("mallory", 2, "8.8.8.9", "")
-    origins.connected("alice", 3, "192.168.1.7", "")
+    origins.on_connection("eve", 1, "8.8.8.8", "")
+    origins.on_connection("mallory", 2, "8.8.8.9", "")
+    origins.on_connection("alice", 3, "192.168.1.7", "")
     assert origins.of("eve") == Origin("eve", "8.8.8.0/24")
     assert origins.of("mallory").party == origins.of("eve").party
     assert origins.of("alice") == Origin("alice", "alice")
@@ -24,26 +24,26 @@ def test_the_party_of_a_direct_connection_is_its_subnet_or_at_a_private_address_
 
 def test_a_relayed_peer_counts_for_the_address_seen_directly_or_else_for_relay_and_key() -> None:
     origins = Origins(subnet_of)
-    origins.connected("bob", 1, None, "relay")
+    origins.on_connection("bob", 1, None, "relay")
     assert origins.of("bob") == Origin("bob", "relay/bob")
-    origins.connected("bob", 2, "8.8.8.8", "")
+    origins.on_connection("bob", 2, "8.8.8.8", "")
     assert origins.of("bob").party == "8.8.8.0/24"
-    origins.disconnected("bob", 2)
+    origins.on_disconnection("bob", 2)
     assert origins.of("bob").party == "8.8.8.0/24", (
         "the remaining relayed connection counts for the address seen directly"
     )
-    origins.disconnected("bob", 1)
-    origins.connected("bob", 3, None, "relay")
+    origins.on_disconnection("bob", 1)
+    origins.on_connection("bob", 3, None, "relay")
     assert origins.of("bob").party == "8.8.8.0/24"
 
 
 def test_the_last_request_of_a_disconnected_peer_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(origin, "KEPT", 3)
+    monkeypatch.setattr(origin, "MOST_PAST_ORIGINS", 3)
     origins = Origins(subnet_of)
-    origins.connected("stays", 0, "8.8.4.4", "")
+    origins.on_connection("stays", 0, "8.8.4.4", "")
     for number in range(6):
-        origins.connected(f"p{number}", number, "8.8.8.8", "")
-        origins.disconnected(f"p{number}", number)
+        origins.on_connection(f"p{number}", number, "8.8.8.8", "")
+        origins.on_disconnection(f"p{number}", number)
     assert origins.of("p5").party == "8.8.8.0/24"
     assert origins.of("p2") == Origin("p2", "p2")
     assert origins.of("stays").party == "8.8.4.0/24"
@@ -99,10 +99,10 @@ async def test_over_https_a_handler_learns_the_party_of_the_requester() -> None:
 
 def test_of_the_parties_only_subnets_can_be_recognised_by_an_address() -> None:
     origins = Origins(subnet_of)
-    origins.connected("four", 1, "8.8.8.8", "")
-    origins.connected("six", 2, "2606:4700::1", "")
-    origins.connected("private", 3, "192.168.1.7", "")
-    origins.connected("relayed", 4, None, "relay")
+    origins.on_connection("four", 1, "8.8.8.8", "")
+    origins.on_connection("six", 2, "2606:4700::1", "")
+    origins.on_connection("private", 3, "192.168.1.7", "")
+    origins.on_connection("relayed", 4, None, "relay")
     named = [origins.of(peer).party for peer in ("four", "six", "private", "relayed")]
     named += [
         origin_over_https(over_https(host, 5000, subnet_of), subnet_of).party for host in ("8.8.4.4", "127.0.0.1")

@@ -5,7 +5,7 @@ import pytest
 
 from echo2.p2p.errors import Busy, Unreachable
 from echo2.p2p.limits.origin import Origin
-from echo2.p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, RequestSlots
+from echo2.p2p.limits.request_slots import ALL_SLOTS, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, RequestSlots
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.peer import Peer
@@ -70,7 +70,7 @@ def test_slots_are_released_and_counted_by_peer_party_and_class() -> None:
         pass
     with slots.at_work("plan", eve[0]), pytest.raises(Busy), slots.at_work("plan", eve[0]):
         pass
-    assert sum(CLASSES.values()) == ALL
+    assert sum(CLASSES.values()) == ALL_SLOTS
     assert min(CLASSES.values()) > PER_PARTY
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.p2p.limits.token_bucket import KEPT, ROUNDING, TokenBucket, TokenBuckets
+from echo2.p2p.limits.token_bucket import MOST_BUCKETS, ROUNDING_SECONDS, TokenBucket, TokenBuckets
 
 
 def test_a_full_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
@@ -43,7 +43,7 @@ def test_sums_of_fractions_cost_no_token() -> None:
     bucket = TokenBucket(50.0, 200.0)
     now = 98_765.4321
     assert [bucket.consume(1, now) for _ in range(200)] == [0.0] * 200
-    assert bucket.consume(1, now) == pytest.approx(0.02, abs=ROUNDING)
+    assert bucket.consume(1, now) == pytest.approx(0.02, abs=ROUNDING_SECONDS)
 
 
 @given(
@@ -56,7 +56,7 @@ def test_no_more_passes_than_the_burst_and_the_rate_allow(rate: float, burst: fl
     for gap in gaps:
         now += gap
         passed += buckets.admit("eve", now) == 0
-    assert passed <= burst + rate * now + rate * ROUNDING + 1e-6
+    assert passed <= burst + rate * now + rate * ROUNDING_SECONDS + 1e-6
 
 
 def test_a_refused_request_costs_no_token_and_tells_when_to_retry() -> None:
@@ -70,10 +70,10 @@ def test_the_most_recently_used_names_are_remembered(use: Callable[[TokenBuckets
     buckets = TokenBuckets(0.001, 1.0)
     for name in ("old", "eve"):
         use(buckets, name, 0.0)
-    for number in range(2 * KEPT):
+    for number in range(2 * MOST_BUCKETS):
         use(buckets, str(number), 1.0)
         if not number % 1000:
             use(buckets, "eve", 1.0)
-    assert len(buckets) == KEPT
+    assert len(buckets) == MOST_BUCKETS
     assert buckets.delay("old", 1.0) == 0, "forgotten, and so full"
     assert buckets.delay("eve", 1.0) > 0

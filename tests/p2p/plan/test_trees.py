@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2.p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predicted, star
+from echo2.p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predict_seconds, star
 from tests.support.plans import LINES, LOAD, MB, check, network
 
 
@@ -29,7 +29,9 @@ def test_a_fresh_plan_reaches_every_peer_by_disjoint_inner_nodes_within_their_up
     from_source = sum(ups.count("source") for ups in plan.parents.values())
     assert from_source * plan.rate / plan.stripes <= uplink * 1.001
     assert (
-        plan.seconds == predicted(plan, uplink, peers, LOAD) >= lower_bound(uplink, peers.values(), LOAD.length) * 0.999
+        plan.seconds
+        == predict_seconds(plan, uplink, peers, LOAD)
+        >= lower_bound(uplink, peers.values(), LOAD.length) * 0.999
     )
 
 

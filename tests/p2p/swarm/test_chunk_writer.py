@@ -42,7 +42,7 @@ async def test_chunks_are_written_in_order_and_announced_once_they_are_written()
 
 
 async def test_a_put_beyond_the_room_waits_for_the_disk(monkeypatch):
-    monkeypatch.setattr(chunk_writer, "ROOM", 10)
+    monkeypatch.setattr(chunk_writer, "UNWRITTEN_BYTES", 10)
     disk, brought, finished = Disk(), [], anyio.Event()
     kept = ChunkWriter(disk, lambda _: None)
 

@@ -120,7 +120,7 @@ def test_a_file_stays_open_while_it_is_read_even_if_others_are_opened(tmp_path: 
 
 def test_two_threads_that_want_a_closed_file_read_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, scans, both = OpenPayloads(), [], threading.Barrier(2)
-    payload = PayloadFile.offered(*small(tmp_path), files)
+    payload = PayloadFile.offer_file(*small(tmp_path), files)
     scan = open_files.scan
     monkeypatch.setattr(open_files, "scan", lambda file, size: scans.append(size) or scan(file, size))
 
@@ -189,7 +189,7 @@ def test_a_payload_that_was_moved_and_shared_again_is_served_from_its_new_place(
 def test_idle_files_are_closed_while_no_descriptor_is_free(tmp_path: Path) -> None:
     files = OpenPayloads()
     payloads = [PayloadFile.open(*small(tmp_path, number), files) for number in range(8)]
-    late = PayloadFile.offered(*small(tmp_path, 8), files)
+    late = PayloadFile.offer_file(*small(tmp_path, 8), files)
     with everything_taken():
         assert late.read(0) is not None
     assert len(files) == 5
@@ -223,7 +223,7 @@ def test_a_file_that_is_moved_to_where_another_link_to_it_is_open_leaves_no_desc
     before, files = descriptors(), OpenPayloads()
     files.open(manifest, tmp_path / "here")
     files.open(manifest, tmp_path / "there")
-    assert files.moved((manifest.hash, tmp_path / "here"), tmp_path / "there")
+    assert files.on_rename((manifest.hash, tmp_path / "here"), tmp_path / "there")
     files.close((manifest.hash, tmp_path / "there"))
     assert descriptors() == before
 

@@ -11,7 +11,7 @@ import pytest
 from echo2.p2p.errors import BadChunk, LocalNetworkFault
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
-from echo2.p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
+from echo2.p2p.swarm.manifest import digest, hash_payload, leaf_digest, manifest_of
 from echo2.p2p.swarm.open_files import OpenPayloads
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.runtime.files import syncing
@@ -278,8 +278,8 @@ def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
 
 def test_a_payload_hashed_while_it_was_written_is_offered_without_reading_it(tmp_path, monkeypatch):
     payload_file(tmp_path / "p", LENGTH)
-    known, files = hashed(tmp_path / "p"), OpenPayloads()
-    assert hashed(tmp_path / "p", known.hash) == known
+    known, files = hash_payload(tmp_path / "p"), OpenPayloads()
+    assert hash_payload(tmp_path / "p", known.hash) == known
     with monkeypatch.context() as patch:
         patch.setattr("echo2.p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
         payload = PayloadFile.open(known, tmp_path / "p", files)
@@ -299,13 +299,13 @@ SPOILED = {
 def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_path, spoil):
     payload_file(tmp_path / "p", LENGTH)
     with pytest.raises(LocalNetworkFault, match="is not the payload"):
-        PayloadFile.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
+        PayloadFile.open(spoil(hash_payload(tmp_path / "p")), tmp_path / "p", OpenPayloads())
 
 
 def test_a_file_that_was_closed_is_read_again_despite_known_digests(tmp_path):
     payload_file(tmp_path / "p", LENGTH)
     files = OpenPayloads()
-    payload = PayloadFile.open(hashed(tmp_path / "p"), tmp_path / "p", files)
+    payload = PayloadFile.open(hash_payload(tmp_path / "p"), tmp_path / "p", files)
     files.close((payload.manifest.hash, tmp_path / "p"))
     overwrite(tmp_path / "p", 16 * KIB, b"changed")
     assert payload.read(0) is None

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2.p2p.swarm.peer_state import (
+    CHUNK_STALL_SECONDS,
     ENDGAME_FACTOR,
     ENDGAME_MIN,
     ENDGAME_SLOW,
     ENDGAME_STALL,
-    SLOW,
-    STALL,
+    SLOWEST_LINK_RATE,
     STALL_FACTOR,
     STALL_MIN,
     Availability,
@@ -36,7 +36,7 @@ def test_the_rarest_chunks_are_those_that_the_fewest_peers_have(steps, candidate
 
 
 CHUNK = 1 << 20
-FIRST = STALL + CHUNK / SLOW
+FIRST = CHUNK_STALL_SECONDS + CHUNK / SLOWEST_LINK_RATE
 LAST = ENDGAME_STALL + CHUNK / ENDGAME_SLOW
 
 

@@ -8,11 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2.p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST
-from echo2.p2p.swarm.picker import FALLBACK_WINDOW_MIN, GRACE, PARENT_GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
+from echo2.p2p.swarm.peer_state import (
+    CHUNK_STALL_SECONDS,
+    ENDGAME_SLOW,
+    ENDGAME_STALL,
+    SLOWEST_LINK_RATE,
+    STALL_MIN,
+    WINDOW_FIRST,
+)
+from echo2.p2p.swarm.picker import (
+    FALLBACK_GRACE_SECONDS,
+    FALLBACK_WINDOW_MIN,
+    PARENT_GRACE,
+    WINDOW_MIN,
+    ChunkPicker,
+    PeerRequest,
+)
 
 CHUNK = 1 << 20
-PATIENCE = STALL + CHUNK / SLOW
+PATIENCE = CHUNK_STALL_SECONDS + CHUNK / SLOWEST_LINK_RATE
 PATIENCE_END = ENDGAME_STALL + CHUNK / ENDGAME_SLOW
 ALL = (1 << 100) - 1
 
@@ -57,7 +71,7 @@ def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four
         s.on_have("a", ALL, 0)
         s.on_chunk("a", s.next_requests(0)[0].index, 0.001)
         s.next_requests(0.001)
-        assert sum(s.requested("a", index) for index in range(100)) == window
+        assert sum(s.is_requested("a", index) for index in range(100)) == window
 
 
 def test_a_chunk_that_arrives_makes_room_for_the_next():
@@ -66,7 +80,7 @@ def test_a_chunk_that_arrives_makes_room_for_the_next():
     first = s.next_requests(0)
     s.on_chunk("a", first[0].index, 0.5)
     assert len(s.next_requests(0.5)) == 1
-    assert not s.requested("a", first[0].index)
+    assert not s.is_requested("a", first[0].index)
 
 
 def test_several_peers_get_requests_for_different_chunks_at_once():
@@ -130,18 +144,18 @@ def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
     s = swarm(fallback="coordinator")
     s.stream_opened("a", 0)
     s.on_have("coordinator", ALL, 0)
-    assert s.deadline() == GRACE
-    assert by_peer(s.next_requests(GRACE)) == {"coordinator": FALLBACK_WINDOW_MIN}
+    assert s.deadline() == FALLBACK_GRACE_SECONDS
+    assert by_peer(s.next_requests(FALLBACK_GRACE_SECONDS)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_queues():
     s = swarm(fallback="coordinator")
     s.on_have("coordinator", ALL, 0)
     s.next_requests(0)
-    for index in [index for index in range(100) if s.requested("coordinator", index)]:
+    for index in [index for index in range(100) if s.is_requested("coordinator", index)]:
         s.on_chunk("coordinator", index, 0.1)
     assert len(s.next_requests(0.1)) == FALLBACK_WINDOW_MIN + 2
-    for index in [index for index in range(100) if s.requested("coordinator", index)]:
+    for index in [index for index in range(100) if s.is_requested("coordinator", index)]:
         s.on_chunk("coordinator", index, 2)
     assert len(s.next_requests(2)) == FALLBACK_WINDOW_MIN
 
@@ -163,7 +177,7 @@ def test_the_open_requests_of_a_stalled_peer_go_elsewhere_and_it_gets_no_more():
     s.on_have("b", 0b1111, 1)
     s.next_requests(1)
     for index in range(4):
-        if s.requested("b", index):
+        if s.is_requested("b", index):
             s.on_chunk("b", index, 1.2)
     assert s.deadline() == PATIENCE_END
     asks = s.next_requests(PATIENCE_END)
@@ -279,7 +293,7 @@ def test_events_of_an_unknown_peer_have_no_effect():
     s.on_leave("unknown")
     s.chunk_lost("unknown", 3)
     s.on_chunk("unknown", 3, 0)
-    assert not s.requested("unknown", 3)
+    assert not s.is_requested("unknown", 3)
     assert not s.proof_failed("unknown", 4)
 
 
@@ -290,9 +304,9 @@ def test_a_peer_gets_as_many_requests_as_it_answers_in_a_second():
         for _ in range(40):
             s.next_requests(now)
             now += interval
-            s.on_chunk("a", next(index for index in range(1000) if s.requested("a", index)), now)
+            s.on_chunk("a", next(index for index in range(1000) if s.is_requested("a", index)), now)
         s.next_requests(now)
-        return sum(s.requested("a", index) for index in range(1000))
+        return sum(s.is_requested("a", index) for index in range(1000))
 
     assert owed_after(2.0) == 1
     assert 8 <= owed_after(0.1) <= 10  # asked anew when a quarter is answered
@@ -385,8 +399,8 @@ def test_a_request_is_cancelled_once_its_chunk_came_from_elsewhere_and_may_still
     s.on_chunk("other", index, PATIENCE + 1)
     assert s.take_cancellations() == [PeerRequest(parent, index)]
     assert s.take_cancellations() == []
-    assert s.requested(parent, index)
-    assert not s.requested("other", index)
+    assert s.is_requested(parent, index)
+    assert not s.is_requested("other", index)
 
 
 def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
@@ -398,9 +412,9 @@ def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
         asks = s.next_requests(now)
         assert step > 32 or all(ask.peer != "other" for ask in asks)
         s.on_chunk("q", next(index for index in range(1, 101, 2) if s.missing >> index & 1), now)
-    assert {index % 2 for index in range(100) if s.requested("other", index)} == {0}
+    assert {index % 2 for index in range(100) if s.is_requested("other", index)} == {0}
     assert {ask.peer for ask in s.take_cancellations()} == {"p"}
-    assert any(s.requested("p", index) for index in range(0, 100, 2))
+    assert any(s.is_requested("p", index) for index in range(0, 100, 2))
 
 
 def test_no_more_chunks_are_accepted_than_were_requested():
@@ -409,22 +423,22 @@ def test_no_more_chunks_are_accepted_than_were_requested():
     s.on_have("other", (1 << 20) - 1, 0)
     s.next_requests(PATIENCE)
     s.on_chunk("other", index, PATIENCE + 1)
-    assert s.requested("p", index)
+    assert s.is_requested("p", index)
     s.on_chunk("p", index, PATIENCE + 2)
-    assert not s.requested("p", index)
+    assert not s.is_requested("p", index)
 
 
 def test_a_slow_peer_that_keeps_its_own_pace_is_never_stalled():
     s = planned(40)
     now = 0.0
     for _ in range(15):
-        asked = [index for index in range(0, 40, 2) if s.requested("p", index)] or [
+        asked = [index for index in range(0, 40, 2) if s.is_requested("p", index)] or [
             a.index for a in s.next_requests(now)
         ]
         now += 20.0
         s.on_chunk("p", min(i for i in asked if i % 2 == 0), now)
         s.next_requests(now)
-        assert s.deadline() is None or s.deadline() > now + 100 or s.requested("q", 1)
+        assert s.deadline() is None or s.deadline() > now + 100 or s.is_requested("q", 1)
 
 
 def test_a_fast_peer_that_stops_is_noticed_soon():
@@ -475,7 +489,7 @@ def test_before_the_endgame_a_first_chunk_is_awaited_in_full():
     s.next_requests(0)
     s.on_have("other", ALL, 0)
     s.next_requests(0)
-    assert s.deadline() > STALL
+    assert s.deadline() > CHUNK_STALL_SECONDS
 
 
 def test_the_coordinator_as_a_parent_is_treated_as_any_parent():
@@ -533,17 +547,17 @@ def test_the_coordinator_is_not_asked_for_a_stripe_that_still_spreads():
         for ask in asks:
             if ask.peer == "other":
                 s.on_chunk("other", ask.index, now)
-        now += 0.9 * GRACE
+        now += 0.9 * FALLBACK_GRACE_SECONDS
         s.on_have("other", 1 << index, now)
     s.next_requests(now)
-    assert by_peer(s.next_requests(now + GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
+    assert by_peer(s.next_requests(now + FALLBACK_GRACE_SECONDS))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
 def test_progress_of_another_stripe_or_of_a_stored_chunk_delays_no_request_to_the_coordinator():
     s = orphaned()
     s.next_requests(0)
-    s.on_have("another", 0b11, GRACE / 2)
-    assert by_peer(s.next_requests(GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
+    s.on_have("another", 0b11, FALLBACK_GRACE_SECONDS / 2)
+    assert by_peer(s.next_requests(FALLBACK_GRACE_SECONDS))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
 def once(s: ChunkPicker, now: float, open_: set[PeerRequest]) -> list[PeerRequest]:
@@ -607,11 +621,11 @@ def live(random: Random, chunks: int) -> None:
                 s.on_have(peer, random.getrandbits(chunks) & random.getrandbits(chunks), now)
         for ask in random.sample(sorted(open_, key=lambda ask: (ask.peer, ask.index)), len(open_) // 2):
             if ask.peer != lazy or random.random() < 0.1:
-                assert s.requested(ask.peer, ask.index)
+                assert s.is_requested(ask.peer, ask.index)
                 open_.discard(ask)
                 s.on_chunk(ask.peer, ask.index, now)
         once(s, now, open_)
-        assert all(s.requested(ask.peer, ask.index) for ask in open_)
+        assert all(s.is_requested(ask.peer, ask.index) for ask in open_)
     for peer in "abcdx":
         s.on_have(peer, everything, now)
     for _ in range(1000):
@@ -643,7 +657,7 @@ def test_every_chunk_arrives_with_any_plan_and_any_departures(chunks, stripes, s
             s.on_leave(moves.pop())
         answered, open_ = open_[: 1 + len(open_) // 2], open_[1 + len(open_) // 2 :]
         for ask in answered:
-            if s.requested(ask.peer, ask.index):
+            if s.is_requested(ask.peer, ask.index):
                 s.on_chunk(ask.peer, ask.index, now)
         s.on_have("x", everything, now)
         assert now < 1000

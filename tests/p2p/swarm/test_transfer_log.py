@@ -17,13 +17,13 @@ MB = 1_000_000
 
 def test_a_peer_that_sent_no_chunk_is_left_out_and_the_others_are_in_the_order_in_which_they_began() -> None:
     feeds = TransferLog(10.0)
-    feeds.requested("silent", 10.0)
-    feeds.requested("second", 11.0)
-    feeds.requested("first", 10.5)
-    feeds.received("second", 5, 12.0)
-    feeds.received("first", 7, 11.0)
-    feeds.requested("second", 13.0)
-    feeds.received("second", 5, 14.0)
+    feeds.on_request("silent", 10.0)
+    feeds.on_request("second", 11.0)
+    feeds.on_request("first", 10.5)
+    feeds.on_verified_chunk("second", 5, 12.0)
+    feeds.on_verified_chunk("first", 7, 11.0)
+    feeds.on_request("second", 13.0)
+    feeds.on_verified_chunk("second", 5, 14.0)
     assert feeds.report(14.5) == FetchReport(
         seconds=4.5,
         feeds=(

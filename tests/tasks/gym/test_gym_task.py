@@ -57,7 +57,7 @@ def test_a_mixture_keeps_its_weights_in_each_round() -> None:
 def test_the_answer_stands_behind_the_last_word_answer() -> None:
     assert answer_in("so it is 3.\nAnswer: 4\nAnswer:  12 \n") == "12"
     assert answer_in(" 12") == "12"
-    assert len(answer_in("7" * 1_000_000)) == gym_task.LONGEST
+    assert len(answer_in("7" * 1_000_000)) == gym_task.MOST_ANSWER_CHARACTERS
 
 
 def test_the_own_answer_succeeds_and_rewards_stay_between_0_and_1() -> None:

@@ -10,7 +10,7 @@ import pytest
 from echo2.tasks import plugins
 from echo2.tasks.byte_text import ByteText
 from echo2.tasks.plugins import PluginFault
-from echo2.tasks.poker.poker_task import HELDOUT, NUMBERS, PokerTask, hand_number, task
+from echo2.tasks.poker.poker_task import HELDOUT_HANDS, NUMBERS, PokerTask, hand_number, task
 from echo2.tasks.poker.situation import read, tokens_before
 from echo2.tasks.task import Episode, Score, Split, Transcript, replay
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
@@ -116,9 +116,9 @@ def test_a_megabyte_is_no_legal_move() -> None:
 
 
 def test_the_splits_have_all_numbers_and_share_none() -> None:
-    heldout = {hand_number("heldout", index) for index in range(HELDOUT)}
-    train = {hand_number("train", index) for index in range(0, NUMBERS - HELDOUT, 9)}
-    assert len(heldout) + len(train) == len(heldout | train) == 2 * HELDOUT
+    heldout = {hand_number("heldout", index) for index in range(HELDOUT_HANDS)}
+    train = {hand_number("train", index) for index in range(0, NUMBERS - HELDOUT_HANDS, 9)}
+    assert len(heldout) + len(train) == len(heldout | train) == 2 * HELDOUT_HANDS
     for split in get_args(Split):
         with pytest.raises(IndexError, match="is outside"):
             hand_number(split, NUMBERS)

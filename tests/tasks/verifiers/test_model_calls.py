@@ -9,7 +9,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from echo2.tasks.verifiers.other_python.model_calls import EPISODE, SECRET, ModelCalls, Sampled, fault_of_sampling
+from echo2.tasks.verifiers.other_python.model_calls import (
+    EPISODE,
+    SECRET_HEADER,
+    ModelCalls,
+    Sampled,
+    fault_of_sampling,
+)
 
 
 class EndPoint:
@@ -76,7 +82,7 @@ async def test_a_call_without_token_ids_is_refused(end_point: EndPoint, body: An
     assert "no token ids" in end_point.refused[0]
 
 
-@pytest.mark.parametrize("headers", [{}, {SECRET: ""}, {SECRET: "a"}, {SECRET: "\u00e9"}])
+@pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "a"}, {SECRET_HEADER: "\u00e9"}])
 async def test_a_call_without_the_secret_is_refused_and_its_episode_goes_on(
     end_point: EndPoint, headers: dict[str, str]
 ) -> None:

@@ -9,7 +9,7 @@ from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.environment_process import EnvironmentProcess
 from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
-from echo2.protocol.task_kinds import SERVED
+from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.tasks.task import Score, TaskBroken, TaskFault
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from echo2.tasks.verifiers.other_side import OtherSide
@@ -65,7 +65,7 @@ async def test_the_episode_after_one_that_computes_for_ever_gets_another_server(
 
     order = OpenTask(task="bridged", version=None, tokenizer=str(tokenizer), eos=EOS)
     limits = Limits(seconds=10.0, opening=30.0, memory_mb=2048, subprocesses=True)
-    one = Environment(order, limits, vocabulary=CHAR_SIZE, kind=SERVED, make=made)
+    one = Environment(order, limits, vocabulary=CHAR_SIZE, kind=SERVED_KIND, make=made)
     try:
         await one.open()
         open_before = one.episode("train", 1)

@@ -15,9 +15,9 @@ from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
 from echo2.coordinator.environments.task_host import EpisodeLost
 from echo2.tasks import check
-from echo2.tasks.chat import PLAIN, ChatSettings, ChatTokenizer
+from echo2.tasks.chat import PLAIN_TEMPLATE, ChatSettings, ChatTokenizer
 from echo2.tasks.check import Extent
-from echo2.tasks.task import Score, TaskFault, begun, left, prompt_of, replied
+from echo2.tasks.task import Score, TaskFault, begin_episode, leave_episode, prompt_of, reply_to_episode
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from echo2.tasks.verifiers import verifiers_task
 from echo2.tasks.verifiers.taskset_file import TasksetFault, usual_python
@@ -112,10 +112,10 @@ def test_a_taskset_of_one_turn(opened: Opened) -> None:
     digits = prompt.removesuffix(">")
     right = task.demonstration("train", 0, TEXT, 0, 0.0)
     assert TEXT.decode(right) == digits[::-1]
-    episode = begun(task, "train", 0, TEXT)
+    episode = begin_episode(task, "train", 0, TEXT)
     assert episode.reply(right) is None
     assert episode.score() == Score(1.0, True)
-    other = begun(task, "train", 0, TEXT)
+    other = begin_episode(task, "train", 0, TEXT)
     assert other.reply(TEXT.encode(digits[::-1][:3])) is None  # cut: no end token
     assert other.score() == Score(0.75, False)
 
@@ -127,14 +127,14 @@ def test_a_taskset_of_several_turns(opened: Opened) -> None:
     wrong = (digit + 1) % 10
     hint = "lower>" if wrong > digit else "higher>"
     for guesses, reward in (([digit], 1.0), ([wrong, digit], 0.75), ([wrong, wrong, digit], 0.5), ([wrong] * 3, 0.0)):
-        episode = begun(task, "train", 1, TEXT)
+        episode = begin_episode(task, "train", 1, TEXT)
         for guess in guesses[:-1]:
             given = episode.reply(said(str(guess)))
             assert given is not None
             assert TEXT.decode(given) == hint
         assert episode.reply(said(str(guesses[-1]))) is None
         assert episode.score() == Score(reward, reward == 1.0)
-        left(episode)
+        leave_episode(episode)
 
 
 def test_many_episodes_leave_no_connection_and_no_memory_behind(opened: Opened) -> None:
@@ -143,11 +143,11 @@ def test_many_episodes_leave_no_connection_and_no_memory_behind(opened: Opened) 
 
     def play(episodes: int) -> None:
         for index in range(episodes):
-            episode = begun(task, "train", index, TEXT)
+            episode = begin_episode(task, "train", index, TEXT)
             assert episode.reply(said("x")) is not None
             if index % 2:
                 assert episode.score() == Score(0.0, False)
-            left(episode)
+            leave_episode(episode)
 
     play(20)
     (server,) = (child for child in psutil.Process().children() if "bridge_server.py" in " ".join(child.cmdline()))
@@ -159,10 +159,10 @@ def test_many_episodes_leave_no_connection_and_no_memory_behind(opened: Opened) 
 
 def test_a_turn_at_the_limit_ends_the_rollout(opened: Opened) -> None:
     task = opened.task("guess-digit")
-    episode = begun(task, "train", 1, TEXT)
+    episode = begin_episode(task, "train", 1, TEXT)
     assert episode.reply(said("x")) is not None
     assert episode.score() == Score(0.0, False)
-    cut = begun(task, "train", 1, TEXT)
+    cut = begin_episode(task, "train", 1, TEXT)
     assert cut.reply(TEXT.encode("x")) is None
     assert cut.score() == Score(0.0, False)
 
@@ -200,7 +200,7 @@ def test_a_taskset_that_does_not_fit_is_told_at_its_first_prompt(
     ],
 )
 def test_a_reward_that_raises_or_is_no_number_is_no_score(opened: Opened, reward: str, reason: str) -> None:
-    episode = begun(opened.written(reward=reward), "train", 0, TEXT)
+    episode = begin_episode(opened.written(reward=reward), "train", 0, TEXT)
     with pytest.raises(TaskFault, match=reason):
         episode.reply(said("5"))
 
@@ -208,26 +208,26 @@ def test_a_reward_that_raises_or_is_no_number_is_no_score(opened: Opened, reward
 def test_an_environment_that_never_answers_costs_its_own_episode(opened: Opened) -> None:
     opened.source(run=ANSWERED.format(answer="'more>'"))
     task = opened.task("a-taskset", seconds=6.0)
-    open_before = begun(task, "train", 0, TEXT)
+    open_before = begin_episode(task, "train", 0, TEXT)
     assert open_before.reply(said("1")) == TEXT.encode("more>")
-    hung = begun(task, "train", 1, TEXT)
+    hung = begin_episode(task, "train", 1, TEXT)
     with pytest.raises(TaskFault, match="no answer within 6 s"):
         hung.reply(said("9"))
-    left(hung)
+    leave_episode(hung)
     assert open_before.reply(said("2")) is None
     assert open_before.score() == Score(1.0, True)
-    assert begun(task, "train", 1, TEXT).reply(said("1")) == TEXT.encode("more>")
+    assert begin_episode(task, "train", 1, TEXT).reply(said("1")) == TEXT.encode("more>")
 
 
 def test_an_answer_of_megabytes_fails_its_own_episode_and_soon(opened: Opened) -> None:
     opened.source(run=ANSWERED.format(answer="'more>' if said == '1' else 'x' * 8_000_000"))
     task = opened.task("a-taskset", seconds=60.0)
-    open_before = begun(task, "train", 0, TEXT)
+    open_before = begin_episode(task, "train", 0, TEXT)
     assert open_before.reply(said("1")) == TEXT.encode("more>")
-    loud = begun(task, "train", 1, TEXT)
+    loud = begin_episode(task, "train", 1, TEXT)
     with pytest.raises(TaskFault, match="says too much: its conversation has more than 2097152 bytes"):
         loud.reply(said("2"))
-    left(loud)
+    leave_episode(loud)
     assert open_before.reply(said("2")) is None
     assert open_before.score() == Score(1.0, True)
     (server,) = servers()
@@ -248,13 +248,13 @@ def test_a_taskset_whose_prompts_differ_from_sample_to_sample(opened: Opened) ->
     assert TEXT.decode(prompt) == "now "
     openings = set[str]()
     for _ in range(12):
-        episode = begun(task, "train", 0, TEXT)
-        opening = TEXT.decode(replied(episode, [], prompt=prompt) or [])
+        episode = begin_episode(task, "train", 0, TEXT)
+        opening = TEXT.decode(reply_to_episode(episode, [], prompt=prompt) or [])
         openings.add(opening)
         digits = opening.partition(" ")[2].removesuffix(">")
-        assert replied(episode, said(digits[::-1])) is None
+        assert reply_to_episode(episode, said(digits[::-1])) is None
         assert episode.score() == Score(1.0, True)
-        left(episode)
+        leave_episode(episode)
     assert len(openings) > 1
 
 
@@ -290,7 +290,7 @@ def test_a_long_error_is_told_in_brief(opened: Opened) -> None:
     opened.source(reward="raise ValueError('no' * 100_000)")
     task = opened.task("a-taskset", seconds=60.0)
     with pytest.raises(TaskFault, match="ValueError: nono") as refused:
-        begun(task, "train", 0, TEXT).reply(said("5"))
+        begin_episode(task, "train", 0, TEXT).reply(said("5"))
     assert len(str(refused.value)) < 3000
 
 
@@ -420,12 +420,12 @@ def test_another_version_of_verifiers_is_refused(opened: Opened, monkeypatch: py
 
 
 def test_with_a_chat_template_conversations_are_those_of_the_run(opened: Opened) -> None:
-    template = PLAIN.replace("message.role | capitalize", "message.role").replace("Assistant:", "assistant:")
+    template = PLAIN_TEMPLATE.replace("message.role | capitalize", "message.role").replace("Assistant:", "assistant:")
     text = ChatTokenizer(TEXT, ChatSettings(template=template.replace(": {{", "- {{").replace("t:", "t-")))
     task = opened.task("guess-digit")
     prompt = prompt_of(task, "train", 1, text)
     question = TEXT.decode(prompt).removeprefix("user- ").removesuffix("\n\nassistant-")
     assert prompt == text.pose([{"role": "user", "content": question}])
     digit = 3 * int(question.removeprefix("guess ").removesuffix(">")) % 10
-    episode = begun(task, "train", 1, text)
+    episode = begin_episode(task, "train", 1, text)
     assert episode.reply(said(str((digit + 1) % 10))) in (text.follow("lower>"), text.follow("higher>"))

@@ -7,9 +7,19 @@ from typing import Any
 
 import pytest
 
-from echo2.tasks.task import Score, TaskBroken, TaskFault, Transcript, begun, left, prompt_of, replay, replied
+from echo2.tasks.task import (
+    Score,
+    TaskBroken,
+    TaskFault,
+    Transcript,
+    begin_episode,
+    leave_episode,
+    prompt_of,
+    replay,
+    reply_to_episode,
+)
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
-from echo2.tasks.verifiers.verifiers_task import MOST_SPARE, SOON, TRIED, VerifiersTask
+from echo2.tasks.verifiers.verifiers_task import LEAST_FIRST_CALL_SECONDS, MOST_SPARE, TRIED_ROLLOUTS, VerifiersTask
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 ENDED = [7, EOS]
@@ -66,7 +76,7 @@ TWO_TURNS = [{"called": [4, 5]}, {"called": [4, 5, *ENDED, 8, 9]}, {"reward": 0.
 
 def test_each_call_of_the_rollout_is_a_turn_and_its_trace_the_score() -> None:
     task, _ = task_on(TWO_TURNS)
-    episode = begun(task, "train", 1, TEXT)
+    episode = begin_episode(task, "train", 1, TEXT)
     assert list(episode.prompt) == [4, 5]
     assert episode.reply(ENDED) == [8, 9]
     assert episode.reply([6, EOS]) is None
@@ -79,7 +89,7 @@ def test_a_tokenizer_is_there_for_the_server_until_it_is_closed(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for end in ("closed", "forgotten"):
         task, _ = task_on(TWO_TURNS)
-        begun(task, "train", 1, TEXT)
+        begin_episode(task, "train", 1, TEXT)
         assert [path.name for path in tmp_path.glob("*/tokenizer.json")] == ["tokenizer.json"]
         if end == "closed":
             task.close()
@@ -92,7 +102,7 @@ def test_a_tokenizer_is_there_for_the_server_until_it_is_closed(
 def test_a_played_episode_is_scored_as_any_other_task() -> None:
     task, _ = task_on(TWO_TURNS)
     transcript = Transcript([*ENDED, 8, 9, 6, EOS], [2, 2, 2])
-    assert replay(begun(task, "train", 1, TEXT), transcript, ends=TEXT.ends, limit=16) == Score(0.5, False)
+    assert replay(begin_episode(task, "train", 1, TEXT), transcript, ends=TEXT.ends, limit=16) == Score(0.5, False)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +117,8 @@ def test_a_played_episode_is_scored_as_any_other_task() -> None:
 )
 def test_an_answer_that_is_no_turn_fails_the_episode(second: dict[str, Any], reason: str) -> None:
     task, _ = task_on(TWO_TURNS, TWO_TURNS, [{"called": [4, 5]}, second])
-    left(begun(task, "train", 0, TEXT))  # the first row is tried twice
-    episode = begun(task, "train", 1, TEXT)
+    leave_episode(begin_episode(task, "train", 0, TEXT))  # the first row is tried twice
+    episode = begin_episode(task, "train", 1, TEXT)
     with pytest.raises(TaskFault, match=reason):
         episode.reply(ENDED)
 
@@ -116,7 +126,7 @@ def test_an_answer_that_is_no_turn_fails_the_episode(second: dict[str, Any], rea
 @pytest.mark.parametrize("sampled", [[[7, 8]], [ENDED, ENDED], []])
 def test_a_trace_with_other_sampled_tokens_has_no_score(sampled: list[list[int]]) -> None:
     task, _ = task_on([{"called": [4, 5]}, {"reward": 1.0, "sampled": sampled}])
-    episode = begun(task, "train", 1, TEXT)
+    episode = begin_episode(task, "train", 1, TEXT)
     assert episode.reply(ENDED) is None
     with pytest.raises(TaskFault, match="are not those that were sampled"):
         episode.score()
@@ -124,7 +134,7 @@ def test_a_trace_with_other_sampled_tokens_has_no_score(sampled: list[list[int]]
 
 def test_a_turn_at_the_limit_ends_the_rollout_and_is_scored() -> None:
     task, server = task_on([*TWO_TURNS[:2], {"reward": 0.25, "sampled": [ENDED]}])
-    episode = begun(task, "train", 1, TEXT)
+    episode = begin_episode(task, "train", 1, TEXT)
     assert episode.reply(ENDED) == [8, 9]
     assert episode.score() == Score(0.25, False)
     assert server.orders("stop") == 1
@@ -133,7 +143,7 @@ def test_a_turn_at_the_limit_ends_the_rollout_and_is_scored() -> None:
 def test_a_rollout_that_asks_the_model_nothing_poses_no_prompt() -> None:
     task, _ = task_on([{"reward": 1.0, "sampled": []}])
     with pytest.raises(TaskFault, match="before the model was asked"):
-        begun(task, "train", 1, TEXT)
+        begin_episode(task, "train", 1, TEXT)
 
 
 def test_a_taskset_whose_samples_have_other_prompts_is_refused_at_its_first_row() -> None:
@@ -144,16 +154,16 @@ def test_a_taskset_whose_samples_have_other_prompts_is_refused_at_its_first_row(
 
 def calls(*prompts: list[int]) -> list[list[dict[str, Any]]]:
     """Return rollouts that play a turn: those that tell how prompts begin, and one for each of these prompts."""
-    tried = [[4, 5, 2 + number % 3] for number in range(TRIED)]
+    tried = [[4, 5, 2 + number % 3] for number in range(TRIED_ROLLOUTS)]
     return [[{"called": prompt}, {"reward": 0.5, "sampled": [ENDED]}] for prompt in (*tried, *prompts)]
 
 
 def test_an_opened_task_poses_what_all_prompts_begin_with_and_opens_an_episode_with_the_rest() -> None:
     task, _ = task_on(*calls([4, 5, 8, 9]), opened=True)
     assert prompt_of(task, "train", 3, TEXT) == prompt_of(task, "heldout", 1, TEXT) == [4, 5]
-    episode = begun(task, "heldout", 0, TEXT)
-    assert replied(episode, [], prompt=[4, 5]) == [8, 9]
-    assert replied(episode, ENDED) is None
+    episode = begin_episode(task, "heldout", 0, TEXT)
+    assert reply_to_episode(episode, [], prompt=[4, 5]) == [8, 9]
+    assert reply_to_episode(episode, ENDED) is None
     assert episode.score() == Score(0.5, False)
 
 
@@ -161,46 +171,46 @@ def test_a_prompt_that_begins_otherwise_fails_its_episode_and_shortens_those_pos
     task, _ = task_on(*calls([4, 9, 9], [4, 9, 8]), opened=True)
     assert prompt_of(task, "train", 0, TEXT) == [4, 5]
     with pytest.raises(TaskFault, match="does not begin as those of other episodes do"):
-        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+        reply_to_episode(begin_episode(task, "heldout", 0, TEXT), [], prompt=[4, 5])
     assert prompt_of(task, "train", 1, TEXT) == [4]
-    assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4]) == [9, 8]
+    assert reply_to_episode(begin_episode(task, "heldout", 0, TEXT), [], prompt=[4]) == [9, 8]
 
 
 def test_a_rollout_that_fails_to_pose_its_prompt_fails_no_other_sample_of_its_row() -> None:
     failed: list[dict[str, Any]] = [{"fault": "KeyError: 'x'"}]
     task, server = task_on(TWO_TURNS, TWO_TURNS, failed, TWO_TURNS)
-    left(begun(task, "train", 0, TEXT))  # the first row is tried twice
+    leave_episode(begin_episode(task, "train", 0, TEXT))  # the first row is tried twice
     for turn in (None, [8, 9]):
-        episode = begun(task, "train", 1, TEXT)
+        episode = begin_episode(task, "train", 1, TEXT)
         if turn is None:
             with pytest.raises(TaskFault, match="KeyError: 'x'"):
-                replied(episode, ENDED)
+                reply_to_episode(episode, ENDED)
         else:
-            assert replied(episode, ENDED) == turn
-        left(episode)
+            assert reply_to_episode(episode, ENDED) == turn
+        leave_episode(episode)
     assert server.orders("leave") == 2
 
 
 @pytest.mark.parametrize("odd", [[{"fault": "KeyError: 'x'"}], [{"called": [9, 9]}]], ids=["fails", "begins otherwise"])
 def test_a_sample_that_cannot_be_opened_takes_no_other_sample_of_its_row_with_it(odd: list[dict[str, Any]]) -> None:
-    task, server = task_on(*calls()[:TRIED], odd, *calls([4, 5, 8])[TRIED:], opened=True)
+    task, server = task_on(*calls()[:TRIED_ROLLOUTS], odd, *calls([4, 5, 8])[TRIED_ROLLOUTS:], opened=True)
     assert prompt_of(task, "heldout", 0, TEXT) == [4, 5]
-    first, second = begun(task, "heldout", 0, TEXT), begun(task, "heldout", 0, TEXT)
+    first, second = begin_episode(task, "heldout", 0, TEXT), begin_episode(task, "heldout", 0, TEXT)
     with pytest.raises(TaskFault):
-        replied(first, [], prompt=[4, 5])
-    left(first)
-    assert replied(second, [], prompt=[4, 5]) == [8]
+        reply_to_episode(first, [], prompt=[4, 5])
+    leave_episode(first)
+    assert reply_to_episode(second, [], prompt=[4, 5]) == [8]
     assert server.orders("leave") == 1
 
 
 def test_rollouts_that_fail_at_the_trial_of_beginnings_are_left_out() -> None:
     task, server = task_on([{"fault": "KeyError: 'x'"}], *calls()[1:], opened=True)
     assert prompt_of(task, "train", 3, TEXT) == [4, 5]
-    assert (server.orders("begin"), server.orders("leave")) == (TRIED, 1)
+    assert (server.orders("begin"), server.orders("leave")) == (TRIED_ROLLOUTS, 1)
 
 
 def test_a_trial_of_beginnings_that_failed_is_made_again() -> None:
-    failed: list[list[dict[str, Any]]] = [[{"fault": "no answer within 8 s"}] for _ in range(TRIED)]
+    failed: list[list[dict[str, Any]]] = [[{"fault": "no answer within 8 s"}] for _ in range(TRIED_ROLLOUTS)]
     task, _ = task_on(*failed, *calls(), opened=True)
     with pytest.raises(TaskFault, match="no answer within 8 s"):
         prompt_of(task, "train", 3, TEXT)
@@ -211,11 +221,11 @@ def test_a_trial_of_beginnings_takes_the_time_of_one_answer_and_ends_with_a_serv
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task, server = task_on([{"fault": "no answer"}], opened=True)
-    clock = iter([0.0] + [8.0 * number for number in range(TRIED)])
+    clock = iter([0.0] + [8.0 * number for number in range(TRIED_ROLLOUTS)])
     monkeypatch.setattr("echo2.tasks.verifiers.verifiers_task.time.monotonic", lambda: next(clock))
     with pytest.raises(TaskFault, match="no answer"):
         task.episode("train", 3, TEXT)
-    assert server.waited == pytest.approx(8.0 + SOON * (TRIED - 1))
+    assert server.waited == pytest.approx(8.0 + LEAST_FIRST_CALL_SECONDS * (TRIED_ROLLOUTS - 1))
     monkeypatch.undo()
     task, server = task_on([{"fault": SILENT}], opened=True)
     with pytest.raises(TaskBroken):
@@ -226,14 +236,14 @@ def test_a_trial_of_beginnings_takes_the_time_of_one_answer_and_ends_with_a_serv
 def test_the_last_token_of_a_prompt_is_always_the_environments_own() -> None:
     task, _ = task_on([{"called": [4, 5, 6]}], opened=True)
     assert prompt_of(task, "train", 0, TEXT) == [4, 5]
-    assert replied(begun(task, "train", 0, TEXT), [], prompt=[4, 5]) == [6]
+    assert reply_to_episode(begin_episode(task, "train", 0, TEXT), [], prompt=[4, 5]) == [6]
 
 
 def test_prompts_without_a_token_in_common_are_refused() -> None:
     task, _ = task_on(*calls([9, 9]), opened=True)
-    begun(task, "train", 0, TEXT)
+    begin_episode(task, "train", 0, TEXT)
     with pytest.raises(TaskFault, match="does not begin"):
-        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+        reply_to_episode(begin_episode(task, "heldout", 0, TEXT), [], prompt=[4, 5])
     with pytest.raises(TaskFault, match=r"no token in common at their beginning.* system message"):
         prompt_of(task, "train", 0, TEXT)
 
@@ -241,9 +251,9 @@ def test_prompts_without_a_token_in_common_are_refused() -> None:
 def test_a_later_sample_with_another_prompt_fails() -> None:
     task, _ = task_on(TWO_TURNS, TWO_TURNS, TWO_TURNS, [{"called": [4, 6]}])
     assert prompt_of(task, "train", 0, TEXT) == [4, 5]
-    assert begun(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
+    assert begin_episode(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
     with pytest.raises(TaskFault, match="prompts of row 1 differ"):
-        begun(task, "train", 1, TEXT).reply(ENDED)
+        begin_episode(task, "train", 1, TEXT).reply(ENDED)
 
 
 def test_a_rollout_that_only_posed_a_prompt_is_played_by_the_first_sample() -> None:
@@ -251,9 +261,9 @@ def test_a_rollout_that_only_posed_a_prompt_is_played_by_the_first_sample() -> N
     for _ in range(3):
         assert prompt_of(task, "train", 0, TEXT) == [4, 5]
     assert server.orders("begin") == 2  # both of the trial
-    episode = begun(task, "train", 0, TEXT)
+    episode = begin_episode(task, "train", 0, TEXT)
     assert episode.reply(ENDED) == [8, 9]
-    left(episode)
+    leave_episode(episode)
     assert (server.orders("begin"), server.orders("leave")) == (2, 1)
 
 
@@ -278,12 +288,12 @@ def test_a_rollout_with_another_prompt_than_its_row_is_not_kept_for_the_next_sam
     task, server = task_on(TWO_TURNS, TWO_TURNS, TWO_TURNS, [{"called": [4, 6]}], TWO_TURNS)
     prompt_of(task, "train", 0, TEXT)
     prompt_of(task, "train", 1, TEXT)
-    played, other = begun(task, "train", 1, TEXT), begun(task, "train", 1, TEXT)
+    played, other = begin_episode(task, "train", 1, TEXT), begin_episode(task, "train", 1, TEXT)
     assert played.reply(ENDED) == [8, 9]
     with pytest.raises(TaskFault, match="prompts of row 1 differ"):
         other.reply(ENDED)
-    left(other)
-    assert begun(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
+    leave_episode(other)
+    assert begin_episode(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
     assert server.orders("leave") == 1
 
 
@@ -291,8 +301,8 @@ def test_a_prompt_that_cannot_be_opened_is_not_kept_for_the_next_sample() -> Non
     task, server = task_on(*calls([4, 9, 9], [4, 5, 8]), opened=True)
     prompt_of(task, "train", 0, TEXT)
     with pytest.raises(TaskFault, match="does not begin"):
-        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
-    assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5]) == [8]
+        reply_to_episode(begin_episode(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+    assert reply_to_episode(begin_episode(task, "heldout", 0, TEXT), [], prompt=[4, 5]) == [8]
     assert server.orders("leave") == 1
 
 
@@ -300,7 +310,7 @@ def test_a_rollout_that_has_ended_before_a_sample_came_costs_the_sample_nothing(
     task, server = task_on(TWO_TURNS)
     prompt_of(task, "train", 0, TEXT)
     server.ended |= {name for order, name in server.told if order == "begin"}
-    assert begun(task, "train", 0, TEXT).reply(ENDED) == [8, 9]
+    assert begin_episode(task, "train", 0, TEXT).reply(ENDED) == [8, 9]
     assert (server.orders("begin"), server.orders("leave")) == (3, 2)
 
 
@@ -314,4 +324,4 @@ def test_a_trial_that_fails_leaves_no_rollout_open() -> None:
 def test_a_row_outside_its_split_is_an_error() -> None:
     task, _ = task_on(TWO_TURNS)
     with pytest.raises(TaskFault, match="index 2 is outside heldout"):
-        begun(task, "heldout", 2, TEXT)
+        begin_episode(task, "heldout", 2, TEXT)

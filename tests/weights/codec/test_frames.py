@@ -148,7 +148,7 @@ def test_a_step_costs_what_its_entropy_given_the_exponent_says(build: Any) -> No
 
 
 def test_a_whole_frame_with_one_change_at_its_end_comes_back(build: Any) -> None:
-    old = np.zeros(codec.FRAME, np.uint16)
+    old = np.zeros(codec.FRAME_ELEMENTS, np.uint16)
     new = old.copy()
     new[-1] = 0x8000  # +0 to -0
     kind, body = codec.encode("BF16", old, new)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.lora.adapter_config import INNER, OUTER, read_config
+from echo2.weights.lora.adapter_config import INNER_SUFFIX, OUTER_SUFFIX, read_config
 from echo2.weights.lora.adapter_folder import TARGETS, AdapterOrder, make_adapter
 from echo2.weights.snapshot import Snapshot
 from tests.support import adapted, tiny_model
@@ -16,8 +16,8 @@ from tests.support import adapted, tiny_model
 def test_the_first_adapter_changes_nothing_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
     one, other = (Snapshot(adapted.make(tmp_path / name) / "model.safetensors") for name in ("one", "other"))
     assert one.root == other.root
-    outer = [entry for entry in one.tensors if entry.name.endswith(OUTER)]
-    inner = [entry for entry in one.tensors if entry.name.endswith(INNER)]
+    outer = [entry for entry in one.tensors if entry.name.endswith(OUTER_SUFFIX)]
+    inner = [entry for entry in one.tensors if entry.name.endswith(INNER_SUFFIX)]
     assert len(outer) == len(inner) == 2 * len(TARGETS)
     assert not any(one.bits(entry.name).any() for entry in outer)
     assert all(len(np.unique(one.bits(entry.name))) > 20 for entry in inner)

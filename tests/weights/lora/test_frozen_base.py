@@ -8,7 +8,7 @@ import pytest
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import floats_of
-from echo2.weights.lora.adapter_config import BASE
+from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 from tests.support import adapted, tiny_model
@@ -18,8 +18,8 @@ UP = "model.layers.0.mlp.up_proj.weight"
 
 def test_a_plain_base_has_the_weights_of_the_model_in_bfloat16(tmp_path: Path) -> None:
     whole = Snapshot(tiny_model.make(tmp_path / "whole").snapshot)
-    write_base(tmp_path / BASE, whole, "bfloat16")
-    base = FrozenBase(tmp_path / BASE)
+    write_base(tmp_path / BASE_FILE, whole, "bfloat16")
+    base = FrozenBase(tmp_path / BASE_FILE)
     assert [(entry.name, entry.shape) for entry in base.tensors] == [(one.name, one.shape) for one in whole.tensors]
     assert base.aliases == whole.aliases
     for entry in whole.tensors:
@@ -32,7 +32,7 @@ def test_a_plain_base_has_the_weights_of_the_model_in_bfloat16(tmp_path: Path) -
 def test_layers_have_the_format_asked_for_the_embedding_eight_bits_and_vectors_none(
     tmp_path: Path, form: BaseFormat
 ) -> None:
-    base = FrozenBase(adapted.make(tmp_path, form) / BASE)
+    base = FrozenBase(adapted.make(tmp_path, form) / BASE_FILE)
     assert base.formats[UP] == form
     assert base.formats["model.embed_tokens.weight"] == "q8_0"
     assert "model.norm.weight" not in base.formats
@@ -44,7 +44,7 @@ def test_layers_have_the_format_asked_for_the_embedding_eight_bits_and_vectors_n
 
 def test_a_quantised_base_is_near_the_model_and_smaller(tmp_path: Path) -> None:
     plain, eight, four = (
-        FrozenBase(adapted.make(tmp_path / form, form) / BASE) for form in ("bfloat16", "q8_0", "q4_0")
+        FrozenBase(adapted.make(tmp_path / form, form) / BASE_FILE) for form in ("bfloat16", "q8_0", "q4_0")
     )
     wanted = plain.values(UP)
     assert 0 < np.abs(eight.values(UP) - wanted).mean() < np.abs(four.values(UP) - wanted).mean() < 0.02
@@ -57,23 +57,23 @@ def test_a_matrix_whose_rows_are_no_whole_blocks_stays_plain(tmp_path: Path) -> 
     with writing_snapshot(tmp_path / "whole", [entry], {}) as writer:
         writer.write(np.arange(160, dtype=np.float32).view(np.uint32))
         writer.finish()
-    write_base(tmp_path / BASE, Snapshot(tmp_path / "whole"), "q4_0")
-    base = FrozenBase(tmp_path / BASE)
+    write_base(tmp_path / BASE_FILE, Snapshot(tmp_path / "whole"), "q4_0")
+    base = FrozenBase(tmp_path / BASE_FILE)
     assert not base.formats
     np.testing.assert_array_equal(base.values(entry.name), np.arange(160))
 
 
 def test_bytes_that_are_no_whole_blocks_are_refused_by_name(tmp_path: Path) -> None:
     entry = TensorEntry(name=f"{UP}.q8_0", dtype="U8", shape=(2, 35))
-    with writing_snapshot(tmp_path / BASE, [entry], {}) as writer:
+    with writing_snapshot(tmp_path / BASE_FILE, [entry], {}) as writer:
         writer.write(np.zeros(70, np.uint8))
         writer.finish()
     with pytest.raises(BadSnapshot, match="whole blocks"):
-        FrozenBase(tmp_path / BASE)
+        FrozenBase(tmp_path / BASE_FILE)
 
 
 def test_a_truncated_base_and_one_of_integers_are_refused(tmp_path: Path) -> None:
-    path = adapted.make(tmp_path, "q8_0") / BASE
+    path = adapted.make(tmp_path, "q8_0") / BASE_FILE
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(BadSnapshot):
         FrozenBase(path)
@@ -84,7 +84,7 @@ def test_a_truncated_base_and_one_of_integers_are_refused(tmp_path: Path) -> Non
 def test_a_base_tied_to_a_tensor_that_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
     """Before, the engine's process met a KeyError."""
     folder = adapted.make(tmp_path / "model", "q8_0")
-    source = Snapshot(folder / BASE)
+    source = Snapshot(folder / BASE_FILE)
     stored = next(entry.name for entry in source.tensors if entry.name.endswith(".q8_0"))
     with writing_snapshot(tmp_path / "tied", source.tensors, {"tied.weight": stored}) as writer:
         for entry in source.tensors:

@@ -19,9 +19,9 @@ from echo2.weights.codec.rank_select import Layout, Words
 from echo2.weights.errors import BadPayload
 
 _FOLDER: Final = Path(__file__).parent
-_ROOM: Final = -1
-_DENSE: Final = -7
-_WORK: Final = 64 << 20
+_NO_ROOM_STATUS: Final = -1
+_DENSE_STATUS: Final = -7
+_WORK_BYTES: Final = 64 << 20
 """Bytes of working memory per call, touched as needed: about 20 per change."""
 _WORK_AT_LEAST: Final = 1 << 20
 _REFUSALS: Final = {
@@ -57,21 +57,21 @@ class Native:
         if len(old) != len(new):
             raise ValueError("frames of two lengths")
         # The second always suffices; up to `PIECE` more than `most` are listed before they are counted.
-        for room in (_WORK, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
+        for room in (_WORK_BYTES, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
             with self._work(room) as work:
                 body = ctypes.c_void_p()
                 length = self._encode(
                     old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work),
                     ctypes.byref(body),
                 )  # fmt: skip
-                if length == _DENSE:
+                if length == _DENSE_STATUS:
                     return None
-                if length != _ROOM:
+                if length != _NO_ROOM_STATUS:
                     return ctypes.string_at(body, length) if length else b""
         raise MemoryError
 
     def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-        """Return (positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
+        """Return (positions, ascending; new bits). `changes`: changes as the heads claim. Raises `BadPayload`."""
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
         with self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old))) as work:
@@ -79,7 +79,7 @@ class Native:
                 data.ctypes.data, len(data), old.ctypes.data, len(old), *layout, index.ctypes.data, bits.ctypes.data,
                 changes, work.ctypes.data, len(work),
             )  # fmt: skip
-        if status == _ROOM:
+        if status == _NO_ROOM_STATUS:
             raise MemoryError
         if status < 0:
             raise BadPayload(f"frame of classes: {_REFUSALS[status]}")
@@ -99,13 +99,13 @@ class Native:
     @contextlib.contextmanager
     def _work(self, room: int) -> Iterator[NDArray[np.uint8]]:
         """Lend memory for one call: left by an earlier one, or new. Pages are taken when touched."""
-        if room > _WORK:
+        if room > _WORK_BYTES:
             yield np.empty(room, np.uint8)
             return
         try:
             work = self._spare.pop()
         except IndexError:
-            work = np.empty(_WORK, np.uint8)
+            work = np.empty(_WORK_BYTES, np.uint8)
         try:
             yield work
         finally:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from echo2.coordinator.learner.batches.batch import Cost, TrainRow, expected_log, pack, padded, rows, shared, split
+from echo2.coordinator.learner.batches.batch import (
+    Cost,
+    TrainRow,
+    count_padded_tokens,
+    expected_log,
+    pack,
+    rows,
+    shared,
+    split,
+)
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.support.tiny_learner import batch, group, sample
 
@@ -60,7 +69,7 @@ def test_groups_without_signal_cost_no_pass() -> None:
     assert (len(train_rows.groups), train_rows.zero_variance) == (1, 1)
 
 
-@pytest.mark.parametrize("cost", [shared, padded])
+@pytest.mark.parametrize("cost", [shared, count_padded_tokens])
 def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost(cost: Cost) -> None:
     chance = random.Random(2)
     mini = [[row(length)] for length in chance.choices(range(2, 40), k=50)]
@@ -72,9 +81,9 @@ def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost(cost: Cost) -> N
 
 def test_a_prompt_counts_once_for_its_group_and_for_each_rollout_where_it_is_padded() -> None:
     part = [row(length, prompt=10) for length in (12, 15, 20)]
-    assert (shared([part]), padded([part])) == (10 + 2 + 5 + 10, 3 * 20)
-    assert (shared([part, part]), padded([part, part[:1]])) == (2 * 27, 4 * 20)
-    assert (shared([]), padded([])) == (0, 0)
+    assert (shared([part]), count_padded_tokens([part])) == (10 + 2 + 5 + 10, 3 * 20)
+    assert (shared([part, part]), count_padded_tokens([part, part[:1]])) == (2 * 27, 4 * 20)
+    assert (shared([]), count_padded_tokens([])) == (0, 0)
 
 
 def test_a_group_longer_than_the_budget_is_divided_and_each_part_has_the_prompt() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.learner.batches.batch_groups import MissingTokens, TrainBatch, cut_answers, described, read
+from echo2.coordinator.learner.batches.batch_groups import MissingTokens, TrainBatch, batch_metrics, cut_answers, read
 from tests.support.group_world import ALICE, World
 from tests.support.group_world import group as submission
 from tests.support.tiny_learner import group, store
@@ -28,7 +28,7 @@ def test_groups_are_read_as_they_were_stored_in_the_requested_order(tmp_path: Pa
             assert again.tokens.tolist() == sample.tokens.tolist()
             assert again.behaviour.tobytes() == sample.behaviour.tobytes()
             assert (again.turns, again.reward) == (sample.turns, sample.reward)
-    metrics = described(TrainBatch(step=7, groups=groups))
+    metrics = batch_metrics(TrainBatch(step=7, groups=groups))
     assert metrics["reward"] == pytest.approx(np.mean([s.reward for one in stored for s in one.samples]))
     assert (metrics["success"], metrics["groups"], metrics["tokens"]) == (0.0, 2.0, 4 * 4 + 4 * 5)
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from echo2.coordinator.learner.batches import hidden_states
-from echo2.coordinator.learner.batches.batch import MicroBatch, pack, padded, rows, shared
+from echo2.coordinator.learner.batches.batch import MicroBatch, count_padded_tokens, pack, rows, shared
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch
 from echo2.engines.transformers.packed_attention import PackedPass
 from tests.support.tiny_learner import group
@@ -73,7 +73,7 @@ def test_states_and_gradients_are_those_of_the_models_own_passes(
         monkeypatch.setattr(PackedPass, "of", lambda model: None)
     micro = micro_batch()
     expected, ours = of_each_row(model, micro), hidden_states.predicting_states(model, micro)
-    assert hidden_states.cost_of(model) is (shared if packed else padded)
+    assert hidden_states.cost_of(model) is (shared if packed else count_padded_tokens)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
     for mine, theirs in zip(gradients(model, ours), gradients(model, expected), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()) + 1e-6)

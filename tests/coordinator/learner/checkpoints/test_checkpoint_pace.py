@@ -9,11 +9,11 @@ def test_checkpoints_come_as_often_as_costs_their_share_of_the_time() -> None:
     pace.wrote(2.0)
     due = []
     for _ in range(5):
-        pace.worked(10.0)
+        pace.on_work(10.0)
         due.append(pace.is_due)
     assert due == [False, False, False, True, True]
     pace.wrote(0.4)
-    pace.worked(10.0)
+    pace.on_work(10.0)
     assert pace.is_due
 
 
@@ -28,8 +28,8 @@ def test_a_slow_disk_makes_no_journal_without_end() -> None:
     pace.wrote(1e9)
     for _ in range(MOST_ENTRIES):
         assert not pace.is_due
-        pace.worked(1.0)
-        pace.noted()
+        pace.on_work(1.0)
+        pace.on_entry()
     assert pace.is_due
     pace.wrote(1e9)
     assert not pace.is_due

@@ -71,8 +71,8 @@ def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_brok
     for number in range(1, STEPS + 3):
         whole.step(session, number, export=number != 2)
     session = main.open()
-    assert session.opened().step == STEPS
-    assert session.opened().export is None
+    assert session.answer_open().step == STEPS
+    assert session.answer_open().export is None
     assert main.reports == MADE_AGAIN
     assert checkpoints(main) == [0, STEPS]
     assert entries(main) == []
@@ -85,7 +85,7 @@ def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_brok
 def test_an_export_that_was_not_published_comes_from_its_files(main: Main) -> None:
     last = main.published.pop()
     written = Path(last.edges[0].payload).stat().st_mtime_ns
-    pending = main.open(publish=False).opened().export
+    pending = main.open(publish=False).answer_open().export
     assert pending is not None
     assert (pending.version, pending.root) == (STEPS, last.root)
     assert Path(pending.edges[0].payload).stat().st_mtime_ns == written
@@ -95,7 +95,7 @@ def test_an_export_that_was_not_published_comes_from_its_files(main: Main) -> No
 def test_steps_are_made_again_with_the_settings_and_threads_that_they_were_made_with(main: Main) -> None:
     main.hyper, main.threads = structs.replace(HYPER, learning_rate=1e-2, minibatches=1), 2
     session = main.open()
-    assert session.opened().undone == ""
+    assert session.answer_open().undone == ""
     assert main.reports == MADE_AGAIN
     assert weights_of(session, main.folder) == main.published[-1].root
 
@@ -125,11 +125,11 @@ def lose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_published_goes_on(main: Main, session: Session) -> None:
     """Check that a new era has begun with the weights that were published last, and the checkpoint's optimiser."""
-    assert "a new era begins with version 5" in session.opened().undone
+    assert "a new era begins with version 5" in session.answer_open().undone
     assert (main.published[-1].version, main.published[-1].root) == (5, main.published[-2].root)
     assert entries(main) == []
     session = main.open()
-    assert session.opened().undone == ""
+    assert session.answer_open().undone == ""
     assert main.step(session, 6).metrics["learning_rate"] == HYPER.learning_rate / 2, "the checkpoint made no step"
 
 
@@ -151,11 +151,13 @@ def test_steps_that_are_given_up_before_any_was_published_begin_a_new_era_too(
     del main.published[1:]
     lose_tokens(monkeypatch)
     session = main.open()
-    assert "step 0, and version 4 of the journal is lost: a new era begins with version 5" in session.opened().undone
+    assert (
+        "step 0, and version 4 of the journal is lost: a new era begins with version 5" in session.answer_open().undone
+    )
     assert [export.version for export in main.published] == [0, 5]
     assert main.published[1].root == main.published[0].root
     assert entries(main) == []
-    assert main.open().opened().undone == ""
+    assert main.open().answer_open().undone == ""
 
 
 def test_the_number_of_a_lost_version_is_not_used_again(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +189,7 @@ def test_a_death_before_the_journal_was_removed_counts_for_no_later_one(main: Ma
     session = main.open()
     main.step(session, STEPS + 1)
     main.step(session, STEPS + 2)
-    assert main.open().opened().step == STEPS + 2
+    assert main.open().answer_open().step == STEPS + 2
     assert main.reports == [
         f"1 step behind the checkpoint of step {STEPS + 1} will be made again",
         f"1 step made again, up to step {STEPS + 2}",
@@ -208,7 +210,7 @@ def test_a_fault_that_a_person_must_put_right_gives_nothing_up(
             with pytest.raises(type(fault), match=str(fault)):
                 main.open()
     main.reports.clear()
-    assert main.open().opened().step == STEPS
+    assert main.open().answer_open().step == STEPS
     assert main.reports == MADE_AGAIN
 
 
@@ -250,7 +252,7 @@ def test_other_weights_elsewhere_become_the_published_ones_and_the_moments_stay(
     assert [report for report in main.reports if "gave other weights" in report] == [
         "the steps up to version 4 gave other weights when made again: the published ones are taken"
     ]
-    assert session.opened().undone == ""
+    assert session.answer_open().undone == ""
     assert weights_of(session, main.folder) == main.published[-1].root
     session = main.open()
     assert main.step(session, STEPS + 1).metrics["learning_rate"] == HYPER.learning_rate, "the optimiser has gone on"
@@ -271,7 +273,7 @@ def test_an_entry_that_cannot_be_read_ends_the_journal(main: Main, torn: bytes |
     session = main.open()
     assert any("the steps from there on are lost" in report for report in main.reports)
     assert "3 steps made again, up to step 3" in main.reports
-    assert "the checkpoint is of step 3, and version 4 is published" in session.opened().undone
+    assert "the checkpoint is of step 3, and version 4 is published" in session.answer_open().undone
     assert (main.published[-1].version, main.published[-1].root) == (5, main.published[-2].root)
 
 
@@ -301,7 +303,7 @@ def test_the_journal_of_another_run_is_not_taken(main: Main, tmp_path: Path, mod
     shutil.copytree(other.folder / "journal", main.folder / "journal")
     session = main.open()
     assert any("does not follow step 0: its steps are lost" in report for report in main.reports)
-    assert session.opened().undone
+    assert session.answer_open().undone
     assert main.published[-1].root == main.published[-2].root
 
 
@@ -317,7 +319,7 @@ def test_a_journal_of_groups_that_this_run_lacks_is_given_up(main: Main) -> None
         f"4 steps cannot be made again (group {stored[0].steps[0][1][0].hex()} is not in the buffer): they are"
         in (main.reports[-1])
     )
-    assert "a new era begins" in session.opened().undone
+    assert "a new era begins" in session.answer_open().undone
 
 
 def test_the_journal_names_what_a_step_was_made_of(main: Main) -> None:

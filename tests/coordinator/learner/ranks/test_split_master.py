@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from echo2.coordinator.learner.ranks.split_master import joined, publishable, put
+from echo2.coordinator.learner.ranks.split_master import join_master, publishable, put
 
 TIE = 0x8000
 
@@ -40,7 +40,7 @@ def test_both_parts_give_the_master_exactly_but_for_ties_that_are_rounded_down(
     master = masters(high, sign)
     parameter, residual = split(master, dtype)
     assert torch.equal(parameter, publishable(master).to(dtype))
-    bits, found = master.view(torch.int32), joined(parameter, residual).view(torch.int32)
+    bits, found = master.view(torch.int32), join_master(parameter, residual).view(torch.int32)
     ties_down = torch.arange(1 << 16) == TIE if high % 2 == 0 else torch.zeros(1 << 16, dtype=torch.bool)
     assert torch.equal(found, bits - ties_down.to(torch.int32))
 
@@ -48,6 +48,6 @@ def test_both_parts_give_the_master_exactly_but_for_ties_that_are_rounded_down(
 @pytest.mark.parametrize("high", [0x3F80, 0x3F81])
 def test_what_was_joined_is_split_into_the_same_parts(high: int) -> None:
     parameter, residual = split(masters(high, 0), torch.float32)
-    again = split(joined(parameter, residual), torch.float32)
+    again = split(join_master(parameter, residual), torch.float32)
     assert torch.equal(again[0], parameter)
     assert torch.equal(again[1], residual)

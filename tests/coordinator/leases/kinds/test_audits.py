@@ -13,7 +13,7 @@ from echo2.coordinator.verdicts.lease_outcomes import CountedOutcome
 from echo2.coordinator.verdicts.verdict_report import basis_of
 from echo2.coordinator.verification.verification import judge
 from echo2.engines.process.messages import float_bytes, floats
-from echo2.ledger.ledger_entries import accrued
+from echo2.ledger.ledger_entries import accrued_account
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
@@ -202,7 +202,7 @@ def test_two_groups_that_wait_together_are_compared_when_the_second_is_decided(w
     one, other = world.pair()
     for lease in (one, other):
         world.submit(group(lease), lease.node)
-    waiting = world.group_service.undecided()
+    waiting = world.group_service.list_undecided()
     assert [world.group_service.compare_known(group) for group in waiting] == [None, None]
     for group_ in waiting:
         world.decide(group_, honest_scores(group_.submission))
@@ -268,7 +268,7 @@ def test_equal_groups_that_the_scorer_refuses_are_checked_by_another_process_and
         assert world.refused(lease, ["1", "2"]).code == "seeded-choice"
     assert asked == [True]
     assert (world.view.agreed, world.view.differed, world.view.doubted) == (0, 0, 1)
-    accounts = [accrued(peer_id(lease.node)) for lease in (one, other)]
+    accounts = [accrued_account(peer_id(lease.node)) for lease in (one, other)]
     before = [world.group_service.ledger.balance(account) for account in accounts]
     for _ in range(2):
         review = world.group_service.reviews.next(appeals=False)
@@ -308,7 +308,7 @@ def test_a_group_of_the_same_tokens_with_false_log_probabilities_says_nothing_of
         for claim in honest.rollouts
     ]
     world.submit(msgspec.structs.replace(honest, rollouts=false), other.node)
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     assert world.decide(waiting, honest_scores(honest)).code == "drift-median"
     assert (world.view.agreed, world.view.differed, world.view.doubted) == (0, 1, 0)
     assert world.group_service.reviews.next(appeals=False) is None

@@ -19,12 +19,12 @@ from echo2.coordinator.leases.kinds.canaries import (
     KnownRollout,
     verdict_by_answer,
 )
-from echo2.coordinator.leases.kinds.canary_answers import KEPT, LOOKED_AT
+from echo2.coordinator.leases.kinds.canary_answers import KEPT_ANSWERS, LOOKED_AT
 from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.run_metrics import counts
 from echo2.coordinator.verification.verification import judge
 from echo2.engines.engine import SampleScore
-from echo2.ledger.ledger_entries import accrued
+from echo2.ledger.ledger_entries import accrued_account
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
@@ -83,7 +83,7 @@ def test_a_draw_without_an_answer_is_kept_within_a_bound() -> None:
     assert all(share.draw(low) for _ in range(20))
     for _ in range(MOST_OWED):
         assert share.draw(high)
-        share.given()
+        share.on_grant()
     assert not share.draw(high)
     assert not CanaryShare(0.0).draw(low)
 
@@ -137,12 +137,12 @@ def test_a_canary_that_agreed_is_stated_in_the_ledger_and_its_pay_vests_after_te
     assert world.unvested(dave) == weight > 0
     earned = 0
     for _ in range(VESTED_AFTER):
-        assert (world.unvested(dave), world.group_service.ledger.balance(accrued(dave))) == (weight, earned)
+        assert (world.unvested(dave), world.group_service.ledger.balance(accrued_account(dave))) == (weight, earned)
         other = world.joins(DAVE)
         earned += world.answered(other).weight
         world.learn()
         assert facts(world, other)["audited"] == "exact"
-    assert (world.unvested(dave), world.group_service.ledger.balance(accrued(dave))) == (0, earned + weight)
+    assert (world.unvested(dave), world.group_service.ledger.balance(accrued_account(dave))) == (0, earned + weight)
     assert world.group_service.database.value("SELECT count(*) FROM unvested") == 0
     entry = world.group_service.ledger.find(f"vested:{canary.id.hex()}")
     assert entry is not None
@@ -177,7 +177,7 @@ def test_a_newcomer_who_returns_other_tokens_is_refused_by_the_scorer_and_gets_a
     world.answered(world.given(BOB))
     canary = world.joins(DAVE)
     world.submit(group(canary, texts=["9", "9"]), DAVE)
-    (waiting,) = world.group_service.undecided()
+    (waiting,) = world.group_service.list_undecided()
     assert world.group_service.compare_known(waiting) is None
     wrong = [
         SampleScore(logprobs=one.logprobs, margins=[1.0] * len(one.margins))
@@ -216,7 +216,7 @@ def test_a_newcomer_who_hands_in_the_group_of_another_newcomer_is_scored(world: 
     answer = group(one, texts=["1", "2"])
     world.submit(answer, DAVE)
     world.submit(msgspec.structs.replace(answer, lease=other.id), ERIN)
-    waiting = world.group_service.undecided()
+    waiting = world.group_service.list_undecided()
     assert [world.group_service.compare_known(group) for group in waiting] == [None, None]
     world.decide_all()
 
@@ -285,10 +285,10 @@ def test_a_canary_counts_neither_in_the_room_nor_in_the_law_nor_in_the_share_of_
     assert counted() == before
     world.submit(group(canary), DAVE)
     assert counted() == before
-    buffered = service.buffered()
+    buffered = service.count_buffered()
     world.decide_all()
     assert counted() == before
-    assert service.buffered() == buffered
+    assert service.count_buffered() == buffered
     total = counts(service.database, world.now)
     assert (total.canaries, total.too_old) == (1, 0)
 
@@ -390,11 +390,11 @@ def test_answers_of_the_scorer_are_few_and_go_when_they_are_of_no_use(world: Can
     for number in range(6):
         world.joins(name("newcomer", number, 32))
         world.given(BOB)
-    for _ in range(KEPT):
+    for _ in range(KEPT_ANSWERS):
         world.made()
     assert world.group_service.wanted_answer() is None
     rows = "SELECT count(*) FROM canary_answers"
-    assert world.group_service.database.value(rows) == KEPT
+    assert world.group_service.database.value(rows) == KEPT_ANSWERS
     world.group_service.forget([], world.version + 10, 1, world.now)
     assert world.group_service.database.value(rows) == 0
 

@@ -40,7 +40,7 @@ def test_a_set_has_one_lease_of_each_kind(world: AuditWorld) -> None:
 
 
 def test_a_set_counts_once_in_the_room_until_one_of_it_is_in_the_buffer(world: AuditWorld) -> None:
-    buffered = world.group_service.buffered()
+    buffered = world.group_service.count_buffered()
     lease = world.given(ALICE)
     running, undecided = on_their_way(world)
     twin = world.given(BOB)
@@ -51,7 +51,7 @@ def test_a_set_counts_once_in_the_room_until_one_of_it_is_in_the_buffer(world: A
     assert on_their_way(world) == (running - 1, undecided + 1)
     world.decide_all()
     assert on_their_way(world) == (running - 1, undecided)
-    assert world.group_service.buffered() == buffered + 1
+    assert world.group_service.count_buffered() == buffered + 1
 
 
 def test_one_group_of_a_set_is_learned_from_and_each_is_paid_in_full(world: AuditWorld) -> None:
@@ -133,9 +133,9 @@ def test_a_restart_keeps_sets(world: AuditWorld) -> None:
     world.group_service.tick(world.now)
     world.reopen(away=3_600_000, drawn=world.drawn)
     running, _ = on_their_way(world)
-    buffered = world.group_service.buffered()
+    buffered = world.group_service.count_buffered()
     world.submit(group(lease), ALICE)
     world.submit(group(twin), BOB)
     assert [receipt.trainable for receipt in world.decide_all()] == [True, False]
-    assert world.group_service.buffered() == buffered + 1
+    assert world.group_service.count_buffered() == buffered + 1
     assert on_their_way(world) == (running - 1, 0)
