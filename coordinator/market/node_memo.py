@@ -34,7 +34,7 @@ class NodeMemo(Generic[_Result]):
         return isinstance(other, NodeMemo)
 
     def clear(self) -> None:
-        """Forget all results. They stay in memory until `freed` is taken, or until the next call."""
+        """Forget all results. They stay in memory until `free_stepwise` is taken, or until the next call."""
         self._forgotten, self._known = self._known, {}
 
     def free_stepwise(self) -> Iterator[str]:

@@ -105,7 +105,7 @@ class GroupVisits:
         return next_version(self.group_service.waiting(), self._version, self._now(), oldest)
 
     async def _visit(self, under: PendingVersion) -> None:
-        """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""
+        """Verify at most `VISIT_GROUPS` waiting groups of one version: first together, then each failed one alone."""
         groups = self._not_compared(_groups_of_visit(self.group_service.visit(under)))
         first = next(groups, None)
         if first is None:
@@ -258,7 +258,7 @@ class GroupVisits:
 
 
 def _groups_of_visit(visit: Visit) -> Iterator[Undecided]:
-    """Yield at most `VISIT` groups of a visit."""
+    """Yield at most `VISIT_GROUPS` groups of a visit."""
     for _ in range(VISIT_GROUPS):
         group = visit.take()
         if group is None:

@@ -21,8 +21,8 @@ from echo2.protocol.leases import Lease
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
-    node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
-    node; empty: it was not (audited_work.py).
+    node below `AUDITED_EVIDENCE` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of
+    another node; empty: it was not (audited_work.py).
     `prompt`, `turns`: prompt and turns of an accepted group, its GroupLengths. `costs`: number of the entry by whose
     Costs its weight was computed; 0: by none (accounts/cost_tables.py)."""
 

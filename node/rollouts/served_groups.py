@@ -11,7 +11,7 @@ Rules
    node has ended, or after the time that the refusal names.
 5. An answer is checked: its tokens are the model's, and within its context.
 6. Groups that an earlier process of this node had begun are taken up again, by an engine of the same class that has the
-   lease's version loaded (`unfinished`). The others are given back like all leases that were lost.
+   lease's version loaded (`unfinished_leases`). The others are given back like all leases that were lost.
 """
 
 import asyncio

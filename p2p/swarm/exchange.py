@@ -4,8 +4,8 @@
    chunk is announced to listening peers at once; they never poll.
 2. A holder that does not have the payload yet keeps the stream open and answers once it has. Peers that start together
    thus find each other with one request.
-3. One task reads and one writes per stream. Both sides send a keep-alive every `HEARTBEAT` seconds, so that the
-   transport's watchdog detects a frozen peer.
+3. One task reads and one writes per stream. Both sides send a keep-alive every `UPLOAD_HEARTBEAT_SECONDS` seconds, so
+   that the transport's watchdog detects a frozen peer.
 4. A holder is banned and disconnected for an unrequested chunk, for bytes that do not decode, or for two bad chunks.
    Until the ban ends (p2p/limits/bans.py), nothing is requested from that peer and nothing is served to it. A
    downloader's bytes that do not decode reset its stream alone.

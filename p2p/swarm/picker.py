@@ -17,8 +17,8 @@
      in its queue, each must ask for little, or many request a chunk before the first of them can forward it.
 4. A peer is stalled when it has sent no chunk for too long, although requests are open:
    - The limit is `STALL_FACTOR` times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first
-     chunk, it is `STALL` seconds plus the time of one chunk at `SLOW`. Both are doubled for a parent that lacks every
-     chunk requested from it.
+     chunk, it is `CHUNK_STALL_SECONDS` seconds plus the time of one chunk at `SLOW`. Both are doubled for a parent that
+     lacks every chunk requested from it.
    - In the endgame, once every missing chunk is requested, it is `ENDGAME_FACTOR` times the interval, at least
      `ENDGAME_MIN` seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`. The slowest peer may
      have the last chunks, and requesting them twice costs little.
