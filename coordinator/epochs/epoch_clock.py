@@ -84,9 +84,11 @@ class EpochClock:
         presence: Presence,
         inputs: EpochInputs,
         free: FreePlaces,
+        on_close: Callable[[], None],
     ) -> None:
+        """`on_close`: called after an epoch was closed."""
         self._service, self._terms, self._presence, self._inputs = service, terms, presence, inputs
-        self._free = free
+        self._free, self._on_close = free, on_close
         self._time = MarketTime()
         self.turn_over = TurnOver(service)
         self._now = 0
@@ -95,8 +97,6 @@ class EpochClock:
         self._early = False
         self._settled = 0
         self._started = False
-        self.on_close: Callable[[], None] = lambda: None
-        """Called after an epoch was closed."""
 
     def at(self, now: int) -> int:
         """Return the market's time."""
@@ -224,7 +224,7 @@ class EpochClock:
         at = self.at(self._now)
         yield from self.turn_over.measure_work(at)
         snapshot = self.turn_over.close(at)
-        self.on_close()
+        self._on_close()
         yield True
         return snapshot
 

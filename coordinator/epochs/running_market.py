@@ -81,16 +81,15 @@ class RunningMarket:
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine, self._busy)
         free = FreePlaces()
-        self.clock = EpochClock(self.service, terms, self.presence, inputs, free)
+        timely = group_service.leases.timely
+        self.clock = EpochClock(self.service, terms, self.presence, inputs, free, timely.turn_over)
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate, free)
         self.late_refusals = LateRefusals(self.service)
         self.figures = EpochFigures(self.service.state, terms.currency, terms.mode, payment_view(payouts.settings))
         self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
-        timely = group_service.leases.timely
         timely.most = None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE)
-        self.clock.on_close = timely.turn_over
         self._accounts = StatedAccounts(payouts.folder)
         self.replaced_keys = ReplacedKeys(self.service, self.clock, terms.currency)
         registry, accounts = group_service.registry, group_service.accounts

@@ -7,6 +7,7 @@ coordinator/leases, submissions, verification and verdicts, ledger and node_regi
 no network, torch or clock here; `now` is milliseconds since the Unix epoch.
 """
 
+import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -107,7 +108,11 @@ class GroupService:
             database, terms, context.prompts, entropy, self.accounts, served, reach=self.broadcasts.reach,
         )  # fmt: skip
         self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
-        self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
+        self.arrived = asyncio.Event()
+        """Set with each submission, and when a check of a verdict is asked for: work for the scorer."""
+        self.verdicts = VerdictService(
+            database, self.leases, accounting, sealing.seal, context.spec, self.classes, self.arrived.set
+        )
         self.reviews = self.verdicts.reviews
         self._quarantine = accounting.quarantine
         self._waiting = WaitingGroups(database)

@@ -99,7 +99,6 @@ class Guarding:
         )
         self._guard = Guard(limits, measures, self._record.state)
         self._examining: tuple[int, int] | None = None
-        watch.on_resume = self._begin_anew
 
     def examining(self, version: Published | None) -> None:
         """Note the version that the scorer examines; None: none any more."""
@@ -255,7 +254,7 @@ class Guarding:
             raise LocalFault(f"version {number} is not kept; kept are {_name_versions(kept)}")
         return named
 
-    def _begin_anew(self, pause: Pause) -> None:
+    def begin_anew(self, pause: Pause) -> None:
         """Begin counts and history anew; results too, where the operator goes on after a collapse."""
         self._guard.begin_anew(results=pause.kind == "held-out")
         self._save()

@@ -54,10 +54,10 @@ class Learning:
         clock: Callable[[], float],
     ) -> None:
         """Compose the loops. `hosts`: hosts of the run's tasks. `clock`: seconds since the Unix epoch."""
-        self.arrived = asyncio.Event()
+        self.arrived = group_service.arrived
         self.sound = asyncio.Event()
         work = asyncio.Event()
-        watch = Watch(group_service, clock, work.set)
+        watch = Watch(group_service, clock, work.set, lambda ended: self.guarding.begin_anew(ended))
         self.guarding = Guarding(
             group_service,
             watch,
@@ -97,7 +97,6 @@ class Learning:
             if host.facts.kind in ANSWERED_KINDS
         ]
         evaluation_sets = evaluation_sets_of(run, hosts)
-        group_service.verdicts.check_wanted = self.arrived.set
         verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
         reviewing = Reviewing(group_service, verifier, models.scorer, clock)
         visits = GroupVisits(

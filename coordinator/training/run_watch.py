@@ -34,9 +34,15 @@ log = structlog.get_logger("coordinator")
 
 class Watch:
     """The pauses and set-aside batches of a run. `clock`: seconds since the Unix epoch. `changed`: called when a pause
-    has ended."""
+    has ended. `on_resume`: called with each pause that has ended by its time or by the operator."""
 
-    def __init__(self, group_service: GroupService, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        group_service: GroupService,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        on_resume: Callable[[Pause], None] = lambda ended: None,
+    ) -> None:
         self._group_service = group_service
         self._clock = clock
         self._changed = changed
@@ -45,8 +51,7 @@ class Watch:
         self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
         self._wait = Wait()
-        self.on_resume: Callable[[Pause], None] = lambda ended: None
-        """Called with each pause that has ended by its time or by the operator."""
+        self._on_resume = on_resume
         self._reasons: Counter[str] = Counter()
         self._aside: list[SetAsideView] = []
         for reason, at, groups in group_service.buffer.batches_aside():
@@ -63,7 +68,7 @@ class Watch:
         before, ended = self.pause, self._pauses.look(self._now())
         if ended is not None:
             self._note_end(ended, "its time is over")
-            self.on_resume(ended)
+            self._on_resume(ended)
         elif before != self.pause:
             self._save()
         if self.pause is not None:
@@ -99,7 +104,7 @@ class Watch:
         if ended is None:
             return False
         self._note_end(ended, "the operator resumed the run")
-        self.on_resume(ended)
+        self._on_resume(ended)
         return True
 
     def alarm(self, alarm: Alarm, remedy: str) -> None:

@@ -106,7 +106,9 @@ class VerdictService:
         seal: Seal,
         spec: RunSpec,
         classes: OpenClasses,
+        check_wanted: Callable[[], None],
     ) -> None:
+        """`check_wanted`: called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
         self._database = database
         self._leases = leases
         self._ledger = accounting.ledger
@@ -130,7 +132,7 @@ class VerdictService:
             database, accounting, self.receipts, self.scores, self.evidence, classes, self._pay
         )
         self.days = DoubtedDays(
-            database, accounting, self.reviews, self.evidence, classes, lambda: self.check_wanted(),
+            database, accounting, self.reviews, self.evidence, classes, check_wanted,
             self.receipts.end_quarantine,
         )  # fmt: skip
         self._tokens = TokenStorage(database)
@@ -138,8 +140,7 @@ class VerdictService:
         self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT_VERDICTS))
         self.results = TaskResults(database)
         self._ends_of_turns = spec.ends
-        self.check_wanted: Callable[[], None] = lambda: None
-        """Called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
+        self._check_wanted = check_wanted
 
     def decide(
         self,
@@ -274,7 +275,7 @@ class VerdictService:
             AUDITS_DIFFERED if not agrees else AUDITS_DOUBTING_SCORER if any(asked) else AUDITS_AGREED
         )
         if any(asked):
-            self.check_wanted()
+            self._check_wanted()
 
     def refuse(
         self,

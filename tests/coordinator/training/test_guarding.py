@@ -46,7 +46,7 @@ class Guarded:
     def open(self, section: GuardSection) -> None:
         clock = lambda: self.world.now / 1000  # noqa: E731
         service = self.world.group_service
-        self.watch = Watch(service, clock, self.woken.set)
+        self.watch = Watch(service, clock, self.woken.set, lambda ended: self.guarding.begin_anew(ended))
         self.guarding = Guarding(
             service,
             self.watch,

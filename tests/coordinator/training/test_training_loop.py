@@ -107,7 +107,7 @@ def training_of(
 ) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
-    watch = Watch(service, lambda: world.now / 1000, work.set)
+    watch = Watch(service, lambda: world.now / 1000, work.set, lambda ended: guarding.begin_anew(ended))
     guarding = Guarding(service, watch, parts, GuardSection(**guard), {}, lambda: world.now / 1000, work.set)
     course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), steps)
     return Training(
