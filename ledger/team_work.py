@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from echo2.ledger.audited_work import HALF_LIFE, HOUR, table
+from echo2.ledger import half_life
+from echo2.ledger.audited_work import HALF_LIFE, HOUR
 from echo2.ledger.ledger_entries import Entry
 
 TEAM_SET: Final = "team.set"
@@ -67,7 +68,7 @@ def _decay_score(score: int, since: int, now: int) -> tuple[int, int]:
     if not score:
         return 0, now
     hours = max(0, now - since) // HOUR
-    return (score * table()[hours % HALF_LIFE] >> 32) >> (hours // HALF_LIFE), since + hours * HOUR
+    return half_life.decay(score, hours, HALF_LIFE), since + hours * HOUR
 
 
 def work_of(entry: Entry) -> DoneWork | None:

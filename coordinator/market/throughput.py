@@ -3,8 +3,9 @@
 Weights in milli reference rollouts (milli-RE), rates in milli-RE per hour, times in ms.
 
 Rules
-1. Throughput v is accepted work over leased time (leased_time.py), both halved per hour of leased time (decay.py). They
-   decay once per closed epoch, by the whole minutes of leased time; seconds beyond these count at the next decay.
+1. Throughput v is accepted work over leased time (leased_time.py), both halved per hour of leased time
+   (ledger/half_life.py). They decay once per closed epoch, by the whole minutes of leased time; seconds beyond these
+   count at the next decay.
 2. Its lower bound is v * max(1 - 1.64 cv / sqrt(n), 1/2), rounded down. cv: standard deviation over mean of the rates
    of the newest n accepted groups, at most `SAMPLES`. 1.64 is 41/25; the root has a resolution of 1e-9, and is rounded
    up.
@@ -25,10 +26,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.market.decay import decay_value
 from echo2.coordinator.market.leased_time import Interval, extend_intervals, lease_interval
+from echo2.ledger.half_life import decay
 
 HOUR: Final = 3_600_000
+HALF_LIFE: Final = 60
+"""Minutes of leased time in which work and leased time count half."""
 MINUTE: Final = 60_000
 STALE_MS: Final = 24 * HOUR
 READY_GROUPS: Final = 30
@@ -144,8 +147,8 @@ def measure_node(before: Throughput, records: Sequence[LeasedGroup]) -> Measured
     accepted = [one for one in records if one.accepted]
     row, proven = _row(before, records)
     after = Throughput(
-        work=decay_value(before.work, minutes) + sum(one.weight for one in accepted),
-        leased=decay_value(before.leased, minutes) + grown,
+        work=decay(before.work, minutes, HALF_LIFE) + sum(one.weight for one in accepted),
+        leased=decay(before.leased, minutes, HALF_LIFE) + grown,
         rest=rest,
         covered=tuple(covered),
         rates=(*before.rates, *map(group_rate, accepted))[-SAMPLES:],

@@ -36,7 +36,7 @@ from echo2.coordinator.submissions import request_priority, response_log
 from echo2.coordinator.verdicts import verdicts
 from echo2.coordinator.verification import calibration, evidence, token_evidence, verification
 from echo2.engines.sampling import sampling_reference as noise
-from echo2.ledger import audited_work, ledger_entries, ledger_facts, payout_facts
+from echo2.ledger import audited_work, half_life, ledger_entries, ledger_facts, payout_facts
 from echo2.node.config import NodeConfig
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store
@@ -635,7 +635,7 @@ def tasks_example() -> dict[str, str]:
 
 
 def decay_example() -> dict[str, str]:
-    known = {f"n({hours})": str(audited_work.table()[hours]) for hours in (0, 1, 84, 167)}
+    known = {f"n({hours})": str(half_life.decay_table(audited_work.HALF_LIFE)[hours]) for hours in (0, 1, 84, 167)}
     after, _ = audited_work.decay_count(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
     return known | {"30 groups after 24 h": str(after)}
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.market.decay import decay_value, table
 from echo2.coordinator.market.leased_time import (
     KEPT_INTERVALS,
     Interval,
@@ -16,6 +15,7 @@ from echo2.coordinator.market.leased_time import (
     union,
 )
 from echo2.coordinator.market.throughput import (
+    HALF_LIFE,
     HOUR,
     READY_GROUPS,
     RESOLUTION,
@@ -27,6 +27,7 @@ from echo2.coordinator.market.throughput import (
     measure_node,
     relative_error,
 )
+from echo2.ledger.half_life import decay, decay_table
 
 MINUTE = 60_000
 
@@ -41,16 +42,16 @@ def groups(count: int, each: int = MINUTE, weight: int = 1000, begin: int = 0) -
 
 
 def test_rows_of_the_table_are_the_greatest_integers_below_the_powers() -> None:
-    assert table()[0] == 1 << 32
-    assert table()[30] == 3037000499
-    for minutes, row in enumerate(table()):
+    assert decay_table(HALF_LIFE)[0] == 1 << 32
+    assert decay_table(HALF_LIFE)[30] == 3037000499
+    for minutes, row in enumerate(decay_table(HALF_LIFE)):
         assert row**60 <= 1 << (32 * 60 - minutes) < (row + 1) ** 60
 
 
 def test_an_hour_halves_and_parts_of_an_hour_come_near_to_it() -> None:
-    assert decay_value(1 << 40, 60) == 1 << 39
-    assert decay_value(1 << 40, 600) == 1 << 30
-    assert decay_value(10**12, 5 * 60 + 30) == 10**12 * table()[30] >> 32 >> 5
+    assert decay(1 << 40, 60, HALF_LIFE) == 1 << 39
+    assert decay(1 << 40, 600, HALF_LIFE) == 1 << 30
+    assert decay(10**12, 5 * 60 + 30, HALF_LIFE) == 10**12 * decay_table(HALF_LIFE)[30] >> 32 >> 5
 
 
 def test_a_lease_ends_with_its_group_or_at_its_expiry() -> None:
@@ -111,7 +112,7 @@ def test_expired_and_refused_leases_cost_time_and_bring_no_work() -> None:
 def test_old_work_and_old_time_halve_together_per_hour_of_leased_time() -> None:
     before = measure_node(Throughput(), groups(60, weight=1000)).throughput
     after = measure_node(before, groups(60, weight=3000, begin=5 * HOUR)).throughput
-    assert after.work == decay_value(60_000, 60) + 180_000 == 210_000
+    assert after.work == decay(60_000, 60, HALF_LIFE) + 180_000 == 210_000
     assert after.leased == 30 * MINUTE + HOUR
     assert after.mean == 140_000
 
@@ -179,4 +180,4 @@ def test_probation_ends_with_ten_accepted_groups_in_a_row() -> None:
 
 @pytest.mark.parametrize("minutes", [0, 1, 59, 60, 61, 6000])
 def test_decay_never_grows(minutes: int) -> None:
-    assert 0 <= decay_value(12345, minutes) <= 12345
+    assert 0 <= decay(12345, minutes, HALF_LIFE) <= 12345
