@@ -151,6 +151,9 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("loss", state.objective))
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
+    if state.window is not None:
+        most = f"at most {state.window:.1f} batches of groups on their way to the learner"
+        rows.append(("window", f"{most}, of {state.staleness_limit + 1} that S allows"))
     if state.steps:
         last = state.steps[-1]
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))

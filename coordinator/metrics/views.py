@@ -347,7 +347,8 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step.
+    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
+    most batches on their way to the learner (coordinator/leases/lease_window.py); None: no draw has shown it yet.
     `relayed_bytes`: relayed between nodes that could not reach each other, since the coordinator's start. `steps`,
     `evaluations`, `versions`: evaluations and versions at most 500 each: the newest 250, and thinned earlier ones.
     `nodes`: those with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast;
@@ -412,3 +413,4 @@ class RunState(View, frozen=True, kw_only=True):
     market: MarketView | None = None
     teams: list[TeamRow] = []
     stages: StagesView = StagesView()
+    window: float | None = None

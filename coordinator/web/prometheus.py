@@ -142,6 +142,7 @@ def of_work(state: RunState) -> Iterator[Metric]:
         skipped.add_metric([reasons], count)
     yield skipped
     yield _gauge("echo2_groups_buffered", "Groups that wait for the learner.", state.buffered)
+    yield _gauge("echo2_lease_window_batches", "Most batches of groups on their way to the learner.", state.window)
     yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
     yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)
     yield _staleness(state.staleness)

@@ -161,7 +161,7 @@ class RunViewBuilder:
         at = self.group_service.progress
         latest = self.publisher.latest
         history = self.training.history
-        registry = self.group_service.registry
+        registry, window = self.group_service.registry, self.group_service.leases.window
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -179,6 +179,7 @@ class RunViewBuilder:
             batch_groups=config.batch_groups,
             objective=objective_choices.describe_loss(self.run.config.learner),
             idle=self.training.utilisation.idle,
+            window=window.batches if window.last.windows else None,
             buffered=self.group_service.count_buffered(),
             undecided=0,
             running=0,

@@ -197,6 +197,7 @@ BUSY = msgspec.structs.replace(
     version=26,
     step=26,
     idle=0.034,
+    window=2.25,
     buffered=9,
     undecided=3,
     running=12,

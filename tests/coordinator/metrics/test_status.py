@@ -12,7 +12,7 @@ from echo2.coordinator.metrics.views import LedgerView
 from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.settings.training_config import LearnerSection
-from echo2.coordinator.web import page
+from echo2.coordinator.web import page, prometheus
 from echo2.p2p.errors import Unreachable
 from tests.support import pictures
 
@@ -45,6 +45,15 @@ def test_the_loss_that_the_learner_lowers_is_a_line_and_on_the_page() -> None:
     assert f"Loss: {told}." in page.page(state)
     assert not [one for one in status.lines(pictures.BUSY) if one.startswith("loss")]
     assert "Loss:" not in page.page(pictures.BUSY)
+
+
+def test_the_window_of_leases_is_a_line_on_the_page_and_a_metric_once_a_draw_has_shown_it() -> None:
+    assert any("at most 2.2 batches" in row and "of 5 that S allows" in row for row in status.lines(pictures.BUSY))
+    assert "at most 2.2 batches are on their way to it" in page.page(pictures.BUSY)
+    assert b"echo2_lease_window_batches 2.25" in prometheus.exposition(pictures.BUSY)
+    before = msgspec.structs.replace(pictures.BUSY, window=None)
+    assert not any(row.startswith("window") for row in status.lines(before))
+    assert b"echo2_lease_window_batches 2" not in prometheus.exposition(before)
 
 
 def test_the_stages_of_the_groups_learned_lately_are_a_line_and_the_largest_is_named() -> None:
