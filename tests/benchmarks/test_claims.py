@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from benchmarks import claims, modes
+from benchmarks import claims
 from benchmarks.claims import ROOT, FigureMark
 from benchmarks.harness.figure_mark import figure_mark
+from benchmarks.staleness import __main__ as staleness
 
 
 def test_every_figure_of_the_documents_has_a_command_that_starts() -> None:
@@ -54,8 +55,8 @@ def test_the_code_of_a_figure_is_its_modules_and_the_packages_they_import() -> N
 
 
 def test_a_mark_is_read_as_it_is_written() -> None:
-    (known,) = claims._COMMENT.findall(figure_mark("python -m benchmarks.modes run", "modes.json"))
-    assert known[0] == "python -m benchmarks.modes run"
+    (known,) = claims._COMMENT.findall(figure_mark("python -m benchmarks.staleness run", "staleness.json"))
+    assert known[0] == "python -m benchmarks.staleness run"
     assert re.fullmatch("[0-9a-f]{8,}", known[1])
 
 
@@ -78,13 +79,13 @@ def test_a_fault_ends_with_status_1_and_changed_code_does_not(
 def test_no_run_is_added_to_runs_of_other_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ROOT / "docs" / "results" / "modes.json"
-    monkeypatch.setattr(claims, "changed", lambda mark: ["benchmarks/modes.py"])
+    data = ROOT / "docs" / "results" / "staleness.json"
+    monkeypatch.setattr(claims, "changed", lambda mark: ["benchmarks/learning.py"])
     monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e" if words[0] == "log" else "")
-    assert modes.main(["run"]) == 2
-    assert "modes.json was measured at 37ac506e, and its code has changed since" in capsys.readouterr().out
-    assert "async, room, seed 0" in data.read_text(), "it stays as it is"
+    assert staleness.main(["run"]) == 2
+    assert "staleness.json was measured at 37ac506e, and its code has changed since" in capsys.readouterr().out
+    assert "decoupled, rate 0.333, S 0, seed 0" in data.read_text(), "it stays as it is"
     monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e")
-    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "it is being measured"
+    assert claims.outdated(data, "python -m benchmarks.staleness run") is None, "it is being measured"
     monkeypatch.setattr(claims, "_told_by_git", lambda *words: "")
-    assert claims.outdated(data, "python -m benchmarks.modes run") is None, "git does not know it"
+    assert claims.outdated(data, "python -m benchmarks.staleness run") is None, "git does not know it"
