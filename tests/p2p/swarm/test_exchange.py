@@ -29,9 +29,8 @@ class Poisoner(PayloadFile):
 
 async def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
     """Share a payload whose chunks `peer` falsifies."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("echo2.p2p.swarm.exchange.PayloadFile", Poisoner)
-        await peer.share(manifest, path)
+    peer._exchange._whole = Poisoner
+    await peer.share(manifest, path)
 
 
 async def join(*fetches) -> list[float]:
