@@ -112,7 +112,7 @@ def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks
         swarm = make_swarm(tmp_path)
         key = generate_key()
         node = life_of(swarm, "node", key)
-        swarm.scorer.seconds = 3.0
+        swarm.scorer.seconds = 10.0
         async with swarm.coordinating(), working(node):
             await until(lambda: node.daemon.outbox.counts().get("received", 0) >= 3, 120)
         async with swarm.coordinating():
