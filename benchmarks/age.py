@@ -130,9 +130,7 @@ def _latency(database: Path) -> float:
 def _leases(folder: Path) -> float:
     """Return the leases of training prompts per group that was drawn, over the whole run, without the groups that were
     still on their way at its end."""
-    query = (
-        "SELECT count(*), coalesce(sum(state IN ('open', 'received')), 0) FROM leases WHERE position >= 0 AND counts"
-    )
+    query = "SELECT count(*), coalesce(sum(state IN ('open', 'received')), 0) FROM leases WHERE counts"
     with closing(sqlite3.connect(folder / "run.sqlite")) as opened:
         given, on_their_way = opened.execute(query).fetchone()
         (buffered,) = opened.execute("SELECT count(*) FROM buffer").fetchone()

@@ -82,7 +82,7 @@ class LedgerRequest(Wire, frozen=True):
 
 class GrownHead(Wire, frozen=True):
     """A sealed LedgerHead, and the consistency proof from the head before it. The newest head alone has none.
-    `restored`: proof of the first head of a later log, the proof from the entries that its document restored."""
+    `restored`: proof, for the first head of a later log, from the entries that its document restored."""
 
     sealed: Annotated[bytes, Meta(max_length=4096)]
     consistency: Proof = []

@@ -151,7 +151,7 @@ class ProcessPool:
         aside: bool = False,
         opens: bool = False,
     ) -> A:
-        """Let a call be answered by a process (rules 1, 2 and 7). `wanted`: wanted in this place; None: in any.
+        """Let a call be answered by a process (rules 1, 2 and 7). `wanted`: process in this place; None: in any.
         `opens`: see rule 4. Raises `TaskFault`."""
         worker, fault = await self._idle.take(wanted, aside=aside), ""
         try:

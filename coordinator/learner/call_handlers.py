@@ -36,7 +36,7 @@ class NotOpen(Exception):
 
 class LearnerHandlers:
     """The handlers of one learner process, with one session at a time. `begun`: called with the number of a step before
-    its computation begins. `trainer_of`: trainer of of one process, or of several ranks."""
+    its computation begins. `trainer_of`: trainer of one process, or of several ranks."""
 
     def __init__(self, begun: Callable[[int], None] = lambda step: None, trainer_of: TrainerOf = LocalTrainer) -> None:
         self._begun, self._trainer_of = begun, trainer_of

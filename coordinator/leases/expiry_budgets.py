@@ -81,14 +81,14 @@ class ExpiryBudgets:
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired, forgiven FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
         if row is None:
-            row = 0, free if node is None else max(free, 1 + self._lend(node))
+            row = 0, free if node is None else max(free, 1 + self._count_lent(node))
         count, forgiven = 1 + row[0], row[1]
         until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), forgiven)
         self._database.do(
             "INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", (holder, hour, count, forgiven, until)
         )
 
-    def _lend(self, node: bytes) -> int:
+    def _count_lent(self, node: bytes) -> int:
         """Count the leases of a node that have not ended."""
         return int(self._database.value("SELECT count(*) FROM lent WHERE node = ?", (node,)))
 

@@ -166,8 +166,7 @@ class LeaseTable(LeaseRows):
             oldest,
         )[0]
         late = self._count(
-            "state = 'open' AND sent + late_after < ? AND expires >= ? AND era = ? AND version >= ? AND position >= 0"
-            " AND counts",
+            "state = 'open' AND sent + late_after < ? AND expires >= ? AND era = ? AND version >= ? AND counts",
             (now, now, *oldest),
         )
         scored = sum(version >= oldest for version in self.scored.values())

@@ -94,8 +94,8 @@ class NodeBalances(NamedTuple):
 
 
 class KnownPayees(NamedTuple):
-    """Accounts by peer id. `coming`: when that of a node is in force that has none before, ms. `waits`: waits of the
-    balances of replaced keys. `withheld`: nodes that the operator does not pay."""
+    """Accounts by peer id. `coming`: time from which that of a node is in force that has none before, ms. `waits`:
+    waits of the balances of replaced keys. `withheld`: nodes that the operator does not pay."""
 
     accounts: Mapping[str, Payee]
     coming: Mapping[str, int]

@@ -162,7 +162,7 @@ def describe_pass(outcome: Passed) -> list[str]:
 def report(
     newest: PlanSums | None, payments: Iterable[SentPayment], owed: NodeBalances, currency: str, now: int
 ) -> list[str]:
-    """Return the lines about all payments of a run. `owed`: owed to all nodes. `now`: ms."""
+    """Return the lines about all payments of a run. `owed`: amount owed to all nodes. `now`: ms."""
     every = list(payments)
     counts, sums = Counter[str](), Counter[str]()
     for one in every:

@@ -40,7 +40,7 @@ SELECT connection, count(*) FROM lent WHERE share = 'new' AND connection != '' G
 SETS = """
 SELECT position, attempt FROM (
     SELECT position, attempt, counts, state IN ('open', 'received') AS live, id IN (SELECT lease FROM buffer) AS learned
-    FROM leases WHERE position >= 0 AND twin != 'canary'
+    FROM leases WHERE twin != 'canary'
 ) GROUP BY position, attempt HAVING (sum(live) OR sum(learned)) AND sum(counts) != 1
     OR sum(learned AND NOT counts) OR (sum(counts AND NOT live AND NOT learned) AND sum(live))
 """
