@@ -49,7 +49,7 @@ def tensors_of(version: Snapshot, base: Snapshot) -> list[ExportedTensor]:
             continue
         if source.shape != entry.shape:
             raise OtherNames(f"tensor {entry.name!r} is {entry.shape} in {base.path}, and {source.shape} here")
-        exported.append(ExportedTensor(_named(source, entry.name), _read(version, source.name)))
+        exported.append(ExportedTensor(_rename(source, entry.name), _read(version, source.name)))
     return exported
 
 
@@ -92,7 +92,7 @@ def _read(snapshot: Snapshot, name: str) -> Callable[[], Bits]:
     return lambda: snapshot.bits(name)
 
 
-def _named(entry: TensorEntry, name: str) -> TensorEntry:
+def _rename(entry: TensorEntry, name: str) -> TensorEntry:
     return TensorEntry(name=name, dtype=entry.dtype, shape=entry.shape)
 
 

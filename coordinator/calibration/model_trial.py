@@ -52,8 +52,8 @@ class ModelTrial(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The answers to one prompt. `number`: its index. `tokens`: of the prompt. `cut`: by sample, whether the limit cut
-    it."""
+    """The answers to one prompt. `number`: its index. `tokens`: tokens of the prompt. `cut`: by sample, whether the
+    limit cut it."""
 
     number: int
     prompt: str

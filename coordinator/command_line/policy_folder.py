@@ -48,7 +48,7 @@ from echo2.weights.virtual_snapshot import write_out
 
 VERSION_FILE: Final = "echo2-version.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-RENAMED: Final = "renamed.safetensors"
+RENAMED_FILE: Final = "renamed.safetensors"
 """A version under the names of its base, while it is written."""
 Form = Literal["model", "adapter", "merged"]
 _NUMBER_TYPE: Final = re.compile(rb'("(?:torch_)?dtype"\s*:\s*")(float32|float16|bfloat16)(")')
@@ -66,7 +66,7 @@ class VersionFile(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bytes
 
 
-class Exported(NamedTuple):
+class ExportedFolder(NamedTuple):
     """A folder that was written. `root`: content root of the version."""
 
     folder: Path
@@ -82,7 +82,7 @@ class _Chosen(NamedTuple):
     sealed: bytes
 
 
-def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> Exported:
+def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> ExportedFolder:
     """Write the folder of a version: a number, `latest`, or `best` by held-out results. Raises `LocalFault`,
     `Untrusted`."""
     if out.exists():
@@ -111,7 +111,7 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> E
             draft.rename(out)
     except WeightsError as error:
         raise LocalFault(str(error)) from error
-    return Exported(out, chosen.version.version, chosen.version.root, form)
+    return ExportedFolder(out, chosen.version.version, chosen.version.root, form)
 
 
 @contextmanager
@@ -206,14 +206,14 @@ def _tensors_of(version: Snapshot, base: Path, out: Path) -> list[ExportedTensor
     try:
         return tensors_of(version, named)
     except OtherNames:
-        renamed = out / RENAMED
+        renamed = out / RENAMED_FILE
         asyncio.run(model_folder.write_as_base(base, version.path, renamed))
         return tensors_of(Snapshot(renamed), named)
 
 
 def _write_model(out: Path, tensors: list[ExportedTensor]) -> None:
     write_tensors(out / model_folder.WEIGHTS, tensors)
-    (out / RENAMED).unlink(missing_ok=True)
+    (out / RENAMED_FILE).unlink(missing_ok=True)
     dtype = float_dtype_of(tensors)
     if dtype is not None:
         config = (out / "config.json").read_bytes()

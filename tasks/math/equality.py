@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from echo2.tasks.math.answer_size import is_too_large
 from echo2.tasks.math.cpu_limit import OutOfTime, cpu_limit
-from echo2.tasks.math.notation import PlainNumber, assigned, choice_of, count_of, number_of, plain, words_of
+from echo2.tasks.math.notation import PlainNumber, assignment_of, choice_of, count_of, number_of, plain, words_of
 from echo2.tasks.math.row_fields import final_answer
 
 MOST_FORMULA_CHARACTERS: Final = 2_000
@@ -54,13 +54,13 @@ def is_equal(answer: str, said: str) -> bool:
         return letter == right_letter
     if letter and behind:
         given = behind
-    if _squeezed(given) == _squeezed(right):
+    if _squeeze(given) == _squeeze(right):
         return True
     if (right_words := words_of(right)) is not None and boxed:
         return words_of(given) == right_words
     if is_too_large(given):
         return False
-    (name, value), (right_name, right_value) = assigned(given), assigned(right)
+    (name, value), (right_name, right_value) = assignment_of(given), assignment_of(right)
     number, right_number = number_of(count_of(value)), number_of(right_value)
     if number is not None and right_number is not None and (not name or not right_name or name == right_name):
         return _is_same_number(number, right_number)
@@ -78,7 +78,7 @@ def expression(text: str) -> list[Any]:
         return []
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(text.split())
 
 

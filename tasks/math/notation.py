@@ -43,7 +43,7 @@ _WORDS: Final = re.compile(r"^[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*$")
 _INTEGER: Final = r"\d+"
 _DECIMAL: Final = r"\d*\.\d+|\d+\.?"
 _NUMBER: Final = re.compile(
-    rf"(?P<sign>[+-]?)(?:(?P<whole>{_INTEGER})\+)?(?:\\frac\{{(?P<over>[+-]?{_INTEGER})\}}\{{(?P<under>[+-]?{_INTEGER})\}}"
+    rf"(?P<sign>[+-]?)(?:(?P<whole>{_INTEGER})\+)?(?:\\frac\{{(?P<above>[+-]?{_INTEGER})\}}\{{(?P<below>[+-]?{_INTEGER})\}}"
     rf"|(?P<left>{_INTEGER})/(?P<right>{_INTEGER})"
     rf"|(?P<decimal>{_DECIMAL})(?:(?:\\times|\\cdot|\*)10\^\{{?(?P<power>[+-]?\d{{1,3}})\}}?)?)"
 )
@@ -88,7 +88,7 @@ def words_of(text: str) -> str | None:
     return text.casefold() if _WORDS.match(text) else None
 
 
-def assigned(text: str) -> tuple[str, str]:
+def assignment_of(text: str) -> tuple[str, str]:
     """Return the variable that an answer such as `x = 4` names, and the value behind it; without one an empty name."""
     said = re.fullmatch(r"([A-Za-z]\w*)\s*=\s*([^=]+)", text.strip())
     return (said[1], said[2].strip()) if said else ("", text)
@@ -107,11 +107,11 @@ def number_of(text: str) -> PlainNumber | None:
     if said is None:
         return None
     sign = -1 if said["sign"] == "-" else 1
-    over, under = said["over"] or said["left"], said["under"] or said["right"]
-    if over is not None and under is not None:
-        if int(under) == 0:
+    above, below = said["above"] or said["left"], said["below"] or said["right"]
+    if above is not None and below is not None:
+        if int(below) == 0:
             return None
-        return PlainNumber(sign * (int(said["whole"] or 0) + Fraction(int(over), int(under))))
+        return PlainNumber(sign * (int(said["whole"] or 0) + Fraction(int(above), int(below))))
     if said["whole"]:
         return None
     scale = Fraction(10) ** int(said["power"] or 0)
@@ -139,23 +139,23 @@ def _write_superscripts(text: str) -> str:
 def _write_fractions(text: str) -> str:
     """Write vulgar fractions and those with a fraction slash; a whole number before one is a mixed number."""
 
-    def written(part: re.Match[str]) -> str:
+    def write(part: re.Match[str]) -> str:
         parts = unicodedata.decomposition(part[2]).split()[1:] if part[2] else []
-        over, _, under = ("".join(chr(int(one, 16)) for one in parts) if parts else part[3]).partition("\u2044")
-        if not over or not under:
+        above, _, below = ("".join(chr(int(one, 16)) for one in parts) if parts else part[3]).partition("\u2044")
+        if not above or not below:
             return part[0]
-        fraction = rf"\frac{{{over}}}{{{under}}}"
+        fraction = rf"\frac{{{above}}}{{{below}}}"
         return f"({part[1].strip()}+{fraction})" if part[1] else fraction
 
-    return re.sub(r"(\d+ ?)?(?:([¼½¾⅐-⅞↉])|(?<!\d)(\d+\u2044\d+))", written, text)
+    return re.sub(r"(\d+ ?)?(?:([¼½¾⅐-⅞↉])|(?<!\d)(\d+\u2044\d+))", write, text)
 
 
 def _write_roots(text: str) -> str:
-    def written(sign: str, inside: str) -> str:
+    def write(sign: str, inside: str) -> str:
         return rf"\sqrt{{{inside}}}" if sign == "√" else rf"\sqrt[3]{{{inside}}}"
 
-    text = _ROOT_OF_NUMBER.sub(lambda part: written(part[1], part[2]), text)
-    return re.sub(r"([√∛])\s*[({]([^(){}]*)[)}]", lambda part: written(part[1], part[2]), text)
+    text = _ROOT_OF_NUMBER.sub(lambda part: write(part[1], part[2]), text)
+    return re.sub(r"([√∛])\s*[({]([^(){}]*)[)}]", lambda part: write(part[1], part[2]), text)
 
 
 def _unwrap(text: str) -> str:

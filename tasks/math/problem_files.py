@@ -22,7 +22,7 @@ from echo2.tasks.math.data_files import DataFault, DataFile, FileSplit, files_of
 from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
 from echo2.tasks.task import Split
 
-SHOWN: Final = 10
+SHOWN_ROWS: Final = 10
 """Rows left out that are named."""
 
 
@@ -79,7 +79,7 @@ def read(path: Path, fields: Fields) -> Data:
     if len(unusable) > fields.left_out * rows.taken:
         raise DataFault(
             f"{len(unusable)} of {rows.taken} rows of {path} cannot be used, more than the share of "
-            f"{fields.left_out:g} that may be left out (left_out): {'; '.join(unusable[:SHOWN])}"
+            f"{fields.left_out:g} that may be left out (left_out): {'; '.join(unusable[:SHOWN_ROWS])}"
         )
     splits = kept.splits()
     for name, problems in splits.items():
@@ -169,7 +169,7 @@ def _name_rest(rows: _Rows, kept: _Kept, unusable: list[str]) -> Iterator[str]:
     if kept.in_both:
         yield f"{kept.in_both} problems are in both splits, and are not trained on"
     if unusable:
-        yield f"{len(unusable)} rows or problems are left out: {'; '.join(unusable[:SHOWN])}"
+        yield f"{len(unusable)} rows or problems are left out: {'; '.join(unusable[:SHOWN_ROWS])}"
 
 
 def _count(files: Sequence[DataFile]) -> str:

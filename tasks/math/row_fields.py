@@ -130,7 +130,7 @@ def problem_of(row: Any, fields: Fields) -> str | tuple[Message, ...]:
     value = _first(row, fields.problem, "problem")
     if isinstance(value, list):
         return _messages(value)
-    return _checked(_number_or_text(value, "problem"), "problem")
+    return _check_text(_number_or_text(value, "problem"), "problem")
 
 
 def answers_of(row: Any, fields: Fields) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def answers_of(row: Any, fields: Fields) -> tuple[str, ...]:
     several = value if isinstance(value, list) else [value]
     if not several:
         raise RowFault("it has an empty list of answers")
-    texts = (final_answer(_checked(_number_or_text(one, "answer"), "answer")) for one in several)
+    texts = (final_answer(_check_text(_number_or_text(one, "answer"), "answer")) for one in several)
     return tuple(dict.fromkeys(texts))
 
 
@@ -183,7 +183,7 @@ def _inside(value: Any, step: str | int, exact: bool) -> Any:
         return None
     if exact or step in value:
         return value.get(step)
-    return next((found for key, found in value.items() if isinstance(key, str) and key.lower() == step), None)
+    return next((inner for key, inner in value.items() if isinstance(key, str) and key.lower() == step), None)
 
 
 def _json_or_text(text: str) -> Any:
@@ -214,7 +214,7 @@ def _messages(value: list[Any]) -> tuple[Message, ...]:
         messages.pop()
     if not messages:
         raise RowFault("its messages have none of the user")
-    _checked("\n".join(message["content"] for message in messages), "problem")
+    _check_text("\n".join(message["content"] for message in messages), "problem")
     return tuple(messages)
 
 
@@ -235,7 +235,7 @@ def _number_or_text(value: Any, what: str) -> str:
     return value
 
 
-def _checked(text: str, what: str) -> str:
+def _check_text(text: str, what: str) -> str:
     if not text.strip():
         raise RowFault(f"its {what} is blank")
     if len(text) > MOST_TEXT_CHARACTERS:
