@@ -13,7 +13,7 @@ Rules
 import hashlib
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
 from echo2.tasks.task import Split
 
 SHOWN_ROWS: Final = 10
-"""Rows left out that are named."""
+"""Rows left out that are named, for each reason."""
 
 
 class Problem(NamedTuple):
@@ -48,8 +48,9 @@ class _Rows:
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
+        """`left_out`: places of the rows that cannot be used, by the reason."""
         self.taken = self.other_kind = 0
-        self.left_out: list[str] = []
+        self.left_out: dict[str, list[str]] = {}
 
     def problems(self, file: DataFile, split: Split | None) -> Iterator[Problem]:
         for number, row in rows_of(file, self._fields.columns()):
@@ -61,7 +62,7 @@ class _Rows:
             try:
                 yield Problem(problem_of(row, self._fields), answers_of(row, self._fields), place, split)
             except RowFault as fault:
-                self.left_out.append(f"{place}: {fault}")
+                self.left_out.setdefault(str(fault), []).append(place)
 
 
 def read(path: Path, fields: Fields) -> Data:
@@ -75,11 +76,12 @@ def read(path: Path, fields: Fields) -> Data:
             split: Split | None = None if heldout is None else "train" if file.split == "train" else "heldout"
             for problem in rows.problems(file, split):
                 kept.add(problem)
-    unusable = [*rows.left_out, *kept.conflicts()]
-    if len(unusable) > fields.left_out * rows.taken:
+    number = sum(map(len, rows.left_out.values())) + len(kept.conflicts())
+    unusable = "; ".join([*_name_reasons(rows.left_out), *kept.conflicts()[:SHOWN_ROWS]])
+    if number > fields.left_out * rows.taken:
         raise DataFault(
-            f"{len(unusable)} of {rows.taken} rows of {path} cannot be used, more than the share of "
-            f"{fields.left_out:g} that may be left out (left_out): {'; '.join(unusable[:SHOWN_ROWS])}"
+            f"{number} of {rows.taken} rows of {path} cannot be used, more than the share of {fields.left_out:g} that "
+            f"may be left out (left_out): {unusable}"
         )
     splits = kept.splits()
     for name, problems in splits.items():
@@ -89,7 +91,14 @@ def read(path: Path, fields: Fields) -> Data:
                 "kind): add some. Files named for validation or test are held out; where none is, the hash of a "
                 "problem holds out one in ten"
             )
-    return Data(splits, [*_name_files(files, heldout, splits), *_name_rest(rows, kept, unusable)])
+    return Data(
+        splits,
+        [
+            *_name_files(files, heldout, splits),
+            *_name_rest(rows, kept),
+            *([f"{number} rows or problems are left out: {unusable}"] if number else []),
+        ],
+    )
 
 
 class _Kept:
@@ -161,15 +170,20 @@ def _name_files(
         yield f"not read, for it is a test: {_count(unread)}"
 
 
-def _name_rest(rows: _Rows, kept: _Kept, unusable: list[str]) -> Iterator[str]:
+def _name_reasons(left_out: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield each reason with the first rows that it holds for."""
+    for reason, places in left_out.items():
+        more = f" and {len(places) - SHOWN_ROWS} more" if len(places) > SHOWN_ROWS else ""
+        yield f"{', '.join(places[:SHOWN_ROWS])}{more}: {reason}"
+
+
+def _name_rest(rows: _Rows, kept: _Kept) -> Iterator[str]:
     if rows.other_kind:
         yield f"{rows.other_kind} rows are of another kind (where)"
     if kept.repeated:
         yield f"{kept.repeated} rows repeat a problem with its answer and count once"
     if kept.in_both:
         yield f"{kept.in_both} problems are in both splits, and are not trained on"
-    if unusable:
-        yield f"{len(unusable)} rows or problems are left out: {'; '.join(unusable[:SHOWN_ROWS])}"
 
 
 def _count(files: Sequence[DataFile]) -> str:

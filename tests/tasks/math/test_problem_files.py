@@ -92,12 +92,12 @@ def test_problems_in_both_splits_leave_training_and_conflicting_ones_leave_both(
 def test_rows_that_cannot_be_used_are_left_out_up_to_a_share(tmp_path: Path) -> None:
     rows = jsonl(tmp_path / "rows.jsonl", [*sums(0, 95), *({"question": f"{number}?"} for number in range(5))])
     with pytest.raises(
-        DataFault, match=r"5 of 100 rows of .* cannot be used, .* 0\.01 .*rows\.jsonl row 96: it has no"
+        DataFault, match=r"5 of 100 rows of .* cannot be used, .* 0\.01 .*rows\.jsonl row 96, .*: it has no"
     ):
         data_of(rows)
     data = data_of(rows, "?left_out=0.05")
     assert sum(sizes(data)) == 95
-    assert data.remarks[-1].startswith("5 rows or problems are left out: rows.jsonl row 96: it has no answer under")
+    assert data.remarks[-1].startswith("5 rows or problems are left out: rows.jsonl row 96, rows.jsonl row 97, ")
 
 
 def test_rows_of_another_kind_are_counted(tmp_path: Path) -> None:
