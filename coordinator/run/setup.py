@@ -17,8 +17,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
 from echo2.coordinator.learner.messages import WarmUp
@@ -55,6 +53,7 @@ from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
+from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
@@ -270,7 +269,7 @@ def _check_memory(section: RunSection) -> None:
     """Check that the learner, on this machine, can hold a batch whose rollouts all have `run.limit` tokens. Raises
     `SettingsFault`."""
     tokens = section.batch_groups * section.group_size * section.limit
-    memory = psutil.virtual_memory().total
+    memory = memory_limit()
     if tokens * TOKEN_BYTES > memory:
         raise SettingsFault(
             f"a batch has up to {tokens:,} tokens (run.batch_groups {section.batch_groups} x run.group_size "
