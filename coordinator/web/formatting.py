@@ -84,6 +84,8 @@ def clip_identity(identity: str) -> str:
 _LIMITS = {
     "connections": "the limit on all connections was reached (network.connections)",
     "subnet": "one public subnet was at its limit (network.subnet_connections), or connected too often",
+    "reserved": "all other places were kept for nodes with accepted work (network.connections)",
+    "proxy": "a PROXY header was missing, malformed or from elsewhere (network.trusted_proxies)",
     "address": "one address had half of its subnet's limit of handshakes, or connected too often",
     "silent": "the oldest handshake was dropped for a new connection",
     "banned": "the peer had broken the protocol",

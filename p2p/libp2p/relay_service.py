@@ -22,6 +22,7 @@ from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
 
@@ -42,9 +43,9 @@ _STATUS = {
 class RelayService:
     """Serves HOP requests on one host, from its construction."""
 
-    def __init__(self, host: IHost, limits: RelayLimits) -> None:
+    def __init__(self, host: IHost, limits: RelayLimits, parties: Parties | None = None) -> None:
         self._host = host
-        self.table = RelayTable(limits)
+        self.table = RelayTable(limits, parties)
         self._requests: Counter[ID] = Counter()
         """Requests under way, per peer."""
         self.bytes_relayed = 0

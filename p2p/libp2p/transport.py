@@ -35,7 +35,7 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -185,7 +185,7 @@ class LibP2PTransport:
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
         self._relay_client.on_relayed_peer = self._upgrade
         self.connections.on_duplicate = self._probe_older
-        self.relay_service = RelayService(self.host, relay) if relay is not None else None
+        self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
         self.router = Router(
             GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=GOSSIP_HEARTBEAT_SECONDS, adaptive_gossip_enabled=False
@@ -291,12 +291,6 @@ class LibP2PTransport:
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
         return self.connections.origins.of(peer)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Transport`."""
-        self.connections.places.keep(parties)
-        if self.relay_service is not None:
-            self.relay_service.table.keep(parties)
 
     def count_relayed_bytes(self) -> int:
         """See `Transport`."""

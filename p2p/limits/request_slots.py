@@ -56,7 +56,7 @@ class RequestSlots:
     @contextmanager
     def stream(self, origin: Origin) -> Iterator[None]:
         """Count a request from its stream on, before its method is known (rule 4). Raises `Busy`."""
-        peer, party = origin
+        peer, party, _ = origin
         if self._streams[peer] >= PER_PEER or self._streams_of_party[party] >= STREAMS_PER_PARTY:
             raise Busy("too many requests at once")
         if self._streams.total() >= STREAMS:

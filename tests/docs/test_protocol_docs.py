@@ -383,7 +383,7 @@ CONSTANTS: dict[str, str] = {
     "https.md: slowest": f"at {LIMITS.slowest:g} bytes per second",
     "https.md: a node's patience": f"after {client.SILENCE_SECONDS:g} s without a byte",
     "https.md: lanes": f"in at most {client.LANES} requests",
-    "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_subnet} of one",
+    "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_party} of one",
     "reach.md: life": f"{RELAY.life:g} s, or as long as",
     "reach.md: circuits": f"{RELAY.circuits}, of which a peer may have {RELAY.per_peer} as source",
     "reach.md: a circuit": f"ends after {RELAY.duration:g} s or {RELAY.data >> 20} MiB",
