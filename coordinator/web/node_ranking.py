@@ -20,7 +20,7 @@ from aiohttp import web
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import csv_export, page
 from echo2.coordinator.web.node_rows import Cursor, Page
-from echo2.coordinator.web.page_listener import PARTY
+from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.coordinator.web.tile_routes import headers_unless_held
 from echo2.p2p.errors import Malformed
@@ -116,7 +116,7 @@ class Ranking:
 
     async def _read(self, request: web.Request, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
         """Read a page and render it (rule 3)."""
-        return await self._reads.read(request.get(PARTY, ""), lambda: render(self._source.nodes(after, most)))
+        return await self._reads.read(party_of(request), lambda: render(self._source.nodes(after, most)))
 
 
 def _after(request: web.Request) -> Cursor | None:

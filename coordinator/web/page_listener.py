@@ -31,8 +31,6 @@ from echo2.runtime.descriptors import SHORTAGES, is_shortage
 from echo2.runtime.errors import LocalFault
 
 MOST_HEADERS: Final = 64
-PARTY: Final = web.RequestKey("party", str)
-"""Key of a request under which its handlers find its party."""
 _BACKLOG = 1024  # a queued connection costs no descriptor; a dropped one costs its client a 1 s retry
 _SWEEP_SECONDS = 1.0  # seconds between two closings of idle connections
 _ACCEPT_RETRY_SECONDS = 0.1  # seconds
@@ -73,7 +71,7 @@ class PageConnection(asyncio.Protocol):
         self._begun: Callable[[PageConnection, bytes], bytes | None] | None = begun
         self._first = b""
         self._lost = lost
-        self.ip = ip
+        self.ip, self.party = ip, ""
         self.unread = 0
         self._aborted = False
         self._transport: asyncio.Transport | None = None
@@ -251,14 +249,14 @@ class Listener:
     async def _limit_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse requests above the rate limit, and GET and HEAD requests with a body. Close the connection after any
         request with a body."""
-        client = None if request.transport is None else request.transport.get_protocol()
-        if not isinstance(client, PageConnection):
+        client = _connection_of(request)
+        if client is None:
             return await handler(request)
         client.unread = 0
         parties = self._limits.parties
         ip = parties.proxies.client_of(client.ip, request.headers.getall("X-Forwarded-For", ()))
         party = parties.at(ip)
-        request[PARTY] = party.name or party.household
+        client.party = party.name or party.household
         wait = self.connections.admit(client, self._clock(), ip)
         try:
             if wait:
@@ -275,6 +273,17 @@ class Listener:
         if request.body_exists:
             answer.force_close()
         return answer
+
+
+def party_of(request: web.Request) -> str:
+    """Return the party of the request that its connection serves now; "" without this listener."""
+    client = _connection_of(request)
+    return "" if client is None else client.party
+
+
+def _connection_of(request: web.Request) -> PageConnection | None:
+    client = None if request.transport is None else request.transport.get_protocol()
+    return client if isinstance(client, PageConnection) else None
 
 
 def _error(kind: type[web.HTTPException], text: str, headers: Mapping[str, str] | None = None) -> web.HTTPException:

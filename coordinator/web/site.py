@@ -36,7 +36,7 @@ from echo2.coordinator.web import (
     task_rows,
 )
 from echo2.coordinator.web.node_ranking import Ranking, Source
-from echo2.coordinator.web.page_listener import PARTY, Listener, WebLimits
+from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
@@ -216,7 +216,7 @@ def _proof(run: Shown, clock: Callable[[], float]) -> Handler:
 
     async def show(request: web.Request) -> web.StreamResponse:
         entry, size = int(request.match_info["entry"]), int(request.match_info["size"])
-        proof = await reads.read(request.get(PARTY, ""), lambda: run.ledger_proof(entry, size))
+        proof = await reads.read(party_of(request), lambda: run.ledger_proof(entry, size))
         if proof is None:
             raise web.HTTPNotFound(text=f"no signed head has {size} entries, or entry {entry} is not among them")
         return web.Response(body=encode(proof), content_type="application/msgpack", headers=FOR_EVER)
@@ -230,7 +230,7 @@ def _lease_proof(run: Shown, clock: Callable[[], float]) -> Handler:
 
     async def show(request: web.Request) -> web.StreamResponse:
         lease = request.match_info["lease"]
-        proof = await reads.read(request.get(PARTY, ""), lambda: run.lease_proof(lease))
+        proof = await reads.read(party_of(request), lambda: run.lease_proof(lease))
         if proof is None:
             raise web.HTTPNotFound(
                 text=f"no signed head covers an entry of lease {lease} yet, or it has none of its own: "

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
-from echo2.coordinator.web.page_listener import PARTY
+from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
@@ -86,7 +86,7 @@ class TileRoutes:
         """Answer with a tile."""
         level, place = int(request.match_info["level"]), _place(request)
         if (held := self._held.get((level, place))) is None:
-            held = await self._reads.read(request.get(PARTY, ""), lambda: self._source.ledger_tile(level, place))
+            held = await self._reads.read(party_of(request), lambda: self._source.ledger_tile(level, place))
             if held is None:
                 raise _absent()
             self._held[level, place] = held
@@ -100,7 +100,7 @@ class TileRoutes:
         answer = web.StreamResponse(headers={"Content-Type": _BINARY, **self._caching(request, place)})
         for first in range(0, place.width, AT_ONCE):
             read = partial(self._source.ledger_bundle, place, first, AT_ONCE)
-            part = await self._reads.read(request.get(PARTY, ""), read)
+            part = await self._reads.read(party_of(request), read)
             if part is None:
                 raise _absent()
             if not first:

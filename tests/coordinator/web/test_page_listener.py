@@ -5,7 +5,7 @@ import socket
 
 from aiohttp import ClientSession, TCPConnector, web
 
-from echo2.coordinator.web.page_listener import PARTY, WebLimits
+from echo2.coordinator.web.page_listener import WebLimits, party_of
 from echo2.coordinator.web.site import Site, serve_web
 from echo2.p2p.limits.party import Parties
 
@@ -58,7 +58,7 @@ async def parties_seen(proxies: list[str], *requests: bytes) -> tuple[list[str],
     seen: list[str] = []
 
     async def note(request: web.Request) -> web.Response:
-        seen.append(request[PARTY])
+        seen.append(party_of(request))
         return web.Response()
 
     app = web.Application()
