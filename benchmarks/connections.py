@@ -66,6 +66,7 @@ async def serve(places: int) -> None:
     descriptors.raise_limit()
     transport = LibP2PTransport(generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, subnet_of=foreign))
     peer = Peer(transport, seed=0)
+    peer.serve("head", _head, limit=64)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
         await peer.ready()
@@ -79,6 +80,10 @@ async def serve(places: int) -> None:
             }
             print(json.dumps(counts), flush=True)
         nursery.cancel_scope.cancel()
+
+
+async def _head(peer: str, request: bytes) -> bytes:
+    return b"head"
 
 
 class Host:
