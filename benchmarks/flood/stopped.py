@@ -1,8 +1,8 @@
 """Measure attackers that stop halfway (benchmarks/attacks/halves.py) over real connections between processes.
 
 The coordinator, its honest nodes (half over libp2p, half over HTTPS), newcomers and attackers are processes of their
-own, as in benchmarks/flood/wires.py. Leases are short, so that a group which cannot be handed in is late. Calm is measured
-first, then each attack, all in one run. Newcomers come all the time, over the transport that is attacked.
+own, as in benchmarks/flood/wires.py. Leases are short, so that a group which cannot be handed in is late. Calm is
+measured first, then each attack, all in one run. Newcomers come all the time, over the transport that is attacked.
 
 `host` is a peer as a node runs it, attacked by streams of one private address, while five peers ask it for Heads.
 """
