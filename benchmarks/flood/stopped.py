@@ -44,8 +44,8 @@ ASKERS: Final = 5
 
 
 class Stopped(NamedTuple):
-    """Results of one attack. `calm`, `groups`: accepted groups of honest nodes per second without and with it. `late`:
-    leases that expired meanwhile. `came`, `served`: newcomers. `said`: see `Halves.said`."""
+    """Results of one attack. `calm`, `groups`: groups per second of the honest nodes over the same transport, without
+    and with it. `late`: leases that expired meanwhile. `came`, `served`: newcomers. `said`: see `Halves.said`."""
 
     calm: float
     groups: float
@@ -61,7 +61,9 @@ def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
         time.sleep(BEFORE)
         calm = _groups(run, seconds)
         before = run.at.measure("freshly").memory
-        results = {name: _attacked(run, name, seconds, calm) for name in (QUICK if quick else HALVES)}
+        results = {
+            name: _attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in (QUICK if quick else HALVES)
+        }
         until = time.monotonic() + BACK
         while (left := run.at.measure("freshly").memory - before) > KEPT and time.monotonic() < until:
             time.sleep(2.0)
@@ -72,7 +74,7 @@ def _attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     expired = _expired(run)
     crowds = [run.strangers(name), run.newcomers(name in OVER_HTTPS)]
     time.sleep(STANDS)
-    groups = _groups(run, seconds)
+    groups = _groups(run, seconds)[name in OVER_HTTPS]
     time.sleep(EXPIRY)
     said, newcomers = map(said_by, crowds)
     late = _expired(run) - expired
@@ -81,11 +83,12 @@ def _attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     return Stopped(calm, groups, late, int(newcomers["came"]), int(newcomers["served"]), said)
 
 
-def _groups(run: WiredRun, seconds: float) -> float:
-    """Return accepted groups of honest nodes per second, for `seconds` from now."""
-    accepted, began = run.at.accepted(), time.monotonic()
+def _groups(run: WiredRun, seconds: float) -> list[float]:
+    """Return groups of honest nodes per second, for `seconds` from now: over libp2p, and over HTTPS."""
+    before, began = [run.groups(https) for https in (False, True)], time.monotonic()
     time.sleep(seconds)
-    return (run.at.accepted() - accepted) / (time.monotonic() - began)
+    lasted = time.monotonic() - began
+    return [(run.groups(https) - before[https]) / lasted for https in (False, True)]
 
 
 def _expired(run: WiredRun) -> int:

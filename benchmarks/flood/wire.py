@@ -104,9 +104,10 @@ async def _serve(order: Order) -> None:
 
 
 def _asked(wire: Wire) -> dict[str, float]:
-    """Return the number of requests of honest nodes, and of those that were not answered."""
+    """Return the number of requests of honest nodes, of those that were not answered, and of groups taken."""
     counts = wire.asked()
-    return {what: counts[what] for what in ("requests", "unanswered")}
+    groups = sum(key.taken for key in wire.honest)
+    return {"groups": groups, **{what: counts[what] for what in ("requests", "unanswered")}}
 
 
 @dataclass
@@ -127,15 +128,15 @@ class Newcomers:
 
     async def _come(self, world: Wire) -> None:
         began = anyio.current_time()
-        with anyio.move_on_after(self.PATIENCE) as scope:
+        with anyio.move_on_after(self.PATIENCE) as patience:
             key = world.key(await world.connect())
             await key.hello()
             lease = await key.lease(world.terms())
             if not isinstance(lease, Refusal):
                 await key.submit(honest(lease))
-        self.served += not scope.cancelled_caught
         await anyio.sleep(max(0.0, began + self.PATIENCE - anyio.current_time()))
         self.came += 1
+        self.served += not patience.cancelled_caught
 
     def said(self, world: Wire) -> dict[str, float]:
         return {"came": self.came, "served": self.served}

@@ -74,7 +74,7 @@ def _known(attack: str, seconds: float, bar: float) -> Wired:
         strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
         asked = {what: count - honest[what] for what, count in place.honest().items()}
-        return Wired(bar, calm, steps, calm_cpu, cpu, **asked, said=said_by(strangers))
+        return Wired(bar, calm, steps, calm_cpu, cpu, asked["requests"], asked["unanswered"], said_by(strangers))
 
 
 def _fresh(attack: str, seconds: float, bar: float) -> Wired:
@@ -83,7 +83,8 @@ def _fresh(attack: str, seconds: float, bar: float) -> Wired:
     with wired_run() as place:
         strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
-        return Wired(bar, calm, steps, calm_cpu, cpu, **place.honest(), said=said_by(strangers))
+        asked = place.honest()
+        return Wired(bar, calm, steps, calm_cpu, cpu, asked["requests"], asked["unanswered"], said_by(strangers))
 
 
 class WiredRun:
@@ -109,8 +110,13 @@ class WiredRun:
         time.sleep(seconds)
         return self._version() - before, _cpu(began, self.at.measure())
 
+    def groups(self, https: bool) -> int:
+        """Return the groups that honest nodes handed in so far: those over HTTPS, or over libp2p."""
+        return int(said_by(self._nodes[https])["groups"])
+
     def honest(self) -> dict[str, float]:
-        """Return the number of requests of honest nodes so far, and of those that were not answered."""
+        """Return the number of requests of honest nodes so far, of those that were not answered, and of their
+        groups."""
         parts = [said_by(crowd) for crowd in self._nodes]
         return {what: sum(part[what] for part in parts) for what in parts[0]}
 

@@ -21,8 +21,7 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 class HttpsLimits:
     """The limits of an HTTPS server. `connections`: connections in all. `per_visitor`: connections per client. `rate`,
     `burst`: requests per client, per second and at once. `handshake`, `idle`, `patience`: seconds for TLS, between two
-    requests, for one read or write. `slowest`: least bytes per second of a request's body, on average. `subnet_of`: see
-    `PeerLimits`."""
+    requests, for one write. `subnet_of`: see `PeerLimits`."""
 
     connections: int = 1024
     per_visitor: int = 128
@@ -31,7 +30,6 @@ class HttpsLimits:
     handshake: float = 10.0
     idle: float = 75.0
     patience: float = 20.0
-    slowest: float = 4096.0
     subnet_of: SubnetOf = subnet_of
 
 

@@ -17,7 +17,7 @@ Rules
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -29,7 +29,7 @@ from echo2.p2p.https import routes
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.listener import HttpError, HttpsListener
 from echo2.p2p.limits.origin import Origin, origin_over_https, over_https
-from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.limits.request_slots import SMALL_ANSWER_BYTES, RequestSlots
 from echo2.p2p.multiaddr import OVER_HTTPS
 from echo2.p2p.network import Uplink
 from echo2.p2p.payload_manifest import Manifest
@@ -70,7 +70,7 @@ class HttpsServer:
         self._failure: Exception | None = None
         self.sent = 0
         self.addresses = self.listener.addresses
-        self.keep_places = self.listener.client_limiter.keep
+        self._known_parties: Collection[str] = frozenset()
 
     async def run(self) -> None:
         """See `Host`."""
@@ -92,7 +92,12 @@ class HttpsServer:
 
     def origin(self, client: str) -> Origin:
         """See `Inbound`. `client`: its name as handlers receive it (rule 2)."""
-        return origin_over_https(client, self._subnet_of)
+        return origin_over_https(client, self._subnet_of, self._known_parties)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Inbound`."""
+        self._known_parties = frozenset(parties)
+        self.listener.client_limiter.keep(parties)
 
     def count_refusals(self) -> dict[str, int]:
         """Return the number of refused connections, by the limit that refused them."""
@@ -132,14 +137,18 @@ class HttpsServer:
         if method not in self._handlers.methods:
             raise HttpError(404, "no such method")
         client = self._client_name(request)
+        origin = self.origin(client)
+        body = await self.listener.read(request, self._handlers.methods[method].limit, origin)
         try:
-            with self._slots.at_work(method, self.origin(client)):
-                return await self.listener.send(request, await self._call_handler(request, method, client))
+            with self._slots.at_work(method, origin):
+                answer = await self._call_handler(method, client, body)
+                if len(answer) > SMALL_ANSWER_BYTES:
+                    return await self.listener.send(request, answer)
         except Busy as busy:
             raise HttpError(429, str(busy), retry_after=1.0) from None
+        return await self.listener.send(request, answer)
 
-    async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:
-        body = await self.listener.read(request, self._handlers.methods[method].limit)
+    async def _call_handler(self, method: str, client: str, body: bytes) -> bytes:
         try:
             return await self._handlers.answer(method, client, body)
         except Busy:

@@ -27,10 +27,11 @@ SubnetOf = Callable[[str], str | None]
 
 class Origin(NamedTuple):
     """The origin of a request. `connection`: its peer id, or the client's name over HTTPS. `party`: the name that all
-    connections of one owner share."""
+    connections of one owner share. `is_known`: whether the party has accepted work."""
 
     connection: str
     party: str
+    is_known: bool = False
 
 
 LOCAL_ORIGIN = Origin("", "")
@@ -46,10 +47,16 @@ class Origins:
         self._open: dict[str, dict[object, tuple[str | None, str]]] = {}
         self._known: OrderedDict[str, Origin] = OrderedDict()
         """Origins of connected peers, and of those that disconnected last."""
+        self._with_work: frozenset[str] = frozenset()
+
+    def keep(self, parties: Collection[str]) -> None:
+        """Name the parties with accepted work; replaces those named before."""
+        self._with_work = frozenset(parties)
 
     def of(self, peer: str) -> Origin:
         """Return the origin of a peer; of one that was never connected, its key."""
-        return self._known.get(peer) or Origin(peer, peer)
+        party = self._known[peer].party if peer in self._known else peer
+        return Origin(peer, party, party in self._with_work)
 
     def on_connection(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
         """Note a connection with a peer. `ip`: the other end's; None for a relayed connection. `relay`: the
@@ -101,9 +108,10 @@ def over_https(host: str, port: int, subnet_of: SubnetOf) -> str:
     return f"{OVER_HTTPS}{host}" if subnet_of(host) is not None else f"{OVER_HTTPS}{host}/{port}"
 
 
-def origin_over_https(name: str, subnet_of: SubnetOf) -> Origin:
-    """Return the origin of a requester with this name."""
-    return Origin(name, subnet_of(name.removeprefix(OVER_HTTPS).partition("/")[0]) or name)
+def origin_over_https(name: str, subnet_of: SubnetOf, with_work: Collection[str] = ()) -> Origin:
+    """Return the origin of a requester with this name. `with_work`: the parties with accepted work."""
+    party = subnet_of(name.removeprefix(OVER_HTTPS).partition("/")[0]) or name
+    return Origin(name, party, party in with_work)
 
 
 def unchosen(party: str) -> str:

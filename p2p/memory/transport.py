@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, TooLong, Unreachable
 from echo2.p2p.guard import guard_handler
+from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.memory.places import MemoryAddresses
 from echo2.p2p.multiaddr import peer_of
@@ -201,7 +202,8 @@ class MemoryTransport:
 
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
-        return self._network.origins.get(peer, Origin(peer, peer))
+        origin = self._network.origins.get(peer, Origin(peer, peer))
+        return origin._replace(is_known=origin.party in self._network.kept.get(self._peer_id, ()))
 
     def keep_places(self, parties: Collection[str]) -> None:
         """See `Transport`. Connections are unlimited here: the parties are only recorded."""
@@ -322,12 +324,17 @@ class _MemoryStream:
         self._under_way = 0
         self._dead = False
         self._finished = False
+        self._patience = network.patience
         self._changed = anyio.Event()
         owner._streams[self] = None
 
     @property
     def peer(self) -> str:
         return self._far.peer_id
+
+    def hurry(self) -> None:
+        """See `Stream`. A frame arrives whole here, so a wait for it lasts as long as one without a byte."""
+        self._patience = min(self._network.patience, RATE_SECONDS)
 
     async def send(self, *pieces: bytes | memoryview) -> None:
         await self._until_room(sum(map(len, pieces)))
@@ -412,8 +419,8 @@ class _MemoryStream:
 
     @contextmanager
     def _watchdog(self) -> Iterator[None]:
-        with anyio.move_on_after(self._network.patience) as scope:
+        with anyio.move_on_after(self._patience) as scope:
             yield
         if scope.cancelled_caught:
             self.abort()
-            raise Unreachable(f"{self.peer} made no progress for {self._network.patience:g} s")
+            raise Unreachable(f"{self.peer} made no progress for {self._patience:g} s")
