@@ -17,7 +17,7 @@ from benchmarks.attacks.wire_place import WirePlace
 from echo2._libp2p.custom_types import TProtocol
 from echo2._libp2p.peer.id import ID
 from echo2.p2p.https import routes
-from echo2.p2p.multiaddr import address_of
+from echo2.p2p.multiaddr import Address, address_of
 from echo2.p2p.peer import rpc
 
 DRIP: Final = 5.0
@@ -101,25 +101,23 @@ class HalfStreams(Halves):
 
 @dataclass
 class HalfBodies(Halves):
-    """Bodies of requests over HTTPS at `address`, each over a connection of its own."""
+    """Bodies of requests over HTTPS, each over a connection of its own."""
 
-    address: str = ""
     method: str = "submit"
 
     async def connect(self, place: WirePlace, party: str) -> None:
         """See `Halves`."""
         for _ in range(self.each):
-            place.tasks.start_soon(self.keep, place.source(party))
+            place.tasks.start_soon(self.keep, place.source(party), address_of(place.https[0]))
 
-    async def send_half(self, source: str) -> None:
+    async def send_half(self, source: str, address: Address) -> None:
         """See `Halves`."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        host, port = address_of(self.address).host, address_of(self.address).port or 0
         async with await anyio.connect_tcp(
-            host, port, local_host=source, ssl_context=context, tls_standard_compatible=False
+            address.host, address.port or 0, local_host=source, ssl_context=context, tls_standard_compatible=False
         ) as stream:
-            head = f"POST {routes.RPC}{self.method} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {ANNOUNCED}\r\n\r\n"
+            head = f"POST {routes.RPC}{self.method} HTTP/1.1\r\nHost: echo2\r\nContent-Length: {ANNOUNCED}\r\n\r\n"
             await stream.send(head.encode())
             while True:
                 await stream.send(b"\0")

@@ -9,7 +9,6 @@ a pin, over HTTPS.
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -36,11 +35,11 @@ IDLE_STREAMS: Final = "68 connections of 3 subnets open 256 streams of gossip ea
 BODIES: Final = "8 addresses begin 256 submissions over HTTPS and do not finish them"
 NEWCOMERS: Final = "newcomers"
 """Honest keys that come one after the other: for each a hello, a lease, and a group."""
-HALVES: Final[dict[str, Callable[[str], Halves]]] = {
-    REQUESTS: lambda address: HalfStreams(8, 8, 32, half=half_request("submit")),
-    GREETINGS: lambda address: HalfStreams(4, 4, 32, half=half_request("hello")),
-    IDLE_STREAMS: lambda address: HalfStreams(68, 3, 256, protocol=GOSSIP),
-    BODIES: lambda address: HalfBodies(8, 8, 32, address=address),
+HALVES: Final[dict[str, Halves]] = {
+    REQUESTS: HalfStreams(8, 8, 32, half=half_request("submit")),
+    GREETINGS: HalfStreams(4, 4, 32, half=half_request("hello")),
+    IDLE_STREAMS: HalfStreams(68, 3, 256, protocol=GOSSIP),
+    BODIES: HalfBodies(8, 8, 32),
 }
 """The attacks of benchmarks/attacks/halves.py, by name."""
 OVER_HTTPS: Final = (VISITORS, BODIES)
@@ -66,6 +65,7 @@ class Wire(WirePlace):
     def __init__(self, order: Order, tasks: TaskGroup) -> None:
         super().__init__(order.terms, order.addresses, order.database, tasks)
         self._pin = order.pin
+        self.https = order.addresses if order.pin is not None else []
 
     async def group(self, lease: Lease) -> Submission:
         """See `AttackPlace`."""
@@ -144,7 +144,7 @@ class Newcomers:
 
 def _attack(order: Order) -> Any:
     if order.attack in HALVES:
-        return HALVES[order.attack](order.addresses[0])
+        return HALVES[order.attack]
     if order.attack == NEWCOMERS:
         return Newcomers()
     if order.attack != VISITORS:

@@ -30,7 +30,7 @@ class RawSocket:
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES if self._socket else 0))
-        self.received = self.sent = Flow(0, trio.current_time())
+        self.received = self.sent = Flow(0, 0.0)
 
     async def receive(self) -> Bytes:
         """Return received bytes, none at the end; the next call overwrites them. Raises `ConnectionClosedError`."""

@@ -91,7 +91,7 @@ class YamuxStream:
         self._scope = trio.CancelScope()
         self._kept = 0
         self.sent = 0
-        self.received_flow = self.sent_flow = Flow(0, trio.current_time())
+        self.received_flow = self.sent_flow = Flow(0, 0.0)
         nursery.start_soon(self._run)
 
     @property
