@@ -131,6 +131,10 @@ class ClientConnections:
             self._idle[connection] = now
             self._idle.move_to_end(connection)
 
+    def idle(self) -> list[object]:
+        """Return the idle connections, those idle longest first."""
+        return list(self._idle)
+
     def overdue(self, now: float) -> list[object]:
         """Return the connections that were idle for too long, to be closed (rule 6)."""
         overdue_connections = []

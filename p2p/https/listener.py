@@ -293,7 +293,7 @@ class HttpsListener:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self._limits.idle / 4))
             now = asyncio.get_running_loop().time()
-            late = [one for one in self._accepted if isinstance(one, _Connection) and one.is_late(now)]
+            late = [one for one in self.clients.idle() if isinstance(one, _Connection) and one.is_late(now)]
             for protocol in (*self.clients.overdue(now), *late):
                 if isinstance(protocol, RequestHandler):
                     _abort(protocol)
@@ -328,7 +328,9 @@ class _Server(web.Server):
         self._disconnected = disconnected
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
+        connection = _Connection(self, loop=self._loop, **self._kwargs)
+        connection.began = None
+        return connection
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)

@@ -22,7 +22,8 @@ from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.muxed_connection import MuxConn
-from echo2.p2p.libp2p.noise_socket import receiver, set_source
+from echo2.p2p.libp2p.noise_socket import receiver
+from echo2.p2p.libp2p.patches import set_source
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from echo2.p2p.limits.bans import Bans
 from echo2.p2p.limits.connection_places import HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused

@@ -15,7 +15,7 @@ from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.io.trio import TrioTCPStream
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.limits.least_rate import Flow
-from echo2.p2p.limits.proxy_header import Receive, Source
+from echo2.p2p.limits.proxy_header import Receive
 
 RECEIVE_BYTES = 256 << 10
 """Most bytes per read of the socket."""
@@ -103,9 +103,3 @@ async def readable(stream: ReadWriteCloser) -> None:
 def receiver(stream: ReadWriteCloser) -> Receive | None:
     """Return the `recv` of a stream's TCP socket, for the bytes before its handshake; None if it has no socket."""
     return stream.stream.socket.recv if isinstance(stream, TrioTCPStream) else None
-
-
-def set_source(stream: ReadWriteCloser, source: Source) -> None:
-    """Let a stream count as one from `source`: patch 1 of p2p/libp2p/patches.py returns the address cached here."""
-    assert isinstance(stream, TrioTCPStream)
-    stream._cached_remote_address = source

@@ -5,7 +5,8 @@ upstream's issue where there is one; otherwise it describes upstream's code. The
 own code beside each patch, and fail once the patch is no longer needed.
 
 1. `TrioTCPStream.get_remote_address` returns None for a socket address of four parts, as IPv6 has. Then limits per
-   address, and the observed address told to a peer, miss every IPv6 peer. (IPv6 over TCP at all: issue 1111.)
+   address, and the observed address told to a peer, miss every IPv6 peer. Behind a trusted proxy it returns the
+   client's (`set_source`). (IPv6 over TCP at all: issue 1111.)
 2. `SwarmConn` runs stream handlers in a nursery of the whole host: any exception in one ends the host. All handlers are
    guarded (p2p/guard.py), including those registered later. (In the negotiation before a handler: issue 417.)
 3. `Swarm._notify` starts a task per notifee when a stream opens and closes. No notifee of ours uses these, and they are
@@ -106,6 +107,12 @@ def _remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
             return None
         stream._cached_remote_address = str(host).partition("%")[0], int(port)
     return stream._cached_remote_address
+
+
+def set_source(stream: ReadWriteCloser, source: tuple[str, int]) -> None:
+    """Let a stream count as one from `source`, a trusted proxy's client (patch 1)."""
+    assert isinstance(stream, TrioTCPStream)
+    stream._cached_remote_address = source
 
 
 def _guard(host: IHost) -> None:

@@ -48,12 +48,14 @@ async def size(peer: str, request: bytes) -> bytes:
 def on_a_door(main: Callable[[Door], Awaitable[None]], limits: PeerLimits | None = None) -> None:
     """Run a door that answers a method of each class, one subnet of which has accepted work."""
 
+    limits = limits or PeerLimits()
+
     async def within() -> None:
         async with trio.open_nursery() as nursery:
             door = Door(nursery, limits)
             for method in METHODS.values():
                 door.serve(method, echo)
-            door.gate.keep(["9.9.9.0/24"])
+            limits.parties.keep(["9.9.9.0/24"])
             await main(door)
             nursery.cancel_scope.cancel()
 
