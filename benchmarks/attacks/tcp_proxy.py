@@ -1,12 +1,13 @@
 """A TCP proxy, as a load balancer or a container's port: `python -m benchmarks.attacks.tcp_proxy TARGET --header 2`.
 
-It listens at a port of the loopback that it prints, passes each connection on to TARGET, a port of the loopback, from
-127.0.0.1, and sends a PROXY header of that version first, or none (0).
+It listens at a port of the loopback that it prints as JSON, passes each connection on to TARGET, a port of the loopback,
+from 127.0.0.1, and sends a PROXY header of that version first, or none (0).
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -64,7 +65,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def _main(target: int, version: int) -> None:
     async with proxying(target, version) as port:
-        print(port, flush=True)
+        print(json.dumps({"port": port}), flush=True)
         await asyncio.Event().wait()
 
 

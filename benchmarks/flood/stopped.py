@@ -59,10 +59,10 @@ def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
     """Measure the attacks, for `seconds` each; return the results, and the bytes of memory that they left behind."""
     with wired_run(NODES, leases=LEASES) as run:
         time.sleep(BEFORE)
-        calm = _groups(run, seconds)
+        calm = groups_of(run, seconds)
         before = run.at.measure("freshly").memory
         results = {
-            name: _attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in (QUICK if quick else HALVES)
+            name: attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in (QUICK if quick else HALVES)
         }
         until = time.monotonic() + BACK
         while (left := run.at.measure("freshly").memory - before) > KEPT and time.monotonic() < until:
@@ -70,11 +70,11 @@ def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
         return results, left
 
 
-def _attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
+def attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     expired = _expired(run)
     crowds = [run.strangers(name), run.newcomers(name in OVER_HTTPS)]
     time.sleep(STANDS)
-    groups = _groups(run, seconds)[name in OVER_HTTPS]
+    groups = groups_of(run, seconds)[name in OVER_HTTPS]
     time.sleep(EXPIRY)
     said, newcomers = map(said_by, crowds)
     late = _expired(run) - expired
@@ -83,7 +83,7 @@ def _attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     return Stopped(calm, groups, late, int(newcomers["came"]), int(newcomers["served"]), said)
 
 
-def _groups(run: WiredRun, seconds: float) -> list[float]:
+def groups_of(run: WiredRun, seconds: float) -> list[float]:
     """Return groups of honest nodes per second, for `seconds` from now: over libp2p, and over HTTPS."""
     before, began = [run.groups(https) for https in (False, True)], time.monotonic()
     time.sleep(seconds)

@@ -90,8 +90,8 @@ def _fresh(attack: str, seconds: float, bar: float) -> Wired:
 class WiredRun:
     """A coordinator process, with honest nodes in two processes: over libp2p, and over HTTPS."""
 
-    def __init__(self, place: Station, https: list[str], nodes: Sequence[float]) -> None:
-        self.at, self._https = place, https
+    def __init__(self, place: Station, libp2p: list[str], https: list[str], nodes: Sequence[float]) -> None:
+        self.at, self._libp2p, self._https = place, libp2p, https
         self._crowds: list[Process] = []
         self._nodes = [self._crowd(nodes=list(nodes[::2])), self._crowd(nodes=list(nodes[1::2]), https=True)]
 
@@ -132,7 +132,7 @@ class WiredRun:
         self._crowds.append(process)
         order = Order(
             terms=self.at.terms(40),
-            addresses=self._https if https else self.at.addresses,
+            addresses=self._https if https else self._libp2p,
             pin=self.at.run.https_pin if https else None,
             coordinator=self.at.run.peer_id,
             database=str(self.at.run.folder.database),
@@ -144,19 +144,44 @@ class WiredRun:
 
 
 @contextmanager
-def wired_run(nodes: Sequence[float] = NODES, **sections: dict[str, Any]) -> Iterator[WiredRun]:
-    """Start a coordinator and its honest nodes. `nodes`: seconds per group of each. `sections`: further settings."""
-    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+def wired_run(
+    nodes: Sequence[float] = NODES, header: int | None = None, **sections: dict[str, Any]
+) -> Iterator[WiredRun]:
+    """Start a coordinator and its honest nodes. `nodes`: seconds per group of each. `header`: everybody comes through a
+    TCP proxy, which sends PROXY headers of this version, or none (0). `sections`: further settings."""
+    https = free_port()
+    listen = f"/ip4/127.0.0.1/tcp/{https}"
     sections = {**SECTIONS, **sections, "https": {"listen": [listen]}}
     with (
         tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
         station(Path(folder) / "run", sections=sections, options=OPTIONS) as station_run,
+        _before(station_run.port, header) as libp2p_port,
+        _before(https, header) as https_port,
     ):
-        place = WiredRun(station_run, [f"{listen}/https/p2p/{station_run.run.peer_id}"], nodes)
+        peer = f"p2p/{station_run.run.peer_id}"
+        place = WiredRun(
+            station_run,
+            [f"/ip4/127.0.0.1/tcp/{libp2p_port}/{peer}"],
+            [f"/ip4/127.0.0.1/tcp/{https_port}/https/{peer}"],
+            nodes,
+        )
         try:
             yield place
         finally:
             place.leave()
+
+
+@contextmanager
+def _before(port: int, header: int | None) -> Iterator[int]:
+    """Yield the port at which clients dial `port`: that of a TCP proxy, or itself."""
+    if header is None:
+        yield port
+        return
+    proxy = Process([], "benchmarks.attacks.tcp_proxy", str(port), "--header", str(header))
+    try:
+        yield int(proxy.hear()["port"])
+    finally:
+        proxy.kill()
 
 
 def said_by(crowd: Process) -> dict[str, float]:
