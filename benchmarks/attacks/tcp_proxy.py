@@ -1,7 +1,7 @@
 """A TCP proxy, as a load balancer or a container's port: `python -m benchmarks.attacks.tcp_proxy TARGET --header 2`.
 
-It listens at a port of the loopback that it prints as JSON, passes each connection on to TARGET, a port of the loopback,
-from 127.0.0.1, and sends a PROXY header of that version first, or none (0).
+It listens at a port of the loopback that it prints as JSON. It passes each connection on to TARGET, a port of the
+loopback, from 127.0.0.1, and sends a PROXY header of that version first, or none (0).
 """
 
 import argparse

@@ -22,7 +22,7 @@ from echo2.coordinator.web import csv_export, page
 from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
-from echo2.coordinator.web.tile_routes import headers_unless_held
+from echo2.coordinator.web.tile_routes import headers_unless_known
 from echo2.p2p.errors import Malformed
 
 PAGE_NODES: Final = 400
@@ -50,7 +50,7 @@ class Ranking:
         self._clock = clock
         self._reads = RationedReads("the list of nodes", clock)
         self._first: dict[tuple[str, int, bool], tuple[float, bytes, Cursor | None]] = {}
-        """Content type, nodes of a whole page, packed -> until when the first page is held, its body, and what
+        """Content type, nodes of a whole page, packed -> until when the first page is cached, its body, and what
         follows."""
 
     async def html(self, request: web.Request) -> web.StreamResponse:
@@ -100,9 +100,9 @@ class Ranking:
             body = render(shown)
             return gzip.compress(body, 6, mtime=0) if packed else body, shown.after
 
-        key, held = (kind, most, packed), self._first.get((kind, most, packed))
-        if after is None and held is not None and self._clock() < held[0]:
-            _, body, following = held
+        key, cached = (kind, most, packed), self._first.get((kind, most, packed))
+        if after is None and cached is not None and self._clock() < cached[0]:
+            _, body, following = cached
         else:
             body, following = await self._read(request, after, most, rendered)
             if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
@@ -112,7 +112,7 @@ class Ranking:
             headers["Content-Encoding"] = "gzip"
         if following is not None:
             headers["Link"] = f'<{request.path.rpartition("/")[2]}?after={following}>; rel="next"'
-        return web.Response(body=body, headers=headers_unless_held(request, headers))
+        return web.Response(body=body, headers=headers_unless_known(request, headers))
 
     async def _read(self, request: web.Request, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
         """Read a page and render it (rule 3)."""

@@ -54,8 +54,8 @@ class WebLimits(ClientLimits):
 
 
 class PageConnection(asyncio.Protocol):
-    """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `begun`: takes the
-    first bytes, and returns those that are the client's, or None while it needs more. `lost`: called when the
+    """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `begun`: handler of
+    the first bytes, which returns those that are the client's, or None while it needs more. `lost`: called when the
     connection has ended."""
 
     def __init__(

@@ -3,7 +3,7 @@
 Rules
 1. Tiles and bundles never change: any cache may hold whole ones for ever, and partial ones, which nobody wants once
    they are whole, for a day. Their ETag is the run's. Documents are not cached.
-2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB, and the last `TILES_HELD` stay in memory. A bundle
+2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB, and the last `MOST_TILES` stay in memory. A bundle
    is sent `AT_ONCE` entries at a time, so that memory is that of these; a client that takes longer than `TILE_SECONDS`
    for them is disconnected.
 """
@@ -24,7 +24,7 @@ from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
 AT_ONCE: Final = 16
 TILE_SECONDS: Final = 30.0
-TILES_HELD: Final = 512
+MOST_TILES: Final = 512
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
 FOR_A_DAY: Final = {"Cache-Control": "public, max-age=86400"}
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
@@ -57,7 +57,7 @@ class TileRoutes:
     def __init__(self, source: TileSource, clock: Callable[[], float]) -> None:
         self._source = source
         self._reads = RationedReads("tiles of the ledger", clock)
-        self._held: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
+        self._tiles: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
         self._etag = f'"{hashlib.sha256(source.sealed_runspec()).hexdigest()[:32]}"'
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -85,14 +85,14 @@ class TileRoutes:
     async def tile(self, request: web.Request) -> web.StreamResponse:
         """Answer with a tile."""
         level, place = int(request.match_info["level"]), _place(request)
-        if (held := self._held.get((level, place))) is None:
-            held = await self._reads.read(party_of(request), lambda: self._source.ledger_tile(level, place))
-            if held is None:
+        if (body := self._tiles.get((level, place))) is None:
+            body = await self._reads.read(party_of(request), lambda: self._source.ledger_tile(level, place))
+            if body is None:
                 raise _absent()
-            self._held[level, place] = held
-            if len(self._held) > TILES_HELD:
-                self._held.popitem(last=False)
-        return web.Response(body=held, content_type=_BINARY, headers=self._caching(request, place))
+            self._tiles[level, place] = body
+            if len(self._tiles) > MOST_TILES:
+                self._tiles.popitem(last=False)
+        return web.Response(body=body, content_type=_BINARY, headers=self._caching(request, place))
 
     async def entries(self, request: web.Request) -> web.StreamResponse:
         """Answer with a bundle of entries, part by part (rule 2)."""
@@ -116,11 +116,11 @@ class TileRoutes:
     def _caching(self, request: web.Request, place: TilePlace) -> dict[str, str]:
         """Return the headers for caches (rule 1). Raises `HTTPNotModified`."""
         headers = {**(FOR_EVER if place.width == WIDTH else FOR_A_DAY), "ETag": self._etag}
-        return headers_unless_held(request, headers)
+        return headers_unless_known(request, headers)
 
 
-def headers_unless_held(request: web.Request, headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers of an answer with an ETag. Raises `HTTPNotModified` if the client holds that answer."""
+def headers_unless_known(request: web.Request, headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers of an answer with an ETag. Raises `HTTPNotModified` if the client has that answer."""
     if headers["ETag"] in request.headers.get("If-None-Match", ""):
         raise web.HTTPNotModified(headers=headers)
     return headers

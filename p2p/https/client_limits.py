@@ -25,7 +25,7 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """The limits of a listener. `section`: of its settings. `connections`: connections in all. `per_visitor`:
+    """The limits of a listener. `section`: name of its settings. `connections`: connections in all. `per_visitor`:
     connections per household. `rate`, `burst`: requests per household, per second and at once. `idle`: seconds between
     two requests. `bounds_private`: see rule 3."""
 
