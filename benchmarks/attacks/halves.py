@@ -14,8 +14,6 @@ import anyio
 
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.wire_place import WirePlace
-from echo2._libp2p.custom_types import TProtocol
-from echo2._libp2p.peer.id import ID
 from echo2.p2p.https import routes
 from echo2.p2p.multiaddr import Address, address_of
 from echo2.p2p.peer import rpc
@@ -86,12 +84,13 @@ class HalfStreams(Halves):
         """See `Halves`."""
         connection = await place.connect(party)
         transport: Any = getattr(connection.network, "_transport")  # noqa: B009 - raw streams are no part of `Peer`
+        (coordinator,) = transport.host.get_connected_peers()
         for _ in range(self.each):
-            place.tasks.start_soon(self.keep, transport, connection.to)
+            place.tasks.start_soon(self.keep, transport.host, coordinator)
 
-    async def send_half(self, transport: Any, peer: str) -> None:
+    async def send_half(self, host: Any, peer: Any) -> None:
         """See `Halves`."""
-        stream = await transport.host.new_stream(ID.from_string(peer), [TProtocol(self.protocol)])
+        stream = await host.new_stream(peer, [self.protocol])
         await stream.write(self.half)
         while not stream.muxed_stream.is_closed:
             await anyio.sleep(DRIP)
