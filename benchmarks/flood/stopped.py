@@ -27,8 +27,8 @@ NODES: Final = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 """Seconds per group of each honest node."""
 LEASES: Final = {"minimum_seconds": 5.0, "maximum_seconds": 10.0}
 BEFORE: Final = 12.0
-STANDS: Final = 3.0
-"""Seconds until an attack stands."""
+STANDS: Final = 30.0
+"""Most seconds until an attack stands: all that it wants to hold, if the coordinator ends nothing."""
 EXPIRY: Final = 10.0
 """Seconds for which an attack goes on after the groups were counted: leases that it made late have ended then."""
 QUICK: Final = (REQUESTS, IDLE_STREAMS, BODIES)
@@ -72,15 +72,17 @@ def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
 
 def attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     expired = _expired(run)
-    crowds = [run.strangers(name), run.newcomers(name in OVER_HTTPS)]
-    time.sleep(STANDS)
+    strangers, until = run.strangers(name), time.monotonic() + STANDS
+    while (said := said_by(strangers))["standing"] < said["wanted"] and time.monotonic() < until:
+        time.sleep(1.0)
+    newcomers = run.newcomers(name in OVER_HTTPS)
     groups = groups_of(run, seconds)[name in OVER_HTTPS]
     time.sleep(EXPIRY)
-    said, newcomers = map(said_by, crowds)
+    said, came = said_by(strangers), said_by(newcomers)
     late = _expired(run) - expired
-    for crowd in crowds:
+    for crowd in (strangers, newcomers):
         crowd.kill()
-    return Stopped(calm, groups, late, int(newcomers["came"]), int(newcomers["served"]), said)
+    return Stopped(calm, groups, late, int(came["came"]), int(came["served"]), said)
 
 
 def groups_of(run: WiredRun, seconds: float) -> list[float]:
@@ -130,7 +132,7 @@ async def _asked(address: str, seconds: float) -> list[bool]:
     async with trio.open_nursery() as nursery:
         peers: Any = _Peers(address, nursery)
         nursery.start_soon(HalfStreams(ATTACKERS, 1, 256, protocol=GOSSIP).run, peers)
-        await trio.sleep(2 * STANDS)
+        await trio.sleep(6.0)
         for _ in range(ASKERS):
             nursery.start_soon(ask, await peers.connect())
         await trio.sleep(seconds)

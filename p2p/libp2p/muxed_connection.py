@@ -49,6 +49,8 @@ PING_AFTER_SECONDS = 15.0
 """Seconds without a byte before a PING."""
 PINGS = 4
 """Periods of `PING_AFTER_SECONDS` seconds without a byte before the connection is closed."""
+LOAD_STEP = 4096
+"""Bytes that wait for the rest of a request, and are told together: a small request is told by its stream alone."""
 FAREWELL_SECONDS = 1.0
 """Seconds for queued frames to leave when this side closes the connection."""
 BROKEN_CONNECTION_ERRORS = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -193,7 +195,8 @@ class MuxConn(IMuxedConn):
         self.fault: str | None = None
         """The protocol violation of the peer; None without one."""
         self.on_load: Callable[[MuxConn, int, int], None] = lambda conn, streams, nbytes: None
-        """Called with the streams that the peer has opened, and their bytes, when either has changed (rule 5)."""
+        """Called with the streams that the peer has opened, and their bytes, when their number or a `LOAD_STEP` of
+        the bytes has changed (rule 5)."""
         self._load = 0, 0
         self._closed = trio.Event()
         self._mux = Mux(conn.is_initiator)
@@ -319,9 +322,9 @@ class MuxConn(IMuxedConn):
         mux = self._mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))
-        if (load := (mux.peer_streams, mux.peer_bytes)) != self._load:
+        if (load := (mux.peer_streams, mux.peer_bytes // LOAD_STEP)) != self._load:
             self._load = load
-            self.on_load(self, *load)
+            self.on_load(self, mux.peer_streams, mux.peer_bytes)
         while mux.changed:
             state = mux.changed.pop()
             stream = self._streams.get(state.id)

@@ -47,7 +47,7 @@ class Shares(Generic[H]):
             self._amounts[party][holder] = amount
             self._of_party[party] += amount
             self.total += amount
-        while amount > before and (crowded := self._crowded(party)) is not None:
+        while amount > before and (crowded := self._overflow(party)) is not None:
             yield max(self._amounts[crowded], key=self._amounts[crowded].__getitem__)
 
     def leave(self, holder: H) -> int:
@@ -63,7 +63,7 @@ class Shares(Generic[H]):
             self._known.discard(party)
         return amount
 
-    def _crowded(self, party: str) -> str | None:
+    def _overflow(self, party: str) -> str | None:
         """Return the party that gives way now that `party` occupies more; None: none has to."""
         if self._of_party[party] > self._per_party:
             return party
