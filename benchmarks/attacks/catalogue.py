@@ -14,6 +14,7 @@ from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_requ
 from benchmarks.attacks.page_attacks import Names, Rebinding
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
+from echo2.p2p.limits.shares import STREAMS_PER_PARTY
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"
@@ -35,6 +36,7 @@ HALF_BODY: Final = "8 addresses begin 256 submissions over HTTPS and do not fini
 HALF_STREAM: Final = "20 connections open 250 streams each, and send nothing on them"
 CONNECTIONS: Final = "connections"
 """The family of floods that request no lease."""
+PRIVATE_SOURCE: Final = "24 connections of one private address open 250 streams each, as behind a proxy that hides them"
 _LONG: Final = 20.0
 """Seconds of a flood in a full run."""
 
@@ -66,6 +68,11 @@ FLOODS: Final[dict[str, Attack]] = {
     HALF_REQUEST: Attack(CONNECTIONS, partial(HalfStreams, 8, 8, 32, half=half_request("submit")), _LONG),
     HALF_BODY: Attack(CONNECTIONS, partial(HalfBodies, 8, 8, 32), _LONG),
     HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=GOSSIP), _LONG),
+    PRIVATE_SOURCE: Attack(
+        CONNECTIONS,
+        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", most=STREAMS_PER_PARTY, protocol=GOSSIP),
+        _LONG,
+    ),
     BOMB: Attack(CONNECTIONS, Bombs, bar=None),
 }
 SELECTION: Final[dict[str, Attack]] = {

@@ -40,11 +40,15 @@ def half_request(method: str) -> bytes:
 
 @dataclass
 class Halves(ABC):
-    """An attacker that stops halfway. `begun`: what it began so far. `standing`: what of it stands half sent now."""
+    """An attacker that stops halfway. `source`: the address from which all of it comes; "": of each party its own.
+    `most`: what may stand half sent; None: any number. `begun`: what it began so far. `standing`: what of it stands half
+    sent now."""
 
     connections: int = 8
     parties: int = 8
     each: int = 32
+    source: str = ""
+    most: int | None = None
     begun: int = 0
     standing: int = 0
 
@@ -85,7 +89,8 @@ class Halves(ABC):
 
     def finding(self, place: WirePlace) -> AttackFinding:
         """State the same."""
-        return AttackFinding(tried=self.begun, note=f"{self.standing} stand at the end")
+        prevented = self.most is None or self.standing <= self.most
+        return AttackFinding(tried=self.begun, prevented=prevented, note=f"{self.standing} stand at the end")
 
 
 @dataclass
@@ -97,7 +102,7 @@ class HalfStreams(Halves):
 
     async def connect(self, place: WirePlace, party: str) -> None:
         """See `Halves`."""
-        connection = await place.connect(party)
+        connection = await (place.connect_from(self.source) if self.source else place.connect(party))
         transport: Any = getattr(connection.network, "_transport")  # noqa: B009 - raw streams are no part of `Peer`
         (coordinator,) = transport.host.get_connected_peers()
         for _ in range(self.each):
