@@ -310,6 +310,7 @@ class Coordinator:
                 self._open_classes()
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
                 self.parties.keep(trusted_parties.parties_of(trusted))
+                self.parties.tell_addresses(await self.advertiser.addresses())
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(self.tick_seconds)
@@ -389,7 +390,6 @@ class Coordinator:
         peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
         self.view_builder.connected = {*peers, *self.group_service.registry.sightings.over_https(self.now())}
         self.view_builder.invite = await self.invite()
-        self.parties.tell_addresses(await self.advertiser.addresses())
         self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
         self.view_builder.links = LinksView(

@@ -41,8 +41,8 @@ def half_request(method: str) -> bytes:
 @dataclass
 class Halves(ABC):
     """An attacker that stops halfway. `source`: the address from which all of it comes; "": of each party its own.
-    `most`: what may stand half sent; None: any number. `begun`: what it began so far. `standing`: what of it stands half
-    sent now."""
+    `most`: what may stand half sent; None: any number. `begun`: what it began so far. `standing`: what of it stands
+    half sent now."""
 
     connections: int = 8
     parties: int = 8

@@ -25,10 +25,11 @@ class Origin(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The other end of a connection. `ip`: None for a relayed connection. `relay`: the relay's peer id; "" without."""
+    """The other end of a connection. `subnet`: None at a private address. `relay`: the relay's peer id; None for a
+    direct connection."""
 
-    ip: str | None
-    relay: str
+    subnet: str | None
+    relay: str | None
 
 
 LOCAL_ORIGIN = Origin("", "")
@@ -48,8 +49,8 @@ class Origins:
     def of(self, peer: str) -> Origin:
         """Return the origin of a peer; of one that was never connected, its key."""
         place, party = self._known.get(peer), peer
-        if place is not None and place.ip is not None:
-            party = self._parties.name(self._parties.subnet_of(place.ip), peer)
+        if place is not None and place.relay is None:
+            party = self._parties.name(place.subnet, peer)
         elif place is not None and peer not in self._parties.known:
             party = f"{place.relay}/{peer}"
         return Origin(peer, party, party in self._parties.known)
@@ -57,7 +58,8 @@ class Origins:
     def on_connection(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
         """Note a connection with a peer. `ip`: the other end's; None for a relayed connection. `relay`: the
         relay's peer id; "" without a relay."""
-        self._open.setdefault(peer, {})[connection] = _Place(ip, relay)
+        place = _Place(None, relay) if ip is None else _Place(self._parties.subnet_of(ip), None)
+        self._open.setdefault(peer, {})[connection] = place
         self._update(peer)
 
     def on_disconnection(self, peer: str, connection: object) -> None:
@@ -78,8 +80,8 @@ class Origins:
                 del self._known[oldest]
 
     def _update(self, peer: str) -> None:
-        place = min(self._open[peer].values(), key=lambda one: one.ip is None)
-        if place.ip is not None or peer not in self._known:
+        place = min(self._open[peer].values(), key=lambda one: one.relay is not None)
+        if place.relay is None or peer not in self._known:
             self._known[peer] = place
 
 

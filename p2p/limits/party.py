@@ -28,6 +28,7 @@ SubnetOf = Callable[[str], str | None]
 """Returns the subnet of an IP address; None for one that counts as private."""
 
 
+@lru_cache(4096)
 def subnet_of(ip: str) -> str | None:
     """Return the subnet of a public address, as text (rule 1); None for any other."""
     address = _address(ip)
@@ -36,6 +37,7 @@ def subnet_of(ip: str) -> str | None:
     return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
 
 
+@lru_cache(4096)
 def household_of(ip: str) -> str:
     """Return the part of an address that one household has (rule 1)."""
     address = _address(ip)
@@ -49,7 +51,6 @@ def is_subnet(party: str) -> bool:
     return "/" in party and _address(party.partition("/")[0]) is not None
 
 
-@lru_cache(4096)
 def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])
