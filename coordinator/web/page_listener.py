@@ -188,8 +188,7 @@ class Listener:
                     SHORTAGES.count_failure("accepting a connection with the page")
                 await asyncio.sleep(_ACCEPT_RETRY_SECONDS)
                 continue
-            proxied = address[0] in self._limits.parties.proxies
-            if not proxied and (why := self.connections.refusal(address[0])) is not None:
+            if (why := self.connections.refusal(address[0])) is not None:
                 self.refusals.count(*why)
                 connection.close()
                 await asyncio.sleep(0)  # let other tasks run during a flood of refusals

@@ -7,7 +7,7 @@ argument, in monotonic seconds.
 2. At the bound of all connections a new one evicts an idle one: of the households with idle connections, the one with
    the most connections loses the one idle longest. A connection is idle from its start to its first complete request,
    and from each answer to the next request.
-3. A private address may be that of a proxy with many clients. Over HTTPS a new connection beyond its bound evicts one
+3. A private address may be that of a proxy with many clients, and a trusted proxy's counts as one. Over HTTPS a new connection beyond its bound evicts one
    of its own, an idle one if there is any. With the page private addresses have no bound (`bounds_private`).
 4. A connection over which a key with accepted work made a request belongs to that key (`recognise`): it counts for no
    household, has a token bucket of the key, and is not evicted.
@@ -145,8 +145,8 @@ class ClientConnections:
         return overdue_connections
 
     def _client_at(self, ip: str) -> _Client:
-        party = self._limits.parties.at(ip)
-        return _Client(party.household, party.is_public, party.name in self._limits.parties.known)
+        parties, party = self._limits.parties, self._limits.parties.at(ip)
+        return _Client(party.household, party.is_public and ip not in parties.proxies, party.name in parties.known)
 
     def _is_bounded(self, client: _Client) -> bool:
         return client.public or self._limits.bounds_private

@@ -80,6 +80,12 @@ def test_with_the_page_a_private_address_has_no_bound_of_its_own() -> None:
     assert waits[-1] > 0
 
 
+def test_a_trusted_proxy_at_a_public_address_has_no_bound_either() -> None:
+    connections = page(per_visitor=2, parties=Parties(proxies=[HERE]))
+    assert [entered(connections, HERE) for _ in range(50)] == [""] * 50
+    assert [entered(connections, THERE) for _ in "123"] == ["", "", "web-address"]
+
+
 def test_over_https_a_private_address_at_its_bound_loses_an_idle_connection_or_the_oldest() -> None:
     connections = limited(per_visitor=2)
     connections.add("a", PROXY, 0.0)
