@@ -7,8 +7,9 @@ argument, in monotonic seconds.
 2. At the bound of all connections a new one evicts an idle one: of the households with idle connections, the one with
    the most connections loses the one idle longest. A connection is idle from its start to its first complete request,
    and from each answer to the next request.
-3. A private address may be that of a proxy with many clients, and a trusted proxy's counts as one. Over HTTPS a new connection beyond its bound evicts one
-   of its own, an idle one if there is any. With the page private addresses have no bound (`bounds_private`).
+3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
+   new connection beyond its bound evicts one of its own, an idle one if there is any. With the page private addresses
+   have no bound (`bounds_private`).
 4. A connection over which a key with accepted work made a request belongs to that key (`recognise`): it counts for no
    household, has a token bucket of the key, and is not evicted.
 5. A quarter of the connections is reserved for public subnets with accepted work, at most one connection per subnet.
