@@ -159,7 +159,7 @@ def wire_claims(quick: bool) -> list[Claim]:
 def stopped_claims(quick: bool) -> list[Claim]:
     seconds = 12.0 if quick else SECONDS
     results, left = stopped.measured(seconds, quick)
-    print(f"half of what was begun, {seconds:.0f} s each; newcomers: one every 1.5 s")
+    print(f"half of what was begun, {seconds:.0f} s each; newcomers: one every 3 s")
     columns = ["attack", "calm groups/s", "groups/s", "of calm", "late", "newcomers", "served", "strangers"]
     rows: list[tuple[object, ...]] = [
         (
