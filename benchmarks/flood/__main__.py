@@ -162,7 +162,7 @@ def wire_claims(quick: bool) -> list[Claim]:
 def stopped_claims(quick: bool) -> list[Claim]:
     seconds = 12.0 if quick else SECONDS
     results, left = stopped.measured(seconds, quick)
-    print(f"half of what was begun, {seconds:.0f} s each; newcomers: one every 1.5 s")
+    print(f"half of what was begun, {seconds:.0f} s each; newcomers: one every 3 s")
     _print_stopped(results)
     answered, requests = stopped.node(seconds)
     print(f"a node under idle streams of one private address answered {answered:.3f} of {requests} requests")

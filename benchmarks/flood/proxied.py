@@ -9,9 +9,9 @@ own, once the coordinator has named them, which it does every 30 s.
 import time
 from typing import Any, Final, NamedTuple
 
-from benchmarks.flood.stopped import LEASES, NODES, Stopped, attacked, groups_of
+from benchmarks.flood.stopped import BATCH, LEASES, NODES, Stopped, attacked, groups_of
 from benchmarks.flood.wire import BODIES, GREETINGS, OVER_HTTPS, REQUESTS
-from benchmarks.flood.wires import wired_run
+from benchmarks.flood.wires import SECTIONS, wired_run
 from echo2.coordinator.metrics import status
 
 HEADERS: Final = {"a proxy that sends headers": 2, "a proxy that sends none": 0}
@@ -37,9 +37,12 @@ def measured(seconds: float, quick: bool) -> dict[str, Proxied]:
 
 def _behind(header: int, seconds: float, attacks: tuple[str, ...]) -> Proxied:
     network: dict[str, Any] = {"advertise": [TOLD], "trusted_proxies": ["127.0.0.1"] if header else []}
-    with wired_run(NODES, header, leases=LEASES, network=network) as run:
+    work = {**SECTIONS["run"], "batch_groups": BATCH}
+    with wired_run(NODES, header, leases=LEASES, network=network, run=work) as run:
+        newcomers = run.newcomers(https=False)
         time.sleep(NAMED)
         calm = groups_of(run, seconds)
+        newcomers.kill()
         stopped = {name: attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in attacks}
         state = status.decode(status.fetch(f"http://127.0.0.1:{run.at.page}"))
         return Proxied(stopped, state.links.hidden)

@@ -17,7 +17,7 @@ from benchmarks.attacks.flood_keys import Connection
 from benchmarks.attacks.halves import GOSSIP, HalfStreams
 from benchmarks.connections import host
 from benchmarks.flood.wire import BODIES, HALVES, IDLE_STREAMS, OVER_HTTPS, REQUESTS
-from benchmarks.flood.wires import WiredRun, said_by, wired_run
+from benchmarks.flood.wires import SECTIONS, WiredRun, said_by, wired_run
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.transport import LibP2PTransport
@@ -26,6 +26,8 @@ from echo2.p2p.peer.peer import Peer
 NODES: Final = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 """Seconds per group of each honest node."""
 LEASES: Final = {"minimum_seconds": 5.0, "maximum_seconds": 10.0}
+BATCH: Final = 8
+"""Groups per step: more than these nodes and newcomers bring while the learner makes one, so that nobody waits."""
 BEFORE: Final = 12.0
 STANDS: Final = 30.0
 """Most seconds until an attack stands: all that it wants to hold, if the coordinator ends nothing."""
@@ -57,9 +59,11 @@ class Stopped(NamedTuple):
 
 def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
     """Measure the attacks, for `seconds` each; return the results, and the bytes of memory that they left behind."""
-    with wired_run(NODES, leases=LEASES) as run:
+    with wired_run(NODES, leases=LEASES, run={**SECTIONS["run"], "batch_groups": BATCH}) as run:
+        newcomers = run.newcomers(https=False)
         time.sleep(BEFORE)
         calm = groups_of(run, seconds)
+        newcomers.kill()
         before = run.at.measure("freshly").memory
         results = {
             name: attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in (QUICK if quick else HALVES)

@@ -117,7 +117,7 @@ class Newcomers:
 
     came: int = 0
     served: int = 0
-    EVERY: ClassVar[float] = 1.5
+    EVERY: ClassVar[float] = 3.0
     PATIENCE: ClassVar[float] = 10.0
 
     async def run(self, world: Wire) -> None:
