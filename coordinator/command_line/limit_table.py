@@ -5,7 +5,7 @@
 Rules
 1. A limit that somebody else's bytes, requests or keys can reach has a row. Its number is the constant or the default
    setting that the code reads.
-2. "Reserve" is what strangers cannot take: it is for parties with accepted work (coordinator/nodes/trusted_parties.py).
+2. "Reserve" is for parties with accepted work alone (coordinator/nodes/trusted_parties.py).
 3. "Given back" says by which event, and within which time, what a stranger held is free again.
 4. The table goes between the lines `<!-- limits -->` and `<!-- end of limits -->`.
 """
@@ -76,11 +76,11 @@ LIMITS: Final = (
           "its own fullest connection gives way", "`p2p/limits/shares.py`"),
     Limit("chunk streams", _count(exchange.STREAMS_PER_PEER), "peer", NONE, "the stream's end",
           "`p2p/swarm/exchange.py`"),
-    Limit("bytes of unfinished requests over libp2p", f"{shares.STRANGERS_UNFINISHED // 10**6} MB", "strangers",
+    Limit("bytes of unfinished requests over libp2p", f"{shares.STRANGERS_UNFINISHED // 10**6} MB", "all peers without accepted work",
           f"{shares.KNOWN_FACTOR - 1} times as much",
           f"the party with most gives way; below {_count(least_rate.LEAST_RATE)} bytes a second after "
           f"{_count(least_rate.RATE_SECONDS)} s", "`p2p/limits/shares.py`, `least_rate.py`"),
-    Limit("bytes of unfinished bodies over HTTPS", f"{shares.STRANGERS_UNFINISHED_HTTPS // 10**6} MB", "strangers",
+    Limit("bytes of unfinished bodies over HTTPS", f"{shares.STRANGERS_UNFINISHED_HTTPS // 10**6} MB", "all peers without accepted work",
           f"{shares.KNOWN_FACTOR - 1} times as much", "as over libp2p", "`p2p/limits/shares.py`"),
     Limit("whole requests at work", f"{_SLOTS.CLASSES['submit']} submissions, as many leases, receipts, steps and "
           f"waiting plans; {_SLOTS.CLASSES['hello']} hellos, {_SLOTS.CLASSES[_SLOTS.OTHER_CLASS]} others",
@@ -145,7 +145,7 @@ LIMITS: Final = (
           f"answer; {node_registry.PER_SUBNET} of one subnet", "half", "at each hello",
           "`coordinator/nodes/node_registry.py`"),
     Limit("keys present in a market", f"{_count(presence.MOST_WORKERS)} that work, {_count(presence.MOST_NEWCOMERS)} "
-          f"newcomers, {_count(presence.MOST_STRANGERS)} strangers", "epoch", "each kind has its own",
+          f"newcomers, {_count(presence.MOST_STRANGERS)} others", "epoch", "each kind has its own",
           "the epoch's end", "`coordinator/epochs/presence.py`"),
     Limit("relay reservations", f"{_RELAY.reservations}, {_RELAY.per_party} of one party", "relay", QUARTER,
           f"{_count(_RELAY.life)} s, or the connection's end", "`p2p/limits/relay_quota.py`"),

@@ -80,8 +80,9 @@ class NetworkSection(Section):
     private_parties: Annotated[
         Literal["one", "connection"],
         Field(
-            description='Who shares limits at private addresses, but for nodes with accepted work: "one" lets all do '
-            'where the run has public addresses, since a proxy may hide anybody; "connection" lets none, for a LAN.'
+            description='Limits at private addresses: "one" has all of them share one set where the run has public '
+            'addresses, but for nodes with accepted work, since a proxy may hide anybody; "connection" gives each '
+            "connection its own, for a LAN."
         ),
     ] = "one"
     former_listen: Annotated[
