@@ -35,6 +35,7 @@ from echo2.runtime.units import MBIT
 BEGIN, END = "<!-- limits -->", "<!-- end of limits -->"
 QUARTER: Final = "a quarter"
 NONE: Final = "none"
+WITHOUT_WORK: Final = "all peers without accepted work"
 _CONFIG, _HTTPS, _WEB, _RELAY = CoordinatorConfig(), HttpsLimits(), page_listener.WebLimits(), RelayLimits()
 _SLOTS = request_slots
 
@@ -76,11 +77,11 @@ LIMITS: Final = (
           "its own fullest connection gives way", "`p2p/limits/shares.py`"),
     Limit("chunk streams", _count(exchange.STREAMS_PER_PEER), "peer", NONE, "the stream's end",
           "`p2p/swarm/exchange.py`"),
-    Limit("bytes of unfinished requests over libp2p", f"{shares.STRANGERS_UNFINISHED // 10**6} MB", "all peers without accepted work",
+    Limit("bytes of unfinished requests over libp2p", f"{shares.STRANGERS_UNFINISHED // 10**6} MB", WITHOUT_WORK,
           f"{shares.KNOWN_FACTOR - 1} times as much",
           f"the party with most gives way; below {_count(least_rate.LEAST_RATE)} bytes a second after "
           f"{_count(least_rate.RATE_SECONDS)} s", "`p2p/limits/shares.py`, `least_rate.py`"),
-    Limit("bytes of unfinished bodies over HTTPS", f"{shares.STRANGERS_UNFINISHED_HTTPS // 10**6} MB", "all peers without accepted work",
+    Limit("bytes of unfinished bodies over HTTPS", f"{shares.STRANGERS_UNFINISHED_HTTPS // 10**6} MB", WITHOUT_WORK,
           f"{shares.KNOWN_FACTOR - 1} times as much", "as over libp2p", "`p2p/limits/shares.py`"),
     Limit("whole requests at work", f"{_SLOTS.CLASSES['submit']} submissions, as many leases, receipts, steps and "
           f"waiting plans; {_SLOTS.CLASSES['hello']} hellos, {_SLOTS.CLASSES[_SLOTS.OTHER_CLASS]} others",
