@@ -127,13 +127,13 @@ class HalfBodies(Halves):
 
     async def connect(self, place: WirePlace, party: str) -> None:
         """See `Halves`."""
-        for _ in range(self.each):
-            place.tasks.start_soon(self.keep, place.source(party), address_of(place.https[0]))
-
-    async def send_half(self, source: str, address: Address) -> None:
-        """See `Halves`."""
-        context = ssl.create_default_context()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        for _ in range(self.each):
+            place.tasks.start_soon(self.keep, place.source(party), address_of(place.https[0]), context)
+
+    async def send_half(self, source: str, address: Address, context: ssl.SSLContext) -> None:
+        """See `Halves`."""
         async with await anyio.connect_tcp(
             address.host, address.port or 0, local_host=source, ssl_context=context, tls_standard_compatible=False
         ) as stream:

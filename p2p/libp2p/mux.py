@@ -72,6 +72,8 @@ class StreamState:
     allowed: int = WINDOW_MIN
     """Bytes that the peer may send."""
     window: int = WINDOW_MIN
+    most_window: int = WINDOW_MAX
+    """Bytes to which `window` grows at most; for the application to lower."""
     uncredited: int = 0
     """Bytes read for which no credit was given yet."""
     finishing: bool = False
@@ -375,7 +377,7 @@ class Mux:
         if stream.ended or stream.reset or stream.uncredited * 2 < stream.window:
             return
         more, stream.uncredited = stream.uncredited, 0
-        grown = min(stream.window, WINDOW_MAX - stream.window)
+        grown = max(0, min(stream.window, stream.most_window - stream.window))
         if self.window_bytes + self.peer_bytes + grown <= WINDOWS:
             self.window_bytes += grown
             stream.window += grown

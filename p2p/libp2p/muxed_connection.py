@@ -98,6 +98,10 @@ class MuxStream(IMuxedStream):
         """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
         self._conn.keep(self._state, nbytes)
 
+    def narrow(self, nbytes: int) -> None:
+        """Let the peer send at most `nbytes` ahead of the reader."""
+        self._state.most_window = nbytes
+
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
         other side has finished. Raises `MuxedStreamReset`."""
