@@ -12,6 +12,7 @@ import pytest
 from benchmarks.attacks.tcp_proxy import proxying
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import Unreachable
+from echo2.p2p.https import listener
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
@@ -62,6 +63,21 @@ async def test_a_body_below_the_least_rate_closes_its_connection(monkeypatch):
                 await asyncio.sleep(0.05)
             assert await reader.read() == b""
             raise ConnectionError
+
+
+async def test_the_party_with_most_unfinished_bytes_of_bodies_is_closed_for_another(monkeypatch):
+    monkeypatch.setattr(listener, "STRANGERS_UNFINISHED_HTTPS", 100_000)
+    async with served(echo=echo) as server, raw(server) as (reader, writer), client_of(server) as client:
+        server.peer.handlers.serve("echo", echo, limit=MB)
+        writer.write(b"POST /echo2/1/rpc/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 95000\r\n\r\n" + bytes(90_000))
+        async with asyncio.timeout(10):
+            while server.https.listener._unfinished.total < 90_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            answer = await client.request("coordinator", "echo", bytes(60_000), timeout=10)
+            assert answer == b"https:" + bytes(60_000)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert server.https.listener._unfinished.total == 0
 
 
 async def test_a_client_that_reads_too_slowly_is_closed_and_others_are_served():
