@@ -143,7 +143,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay,
+            self.on_verdict, self.pay, self.payments_wait,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
@@ -257,6 +257,10 @@ class Coordinator:
         at = self._payments.write(kind, payout_book.decode_facts(kind, facts))
         await self.group_service.durable()
         return at
+
+    def payments_wait(self) -> tuple[str, int]:
+        """Return why payments wait, empty if they do not, and the newest head of the ledger that a node told."""
+        return self.foreign_heads.payments_wait(self.now()), self.foreign_heads.witnesses.newest
 
     async def renew(self) -> int:
         """Load the newest Root from the run folder and switch to its keys; return its serial. Raises `LocalFault`."""

@@ -85,7 +85,7 @@ class Connectivity:
         self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
         self.reachability = Reachability(
             network.rpc, network.links, network.inbound,
-            RelaySources(list(config.relays), self._relay_candidates), RecordIssuer(context.key, context.run),
+            RelaySources(list(config.relays), self._relay_candidates, self._dial_relay), RecordIssuer(context.key, context.run),
             coordinator=lambda: self.coordinator_client.peer, now=context.clock.now,
         )  # fmt: skip
         self.reachability.on_change = self.coordinator_client.greet_again
@@ -230,8 +230,11 @@ class Connectivity:
             self._tasks.start_soon(self.neighbours.on_welcome, welcome.peers)
 
     def _relay_candidates(self) -> list[str]:
-        head = self._context.trust_store.trusted.head
-        return [*(head.value.addresses if head else []), *self._context.invite.addresses, *self.neighbours.addresses()]
+        return [*self.coordinator_client.addresses.all(), *self.neighbours.addresses()]
+
+    async def _dial_relay(self, address: str) -> str:
+        operators = self.coordinator_client.addresses
+        return await (operators if address in operators.all() else self.dialer).dial(address)
 
 
 def _bytes(mbit: float | None) -> int | None:

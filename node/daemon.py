@@ -274,15 +274,11 @@ class NodeDaemon:
 
     def _over_https(self) -> Source | None:
         """Return the coordinator's ledger over HTTPS, where the owner admits it and the invite offers it."""
-        invite, links = self.context.invite, self.network.links
-        if "https" not in self._config.via or invite.https_key is None:
+        pin = self.context.invite.https_key
+        if "https" not in self._config.via or pin is None:
             return None
-        return over_https(links.peer_id, invite.https_key, self._addresses)
-
-    def _addresses(self) -> list[str]:
-        """Return the coordinator's addresses: those of the newest Head, then those of the invite."""
-        head = self.context.trust_store.trusted.head
-        return [*(head.value.addresses if head else []), *self.context.invite.addresses]
+        addresses = self.connectivity.coordinator_client.addresses
+        return over_https(self.network.links.peer_id, pin, lambda links: addresses.dial_over(links, "https"))
 
     def _coordinator(self) -> str | None:
         return self.connectivity.coordinator_client.peer

@@ -171,8 +171,8 @@ class RequestHandler:
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
-        self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
-        """Called with the peer id and the newest head of the ledger that a node says it took."""
+        self.on_ledger_head: Callable[[str, str, HeadReference], None] = lambda peer, party, head: None
+        """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""
         self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
         """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
         self.take_keys()
@@ -402,7 +402,8 @@ class RequestHandler:
 
     def _told_head(self, context: RequestContext, head: HeadReference | None) -> None:
         if head is not None:
-            self.on_ledger_head(peer_id(context.node), head)
+            peer = peer_id(context.node)
+            self.on_ledger_head(peer, context.origin.party or peer, head)
 
     def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
         """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""

@@ -4,12 +4,13 @@ Rules
 1. The coordinator is asked first. Where its answer fails, or lacks what is wanted, up to `OTHER_PEERS` peers at random
    are asked, and then the coordinator over HTTPS: another route shows whether the first one is at fault.
 2. Peers have heads with their consistency proofs, and no entries: proofs of entries come from the coordinator alone.
-3. HTTPS is asked where the owner admits that route and the invite offers it, by a connection of its own per request.
+3. HTTPS is asked where the owner admits that route and the invite offers it, by a connection of its own per request, at
+   the addresses and within the limits of node/links/operator_addresses.py.
 4. An answer counts by its proofs, whatever its source.
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import anyio
@@ -66,9 +67,9 @@ class LedgerSources:
             yield self._https
 
 
-def over_https(peer: str, pin: bytes, addresses: Callable[[], Sequence[str]]) -> Source:
+def over_https(peer: str, pin: bytes, dial: Callable[[Links], Awaitable[str]]) -> Source:
     """Return the coordinator over HTTPS as a source (rule 3). `peer`: this node's peer id. `pin`: the hash of the
-    coordinator's HTTPS key, from the invite. `addresses`: returns the coordinator's."""
+    coordinator's HTTPS key, from the invite. `dial`: dials the coordinator by these links; returns its peer id."""
 
     async def ask(request: LedgerRequest) -> LedgerResponse:
         client = HttpsClient(peer, pin, patience=LEDGER_ANSWER_SECONDS)
@@ -76,7 +77,7 @@ def over_https(peer: str, pin: bytes, addresses: Callable[[], Sequence[str]]) ->
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.run)
                 await client.ready()
-                coordinator = await client.dial(addresses())
+                coordinator = await dial(client)
                 answer = await LEDGER.ask(client, coordinator, request, timeout=LEDGER_ANSWER_SECONDS)
                 tasks.cancel_scope.cancel()
         return answer

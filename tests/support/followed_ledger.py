@@ -142,7 +142,7 @@ class World:
         """Have the node show its newest head to the coordinator."""
         newest = self.store.newest()
         assert newest is not None
-        self.foreign._take(NODE, newest.sealed)
+        self.foreign._take(NODE, NODE, newest.sealed)
 
     def begin(self) -> LogRestored:
         """Request, sign and install the document of the next log."""

@@ -66,15 +66,15 @@ async def _answer(peer: str, data: bytes) -> bytes:
 async def test_the_coordinator_is_asked_over_https_by_a_connection_of_its_own() -> None:
     async with served(ledger=_answer) as server:
         address = await address_of(server)
-        ask = over_https("node", shown().pin, lambda: ["/ip4/127.0.0.1/tcp/1/p2p/coordinator", address])
+        ask = over_https("node", shown().pin, lambda client: client.dial(["/ip4/127.0.0.1/tcp/1/p2p/coordinator", address]))
         assert (await ask(LedgerRequest(after=6))).heads == [GrownHead(sealed=b"after 6")]
         assert (await ask(LedgerRequest(after=7))).heads == [GrownHead(sealed=b"after 7")]
 
 
 async def test_a_coordinator_that_cannot_be_reached_over_https_is_one_error() -> None:
-    ask = over_https("node", shown().pin, lambda: ["/ip4/127.0.0.1/tcp/1/https/p2p/coordinator"])
+    ask = over_https("node", shown().pin, lambda client: client.dial(["/ip4/127.0.0.1/tcp/1/https/p2p/c"]))
     with pytest.raises(Unreachable):
         await ask(LedgerRequest())
-    none = over_https("node", shown().pin, lambda: [])
+    none = over_https("node", shown().pin, lambda client: client.dial([]))
     with pytest.raises(Unreachable, match="no HTTPS address"):
         await none(LedgerRequest())

@@ -1,0 +1,48 @@
+"""The parties that have told, since this process started, that their newest head of the ledger is one of run.sqlite:
+payments wait for them.
+
+Rules
+1. run.sqlite, and all files beside it, may be an older copy: after a rollback of the whole machine nothing here tells.
+   What nodes told before is part of the copy, so only what they tell to this process counts, and nothing is stored.
+2. `PAYMENT_WITNESSES` parties with accepted work must have told such a head; all, where the run has fewer. A head that
+   the ledger lacks is no such head, whether or not its node can show it (coordinator/publishing/foreign_heads.py).
+"""
+
+from typing import Final
+
+from echo2.coordinator.accounts.key_accounts import account_of
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes import trusted_parties
+from echo2.p2p.identity import public_key
+from echo2.runtime.figures import number_of
+
+PAYMENT_WITNESSES: Final = 3
+"""Parties."""
+
+
+class HeadWitnesses:
+    """The parties that have told. `newest`: number of the newest head of the ledger that any node told; 0: none."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._parties: set[str] = set()
+        self.newest = 0
+
+    def on_own_head(self, peer: str, party: str, number: int) -> None:
+        """Note that a node holds head `number` of this ledger."""
+        self.newest = max(self.newest, number)
+        if len(self._parties) < PAYMENT_WITNESSES and account_of(self._database, public_key(peer)).accepted:
+            self._parties.add(party)
+
+    def lack(self) -> str:
+        """Return why payments wait (rule 2), a sentence; empty: they do not."""
+        nodes = trusted_parties.trusted_nodes(self._database)
+        parties = len(trusted_parties.parties_of(nodes))
+        needed = min(PAYMENT_WITNESSES, parties, len({one.node for one in nodes}))
+        if len(self._parties) >= needed:
+            return ""
+        return (
+            f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told this coordinator, since "
+            "it started, a newest LedgerHead that run.sqlite has, and until then it may be an older copy: nodes tell it "
+            "when they connect, and with each version"
+        )
