@@ -2,8 +2,8 @@
 
 Rules
 1. A `payout.planned` (key "payouts:<plan>") states a plan: its number, its rail, number and sum of its payments, the
-   hash of its file, the LedgerHead on which it rests, and whether it was made before nodes had confirmed that the ledger
-   is the newest (`unwitnessed`). It moves nothing. Numbers of plans rise; the first is 1 or more.
+   hash of its file, the LedgerHead on which it rests, and whether it was made before nodes had confirmed that the
+   ledger is the newest (`unwitnessed`). It moves nothing. Numbers of plans rise; the first is 1 or more.
 2. A payment's entries have the keys "payout:<payment>:0", ":1", ... in order. The first is its `payout.sent`, which
    belongs to the newest plan, or its `payout.restored` (rule 7). It moves the amount from the node's `payable` to
    `paid:<rail>`.

@@ -114,7 +114,9 @@ class NodeDaemon:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
-        sources = LedgerSources(network.rpc, network.links, self._coordinator, context.seed, self._over_https())
+        sources = LedgerSources(
+            network.rpc, network.links, self._coordinator, network.inbound.origin, context.seed, self._over_https()
+        )
         self.ledger_exchange = LedgerExchange(
             network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
         )
@@ -242,7 +244,6 @@ class NodeDaemon:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROOFS):
                     await self.ledger_exchange.finish()
-                    await self.connectivity.tell_head()
 
     async def _report_end(self) -> None:
         await self.run_state.until_finishing()

@@ -8,12 +8,12 @@ Rules
    the ledger lacks is no such head, whether or not its node can show it (coordinator/publishing/foreign_heads.py).
 """
 
+from collections.abc import Callable
 from typing import Final
 
-from echo2.coordinator.accounts.key_accounts import account_of
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes import trusted_parties
-from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
 from echo2.runtime.figures import number_of
 
 PAYMENT_WITNESSES: Final = 3
@@ -28,11 +28,11 @@ class HeadWitnesses:
         self._parties: set[str] = set()
         self.newest = 0
 
-    def on_own_head(self, peer: str, party: str, number: int) -> None:
-        """Note that a node holds head `number` of this ledger."""
+    def on_own_head(self, works: Callable[[Origin], bool], origin: Origin, number: int) -> None:
+        """Note that a node holds head `number` of this ledger. `works`: tells whether an origin has accepted work."""
         self.newest = max(self.newest, number)
-        if len(self._parties) < PAYMENT_WITNESSES and account_of(self._database, public_key(peer)).accepted:
-            self._parties.add(party)
+        if len(self._parties) < PAYMENT_WITNESSES and works(origin):
+            self._parties.add(origin.party)
 
     def lack(self) -> str:
         """Return why payments wait (rule 2), a sentence; empty: they do not."""
@@ -42,7 +42,7 @@ class HeadWitnesses:
         if len(self._parties) >= needed:
             return ""
         return (
-            f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told this coordinator, since "
-            "it started, a newest LedgerHead that run.sqlite has, and until then it may be an older copy: nodes tell it "
-            "when they connect, and with each version"
+            f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told this coordinator since "
+            "its start, a newest LedgerHead that run.sqlite has, and until then it may be an older copy; nodes tell it "
+            "once per minute"
         )

@@ -171,7 +171,7 @@ class RequestHandler:
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
-        self.on_ledger_head: Callable[[str, str, HeadReference], None] = lambda peer, party, head: None
+        self.on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
         """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""
         self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
         """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
@@ -403,7 +403,7 @@ class RequestHandler:
     def _told_head(self, context: RequestContext, head: HeadReference | None) -> None:
         if head is not None:
             peer = peer_id(context.node)
-            self.on_ledger_head(peer, context.origin.party or peer, head)
+            self.on_ledger_head(Origin(peer, context.origin.party or peer), head)
 
     def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
         """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""

@@ -31,8 +31,8 @@ from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.dial_back import ports_of
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.messages import ReachableRequest
-from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.discovery.peer_records import is_dialable_of_operator
+from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.identity import generate_key

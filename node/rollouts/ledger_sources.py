@@ -11,12 +11,13 @@ Rules
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
 from echo2.p2p.guard import one_error
 from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.network import Links, Rpc
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
@@ -30,14 +31,23 @@ Source = Callable[[LedgerRequest], Awaitable[LedgerResponse]]
 """Asks one peer. Raises `P2PError`."""
 
 
+class PeerSource(NamedTuple):
+    """A peer as a source. `party`: party that it belongs to (p2p/limits/origin.py)."""
+
+    party: str
+    ask: Source
+
+
 class LedgerSources:
-    """The sources of one node. `coordinator`: returns its peer id; None: it is not connected. `https`: asks the
-    coordinator over HTTPS; None: that route is not there."""
+    """The sources of one node. `coordinator`: returns its peer id; None: it is not connected. `origin_of`: returns the
+    origin of a peer. `https`: asks the coordinator over HTTPS; None: that route is not there."""
 
     def __init__(
-        self, rpc: Rpc, links: Links, coordinator: Callable[[], str | None], seed: int, https: Source | None = None
-    ) -> None:
+        self, rpc: Rpc, links: Links, coordinator: Callable[[], str | None], origin_of: Callable[[str], Origin],
+        seed: int, https: Source | None = None,
+    ) -> None:  # fmt: skip
         self._rpc, self._links, self._coordinator, self._https = rpc, links, coordinator, https
+        self._origin_of = origin_of
         self._random = random.Random(seed)
 
     def of(self, peer: str) -> Source:
@@ -53,16 +63,17 @@ class LedgerSources:
         peer = self._coordinator()
         return None if peer is None else self.of(peer)
 
-    async def peers(self, most: int = OTHER_PEERS) -> list[Source]:
+    async def peers(self, most: int = OTHER_PEERS) -> list[PeerSource]:
         """Return up to `most` connected peers at random, none of them the coordinator."""
         others = [peer for peer in await self._links.peers() if peer != self._coordinator()]
-        return [self.of(peer) for peer in self._random.sample(others, min(most, len(others)))]
+        chosen = self._random.sample(others, min(most, len(others)))
+        return [PeerSource(self._origin_of(peer).party, self.of(peer)) for peer in chosen]
 
     async def instead(self, *, entries: bool) -> AsyncIterator[Source]:
         """Yield the sources that are asked where the coordinator fails (rules 1 to 3). `entries`: entries for proofs of
         entries."""
         for peer in [] if entries else await self.peers():
-            yield peer
+            yield peer.ask
         if self._https is not None:
             yield self._https
 

@@ -106,8 +106,8 @@ _known_dialable = lru_cache(maxsize=KEPT_ADDRESSES)(_dialable)
 
 
 def is_dialable_of_operator(address: str) -> bool:
-    """Tell whether an address of an invite or a Head may be dialled (rules 4 and 6). An address of the in-memory network
-    has no host."""
+    """Tell whether an address of an invite or a Head may be dialled (rules 4 and 6). One of the in-memory network has
+    no host."""
     parsed = address_of(address)
     match parsed.components:
         case (_, _, ("p2p", _)) | (_, _, ("p2p", _), ("p2p-circuit", _), ("p2p", _)):

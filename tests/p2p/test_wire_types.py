@@ -142,7 +142,9 @@ INSTANCES: list[Wire] = [
     ),
     LEDGER_HEAD,
     HEAD_REFERENCE,
-    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"]),
+    LedgerRequest(
+        after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"], newest=HEAD_REFERENCE
+    ),
     GROWN,
     PROOF,
     END,

@@ -12,7 +12,7 @@ from echo2.coordinator.accounts.ledger_service import (
     LedgerService,
 )
 from echo2.p2p.limits.origin import Origin
-from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerRequest, LedgerResponse
 
 WORKERS = "abcdefghijklmnopqrstuvwxyz"
 """Parties."""
@@ -58,7 +58,9 @@ class Station:
             self._commit,
             lambda: self.now,
             lambda peer, heads: self.evidence.append((peer, list(heads))),
+            lambda origin, head: self.told.append((origin.party, head.number)),
         )
+        self.told = list[tuple[str, int]]()
 
     async def _commit(self) -> None:
         self.durable += 1
@@ -143,3 +145,10 @@ async def test_entries_are_proved_by_their_keys_too_within_the_same_bounds() -> 
     keys = LedgerRequest(after=1, keys=["epoch:1:closed"], size=9)
     proved = [len((await station.service.answer("key of A", keys)).proofs) for _ in range(LEDGER_REQUEST_BURST + 5)]
     assert proved == [1] * (LEDGER_REQUEST_BURST - 1) + [0] * 6
+
+
+async def test_the_head_that_a_client_holds_is_told_with_its_party() -> None:
+    station = Station()
+    await station.service.answer("a key of A", LedgerRequest(after=7, newest=HeadReference(7, bytes(32))))
+    await station.service.answer("a key of B", LedgerRequest(after=7))
+    assert station.told == [("A", 7)]

@@ -86,7 +86,11 @@ def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_
         ("LEARNER_COMPUTE_DTYPE", '"bfloat16"', "bfloat16"),
         ("LEARNER_LEARNING_RATE", "1e-5", 1e-5),
         ("LEARNER_BETAS", "[0.1, 0.2]", (0.1, 0.2)),
-        ("NETWORK_LISTEN", "/ip4/1.2.3.4/tcp/4001, /ip4/1.2.3.4/tcp/4002", ("/ip4/1.2.3.4/tcp/4001", "/ip4/1.2.3.4/tcp/4002")),
+        (
+            "NETWORK_LISTEN",
+            "/ip4/1.2.3.4/tcp/4001, /ip4/1.2.3.4/tcp/4002",
+            ("/ip4/1.2.3.4/tcp/4001", "/ip4/1.2.3.4/tcp/4002"),
+        ),
         ("NETWORK_LISTEN", '["/ip4/1.2.3.4/tcp/4001"]', ("/ip4/1.2.3.4/tcp/4001",)),
     ],
 )
