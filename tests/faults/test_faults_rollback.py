@@ -43,7 +43,8 @@ def paying(folder: Path) -> Iterator[Run]:
     try:
         run.coordinator.start()
         for name in NODES:
-            run.volunteer(name, env={"PYTHONPATH": f"{QUICK_NODES}:{ROOT}", "ASK_EVERY": ASK_EVERY})
+            quick = {"PYTHONPATH": f"{QUICK_NODES}:{ROOT}", "ASK_EVERY": ASK_EVERY}
+            run.volunteer(name, env={**quick, "ECHO2_ASK": "10/h"})
         until("both nodes have a key", lambda: all((one.home / "node.key").exists() for one in run.volunteers) or None)
         write_payees(run.coordinator.home, {one.peer_id: f"acct_{one.name}" for one in run.volunteers})
         yield run
@@ -52,11 +53,21 @@ def paying(folder: Path) -> Iterator[Run]:
             program.end()
 
 
-def payout(coordinator: Coordinator, *words: str) -> tuple[int, str]:
-    """Run `echo2-coord payout`; return its exit code and what it said."""
-    argv = [sys.executable, "-m", "echo2.coordinator.cli", "payout", *words, "--home", str(coordinator.home)]
+def command(*words: str) -> tuple[int, str]:
+    """Run `echo2-coord`; return its exit code and what it said."""
+    argv = [sys.executable, "-m", "echo2.coordinator.cli", *words]
     done = subprocess.run(argv, capture_output=True, timeout=240, check=False, cwd=ROOT)
     return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def payout(coordinator: Coordinator, *words: str) -> tuple[int, str]:
+    return command("payout", *words, "--home", str(coordinator.home))
+
+
+def is_payable(coordinator: Coordinator) -> bool:
+    """Tell whether both nodes would be paid by a plan now."""
+    code, said = payout(coordinator, "plan")
+    return code == 0 and f"payments    {len(NODES)}, together" in said
 
 
 def payments(coordinator: Coordinator) -> int:
@@ -71,22 +82,12 @@ def newest(coordinator: Coordinator) -> int:
 
 def pays(coordinator: Coordinator, safe: Path) -> int:
     """Plan, approve and send all that is payable; return the number of payments."""
-    until("payments may be planned", lambda: payout(coordinator, "plan")[0] == 0 or None)
+    until("payments may be planned", lambda: is_payable(coordinator))
     code, said = payout(coordinator, "plan", "--yes")
     assert code == 0, said
     folder = coordinator.home / "payouts" / "1"
-    argv = [
-        sys.executable,
-        "-m",
-        "echo2.coordinator.cli",
-        "payout",
-        "approve",
-        str(folder),
-        "--keys",
-        str(safe),
-        "--yes",
-    ]
-    subprocess.run(argv, check=True, capture_output=True, timeout=240, cwd=ROOT)
+    code, said = command("payout", "approve", str(folder), "--keys", str(safe), "--yes")
+    assert code == 0, said
     until("the plan may be sent", lambda: payout(coordinator, "send")[0] == 0 or None)
     code, said = payout(coordinator, "send", "--yes")
     assert code == 0, said
@@ -96,7 +97,7 @@ def pays(coordinator: Coordinator, safe: Path) -> int:
 def test_a_machine_that_is_put_back_after_payments_sends_none_of_them_again() -> None:
     with quick_folder() as folder, paying(folder) as run:
         coordinator = run.coordinator
-        until("something is payable", lambda: payout(coordinator, "plan")[0] == 0 or None, 600)
+        until("something is payable", lambda: is_payable(coordinator), 600)
         coordinator.kill()
         code, said = payout(coordinator, "plan", "--yes")
         assert (code != 0, "no coordinator runs" in said) == (True, True), said
