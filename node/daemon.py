@@ -120,7 +120,7 @@ class NodeDaemon:
         self.ledger_exchange = LedgerExchange(
             network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
         )
-        self.acknowledger.newest_head = self.connectivity.newest_head = self.ledger_store.reference
+        self.connectivity.newest_head = self.ledger_store.reference
         self.market_store = market_store.MarketStore(context.folder / market_store.FILE)
         self.ask_keeper = AskKeeper(
             context, lambda request: coordinator_client.call(MARKET, request), self.market_store, config.ask

@@ -1,8 +1,8 @@
 """Notice heads of the ledger that nodes hold and this ledger never signed: it was restored from a copy, or forked.
 
 Rules
-1. Each hello and acknowledgement, and each request for heads, tells the number and hash of the newest head that the
-   node took. One that this ledger signed under that number is no news.
+1. Each hello, and each request for heads, tells the number and hash of the newest head that the node took. One that
+   this ledger signed under that number is no news.
 2. Any other is a claim, and a claim costs nothing. So the node is asked for the head itself, at most one node per
    `ASK_EVERY`. Nodes with accepted work are asked first: new keys cannot crowd out their claims. At most
    `MOST_WAITING_CLAIMS` claims of each kind wait, and further ones are dropped until a later message. Over HTTPS no
