@@ -166,8 +166,9 @@ class Coordinator:
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
         self.foreign_heads = ForeignHeads(
-            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works
-        )
+            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
+            lambda: trusted_parties.trusted_nodes(database),
+        )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
         self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(

@@ -6,16 +6,15 @@
 """
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Final
 
 import anyio
 import trio.testing
 
 from benchmarks.attacks.attack import AttackFinding
-from echo2.node.links.operator_addresses import SPREAD_SECONDS, OperatorAddresses
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.messages import PeerRecord
+from echo2.p2p.discovery.operator_addresses import SPREAD_SECONDS, OperatorAddresses
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import P2PError, Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
@@ -55,23 +54,19 @@ def by_operator(quick: bool) -> AttackFinding:
         counts.append(len(links.dialled))
         services += sum((address_of(address).port or 0) < 1024 for _, address in links.dialled)
         first += [at for at, _ in links.dialled[:1]]
-    held = max(counts) <= bound and not services and len(set(first)) == len(first)
+    prevented = max(counts) <= bound and not services and len(set(first)) == len(first)
     note = (
         f"at most {max(counts)} connections of one node in {SECONDS // 60} minutes, bound {bound:g}; {services} to "
         f"system services; the first after up to {SPREAD_SECONDS:g} s"
     )
-    return AttackFinding(tried=sum(counts), prevented=held, note=note)
+    return AttackFinding(tried=sum(counts), prevented=prevented, note=note)
 
 
 async def _follow_head(links: _Links, form: str, number: int) -> None:
-    head = SimpleNamespace(addresses=[f"{form.format(n)}/tcp/{port}/p2p/c" for n, port in enumerate(_PORTS)])
-    trusted = SimpleNamespace(head=None)
-    context: Any = SimpleNamespace(
-        trust_store=SimpleNamespace(trusted=trusted), invite=SimpleNamespace(addresses=[]), node=bytes([number]) * 32
-    )
-    addresses = OperatorAddresses(links, context, ROUTES)  # type: ignore[arg-type]
+    named = list[str]()
+    addresses = OperatorAddresses(links, bytes([number]) * 32, ROUTES, lambda: named)  # type: ignore[arg-type]
     addresses.candidates()
-    trusted.head = SimpleNamespace(value=head)
+    named += [f"{form.format(n)}/tcp/{port}/p2p/c" for n, port in enumerate(_PORTS)]
     while anyio.current_time() < SECONDS:
         for address in addresses.candidates():
             try:
@@ -94,8 +89,8 @@ def by_records(quick: bool) -> AttackFinding:
         f"{len(by_names.dialled)} dials in {SECONDS // 60} minutes by names, {len(by_subnet.dialled)} by addresses of "
         f"a subnet, bound {bound:g}"
     )
-    held = not by_names.dialled and len(by_subnet.dialled) <= bound
-    return AttackFinding(tried=2 * SECONDS * RECORDS_EACH_SECOND, prevented=held, note=note)
+    prevented = not by_names.dialled and len(by_subnet.dialled) <= bound
+    return AttackFinding(tried=2 * SECONDS * RECORDS_EACH_SECOND, prevented=prevented, note=note)
 
 
 async def _follow_records(links: _Links, form: str, quick: bool) -> None:

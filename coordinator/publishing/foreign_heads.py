@@ -25,7 +25,7 @@ Rules
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -34,7 +34,6 @@ from echo2.coordinator.accounts import run_logs, two_logs
 from echo2.coordinator.accounts.fork_evidence import evidence, head_of, newest_head
 from echo2.coordinator.accounts.run_logs import FOREIGN_HEAD_FACT, RESTORED_FACT
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.nodes import trusted_parties
 from echo2.coordinator.publishing.head_witnesses import HeadWitnesses
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.errors import P2PError
@@ -73,11 +72,11 @@ class ForeignHeads:
 
     def __init__(
         self, run: Run, database: Database, rpc: Rpc, pause: Callable[[str], None], clock: Callable[[], int],
-        logs: Callable[[], LogChain] | None = None, works: Callable[[Origin], bool] | None = None,
+        logs: Callable[[], LogChain] | None = None, works: Callable[[Origin], bool] = lambda origin: False,
+        workers: Callable[[], Iterable[tuple[bytes, str]]] = tuple,
     ) -> None:  # fmt: skip
-        """`works`: tells whether an origin has accepted work; None: by its key alone."""
-        self._works = works or (lambda origin: trusted_parties.works(database, origin, ()))
-        self.witnesses = HeadWitnesses(database)
+        """`works`, `workers`: see `HeadWitnesses`."""
+        self._works, self.witnesses = works, HeadWitnesses(workers, works)
         self._logs = logs or (lambda: LogChain(run.id))
         self._run, self._database, self._rpc, self._pause = run, database, rpc, pause
         self._started = clock()
@@ -142,7 +141,7 @@ class ForeignHeads:
         """Take what a node says that it holds (rules 1 and 2). `origin`: its peer id, or its name over HTTPS, and its
         party."""
         if self._has_own_signature(head):
-            self.witnesses.on_own_head(self._works, origin, head.number)
+            self.witnesses.on_own_head(origin, head.number)
             return
         known: bytes | None = self._database.fact(FOREIGN_HEAD_FACT)
         beyond = known is None or head.number > head_of(known).number
@@ -209,7 +208,7 @@ class ForeignHeads:
         """Store a head as evidence if it is one (rule 3). Raises `P2PError`."""
         head = decode(open_kept(sealed, "ledgerhead", self._run.chain), LedgerHead)
         if _is_ours(self._database, head.number, sealed):
-            self.witnesses.on_own_head(self._works, origin, head.number)
+            self.witnesses.on_own_head(origin, head.number)
         elif self._former(head):
             _log.info("node has yet to take the restored log", node=origin.connection, head=head.number)
         elif self._newer(head):

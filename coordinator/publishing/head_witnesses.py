@@ -8,11 +8,9 @@ Rules
    the ledger lacks is no such head, whether or not its node can show it (coordinator/publishing/foreign_heads.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from echo2.coordinator.database.database import Database
-from echo2.coordinator.nodes import trusted_parties
 from echo2.p2p.limits.origin import Origin
 from echo2.runtime.figures import number_of
 
@@ -21,24 +19,25 @@ PAYMENT_WITNESSES: Final = 3
 
 
 class HeadWitnesses:
-    """The parties that have told. `newest`: number of the newest head of the ledger that any node told; 0: none."""
+    """The parties that have told. `workers`: returns the nodes with accepted work, each with a party that it had; an
+    empty one is not known. `works`: tells whether an origin has accepted work. `newest`: number of the newest head of
+    the ledger that any node told; 0: none."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, workers: Callable[[], Iterable[tuple[bytes, str]]], works: Callable[[Origin], bool]) -> None:
+        self._workers, self._works = workers, works
         self._parties: set[str] = set()
         self.newest = 0
 
-    def on_own_head(self, works: Callable[[Origin], bool], origin: Origin, number: int) -> None:
-        """Note that a node holds head `number` of this ledger. `works`: tells whether an origin has accepted work."""
+    def on_own_head(self, origin: Origin, number: int) -> None:
+        """Note that a node holds head `number` of this ledger."""
         self.newest = max(self.newest, number)
-        if len(self._parties) < PAYMENT_WITNESSES and works(origin):
+        if len(self._parties) < PAYMENT_WITNESSES and self._works(origin):
             self._parties.add(origin.party)
 
     def lack(self) -> str:
         """Return why payments wait (rule 2), a sentence; empty: they do not."""
-        nodes = trusted_parties.trusted_nodes(self._database)
-        parties = len(trusted_parties.parties_of(nodes))
-        needed = min(PAYMENT_WITNESSES, parties, len({one.node for one in nodes}))
+        nodes = list(self._workers())
+        needed = min(PAYMENT_WITNESSES, len({node for node, _ in nodes}), len({party for _, party in nodes if party}))
         if len(self._parties) >= needed:
             return ""
         return (

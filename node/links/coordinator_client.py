@@ -1,7 +1,7 @@
 """The client of the coordinator: find it, greet it, send requests, find it again after a break.
 
 Rules
-1. Candidates are tried in the order, and within the limits, of node/links/operator_addresses.py.
+1. Candidates are tried in the order, and within the limits, of p2p/discovery/operator_addresses.py.
    a. Connected by a later route, the client tries an address of an earlier one again at growing intervals, and switches
       to one that works. An inbound connection of the coordinator is used as well.
    b. Between rounds the client asks other peers for a newer Head, which may name a new address.
@@ -34,9 +34,9 @@ import structlog
 from echo2.engines.registry import remedy_for
 from echo2.node import newer_build
 from echo2.node.errors import RefusedByRun, TrustFailure
-from echo2.node.links.operator_addresses import OperatorAddresses
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import RootExpired
+from echo2.p2p.discovery.operator_addresses import OperatorAddresses
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from echo2.p2p.limits.dial_backoff import DialLimited
@@ -144,7 +144,7 @@ class CoordinatorClient:
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
         self._routes = list(routes)
-        self.addresses = OperatorAddresses(links, context, routes)
+        self.addresses = OperatorAddresses(links, context.node, routes, self._named)
         self._address = ""
         """Address at which the present coordinator answered."""
         self._up = asyncio.Event()
@@ -159,6 +159,11 @@ class CoordinatorClient:
         self.reporter: LeaseReporter | None = None
         self._moved_to: list[str] = []
         """Addresses from the Head of a former identity (rule 7)."""
+
+    def _named(self) -> list[str]:
+        """Return the addresses that Heads and the invite name, the newest first."""
+        head = self._trust_store.trusted.head
+        return [*self._moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses]
 
     async def run(self) -> None:
         """Keep the node connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
@@ -333,7 +338,7 @@ class CoordinatorClient:
         """Return the addresses by routes that precede the current one."""
         route = await self._links.route(self.peer) if self.peer else None
         at = self._routes.index(route) if route in self._routes else 0
-        known = self.addresses.candidates(self._moved_to, await self._links.peers())
+        known = self.addresses.candidates(await self._links.peers())
         return [address for address in known if self._routes.index(route_of(address)) < at]
 
     def _on_failure(self, route: str, reason: str) -> None:
@@ -345,7 +350,7 @@ class CoordinatorClient:
     async def _connect(self) -> bool:
         """Try the candidates, one round; tell whether one is the coordinator. Raises `RefusedByRun`, `TrustFailure`."""
         known = set(await self._links.peers())
-        candidates = self.addresses.candidates(self._moved_to, known)
+        candidates = self.addresses.candidates(known)
         if not self.addresses.all():
             self.trouble = (
                 f"the coordinator has no address for {', '.join(self._routes)} at port 443, or 1024 and above: ask for "
@@ -363,7 +368,7 @@ class CoordinatorClient:
                 if await self._greet_at(address, peer):
                     return True
                 if self._moved_to != moved_to and not followed:
-                    followed, candidates = True, self.addresses.candidates(self._moved_to, known)
+                    followed, candidates = True, self.addresses.candidates(known)
             except DialLimited as error:
                 _log.debug("coordinator not dialled", reason=str(error))
             except (Unreachable, Malformed) as error:

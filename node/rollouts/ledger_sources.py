@@ -5,7 +5,7 @@ Rules
    are asked, and then the coordinator over HTTPS: another route shows whether the first one is at fault.
 2. Peers have heads with their consistency proofs, and no entries: proofs of entries come from the coordinator alone.
 3. HTTPS is asked where the owner admits that route and the invite offers it, by a connection of its own per request, at
-   the addresses and within the limits of node/links/operator_addresses.py.
+   the addresses and within the limits of p2p/discovery/operator_addresses.py.
 4. An answer counts by its proofs, whatever its source.
 """
 

@@ -278,19 +278,19 @@ def circuit_parts(address: str) -> tuple[str, str]:
 async def _without_names(addresses: Sequence[str]) -> list[str]:
     """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3); a name that
     is not known has none."""
-    found = list[str]()
+    announced = list[str]()
     for address in addresses:
         parsed = address_of(address)
         if not parsed.is_named:
-            found.append(address)
+            announced.append(address)
             continue
         family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(parsed.kind, socket.AF_UNSPEC)
         with contextlib.suppress(OSError):
             for *_, place in await trio.socket.getaddrinfo(
                 parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM
             ):
-                found.append(tcp(str(place[0]), int(place[1]), parsed.peer))
-    return list(dict.fromkeys(found))
+                announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))
+    return list(dict.fromkeys(announced))
 
 
 def _connection(stream: INetStream, address: str, *, initiator: bool) -> RawConnection:

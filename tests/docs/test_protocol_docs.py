@@ -38,11 +38,10 @@ from echo2.coordinator.verification import calibration, evidence, token_evidence
 from echo2.engines.sampling import sampling_reference as noise
 from echo2.ledger import audited_work, half_life, ledger_entries, ledger_facts, payout_facts
 from echo2.node.config import NodeConfig
-from echo2.node.links import operator_addresses
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store
 from echo2.p2p import envelope, handlers, identity, payload_manifest
-from echo2.p2p.discovery import invite, mdns, peer_records
+from echo2.p2p.discovery import invite, mdns, operator_addresses, peer_records
 from echo2.p2p.discovery import messages as discovery_messages
 from echo2.p2p.https import client, routes
 from echo2.p2p.https.client_limits import HttpsLimits

@@ -4,8 +4,7 @@ import pytest
 
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.third_parties import THIRD_PARTIES
-from echo2.node.links import operator_addresses
-from echo2.p2p.discovery import dialer
+from echo2.p2p.discovery import dialer, operator_addresses
 
 
 @pytest.mark.parametrize("sentence", THIRD_PARTIES)

@@ -16,6 +16,7 @@ from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.trusted_parties import works
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.publishing.foreign_heads import (
     ASK_EVERY,
@@ -68,7 +69,10 @@ class Place:
 
     def start_time_of(self) -> ForeignHeads:
         """Begin as after a start, now."""
-        new = ForeignHeads(self.run, self.database, self, self.paused.append, lambda: self.now)
+        new = ForeignHeads(
+            self.run, self.database, self, self.paused.append, lambda: self.now,
+            works=lambda origin: works(self.database, origin, ()),
+        )  # fmt: skip
         self.heads.holds = new.holds
         return new
 

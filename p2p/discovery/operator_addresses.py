@@ -1,4 +1,4 @@
-"""The addresses at which this node dials the coordinator: those of the newest Head and of the invite.
+"""The addresses at which a node dials the coordinator: those of the newest Head and of the invite.
 
 A thief of the channel key, or an operator, could name a third party in a Head, to all nodes at once. So:
 
@@ -13,12 +13,11 @@ A thief of the channel key, or an operator, could name a third party in a Head, 
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import anyio
 
-from echo2.node.run_context import RunContext
 from echo2.p2p.discovery.dialer import LimitedDialer
 from echo2.p2p.discovery.peer_records import is_dialable_of_operator
 from echo2.p2p.errors import P2PError, Unreachable
@@ -33,25 +32,23 @@ SPREAD_SECONDS: Final = 180.0
 class OperatorAddresses(LimitedDialer):
     """The coordinator's addresses, and the dials to them."""
 
-    def __init__(self, links: Links, context: RunContext, routes: Sequence[Route]) -> None:
-        """`routes`: the routes that the owner admits, the preferred one first."""
+    def __init__(self, links: Links, node: bytes, routes: Sequence[Route], named: Callable[[], Sequence[str]]) -> None:
+        """`node`: this node's public key. `routes`: the routes that the owner admits, the preferred one first. `named`:
+        returns the addresses that Head and invite name, those of the Head first."""
         super().__init__(links, DialBackoff(of_operator=True))
-        self._context, self._routes = context, routes
+        self._node, self._routes, self._named = node, routes, named
         self._from: dict[str, float] | None = None
         """Time from which each known host may be dialled, seconds of the event loop; None: before the first look."""
         self._failed: set[str] = set()
 
-    def all(self, moved_to: Sequence[str] = ()) -> list[str]:
-        """Return every address that may be dialled at some time, by the routes that the owner admits (rule 1).
-        `moved_to`: addresses of the Head of a former identity, which come first."""
-        head = self._context.trust_store.trusted.head
-        named = dict.fromkeys([*moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses])
+    def all(self) -> list[str]:
+        """Return every address that may be dialled at some time, by the routes that the owner admits (rule 1)."""
+        named = dict.fromkeys(self._named())
         return [one for one in named if route_of(one) in self._routes and is_dialable_of_operator(one)]
 
-    def candidates(self, moved_to: Sequence[str] = (), connected: Collection[str] = ()) -> list[str]:
-        """Return the addresses to dial now, in their order (rules 2 and 3). `moved_to`: see `all`. `connected`: ids of
-        connected peers."""
-        known = self.all(moved_to)
+    def candidates(self, connected: Collection[str] = ()) -> list[str]:
+        """Return the addresses to dial now, in their order (rules 2 and 3). `connected`: ids of connected peers."""
+        known = self.all()
         self._failed &= set(known)
         due, now = self._due_hosts(known), anyio.current_time()
         ours = [one for one in known if peer_of(one) in connected or due[address_of(one).host] <= now]
@@ -81,12 +78,10 @@ class OperatorAddresses(LimitedDialer):
     def _due_hosts(self, addresses: Sequence[str]) -> dict[str, float]:
         """Return the time from which each host may be dialled (rule 3)."""
         hosts, now = {address_of(address).host for address in addresses}, anyio.current_time()
-        if self._from is None:
-            self._from = dict.fromkeys(hosts, now)
-        before = self._from
+        before = dict.fromkeys(hosts, now) if self._from is None else self._from
         self._from = {host: before[host] if host in before else now + self._delay(host) for host in hosts}
         return self._from
 
     def _delay(self, host: str) -> float:
-        digest = hashlib.sha256(b"echo2/spread" + self._context.node + host.encode()).digest()
+        digest = hashlib.sha256(b"echo2/spread" + self._node + host.encode()).digest()
         return SPREAD_SECONDS * int.from_bytes(digest[:8], "big") / (1 << 64)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from echo2.node.links.coordinator_client import CoordinatorClient
-from echo2.node.links.operator_addresses import SPREAD_SECONDS, OperatorAddresses
+from echo2.p2p.discovery.operator_addresses import SPREAD_SECONDS, OperatorAddresses
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.limits.dial_backoff import FAILURE_EACH, OPERATOR_FAILURES, OPERATOR_HASTE, DialLimited
 from echo2.p2p.multiaddr import ROUTES, address_of, peer_of
@@ -43,18 +43,11 @@ class Links:
         return None
 
 
-def node_of(links: Links, *invited: str, number: int = 0) -> tuple[OperatorAddresses, Any]:
-    """Return the addresses of a node, and the object whose `head` it trusts."""
-    trusted = SimpleNamespace(head=None)
-    context: Any = SimpleNamespace(
-        trust_store=SimpleNamespace(trusted=trusted, serial=None), invite=SimpleNamespace(addresses=list(invited)),
-        node=hashlib.sha256(bytes([number])).digest(), clock=None, seed=number,
-    )  # fmt: skip
-    return OperatorAddresses(links, context, ROUTES), trusted
-
-
-def head(*addresses: str) -> Any:
-    return SimpleNamespace(value=SimpleNamespace(addresses=list(addresses)))
+def node_of(links: Links, *invited: str, number: int = 0) -> tuple[OperatorAddresses, list[str]]:
+    """Return the addresses of a node, and the list of those that its Head names."""
+    head = list[str]()
+    key = hashlib.sha256(bytes([number])).digest()
+    return OperatorAddresses(links, key, ROUTES, lambda: [*head, *invited]), head  # type: ignore[arg-type]
 
 
 @on_fake_clock
@@ -76,8 +69,8 @@ async def test_one_that_failed_comes_after_all_others_until_the_coordinator_answ
 
 @on_fake_clock
 async def test_a_system_service_is_never_dialled() -> None:
-    addresses, trusted = node_of(Links(), HOME, "/ip4/192.0.2.7/tcp/25/p2p/c")
-    trusted.head = head("/dns4/victim.example/tcp/22/p2p/c", "/ip4/169.254.169.254/tcp/4310/p2p/c")
+    addresses, head = node_of(Links(), HOME, "/ip4/192.0.2.7/tcp/25/p2p/c")
+    head += ["/dns4/victim.example/tcp/22/p2p/c", "/ip4/169.254.169.254/tcp/4310/p2p/c"]
     assert addresses.all() == [HOME]
 
 
@@ -86,38 +79,45 @@ async def test_the_nodes_of_a_run_dial_hosts_that_are_new_in_a_head_spread_over_
     moved = "/ip4/203.0.113.9/tcp/4310/p2p/c"
     delays = []
     for number in range(200):
-        addresses, trusted = node_of(Links(), HOME, number=number)
+        addresses, head = node_of(Links(), HOME, number=number)
         assert addresses.candidates() == [HOME]
-        trusted.head = head(moved)
+        head.append(moved)
         began = anyio.current_time()
         assert addresses.candidates(connected=["c"]) == [moved, HOME], "whoever is connected needs no dial"
         while moved not in addresses.candidates():  # noqa: ASYNC110 (the clock alone decides)
             await anyio.sleep(1)
         delays.append(anyio.current_time() - began)
         assert addresses.candidates() == [moved, HOME]
-        trusted.head = head(moved, "/ip4/203.0.113.9/tcp/4444/p2p/c")
+        head.append("/ip4/203.0.113.9/tcp/4444/p2p/c")
         assert len(addresses.candidates()) == 3, "another port of a host that is known"
     assert max(delays) <= SPREAD_SECONDS + 1
     per_tenth = Counter(int(10 * delay / SPREAD_SECONDS) for delay in delays)
     assert max(per_tenth.values()) <= 40, "of 200 nodes, 20 to be expected"
-    again, trusted = node_of(Links(), HOME, number=7)
+    again, head = node_of(Links(), HOME, number=7)
     again.candidates()
-    trusted.head = head(moved)
+    head.append(moved)
     again.candidates()
     await anyio.sleep(delays[7])
     assert moved in again.candidates(), "the delay follows from the node's key"
 
 
+def invited_to(addresses: list[str]) -> Any:
+    """Return the context of a node that knows no Head."""
+    trust_store = SimpleNamespace(trusted=SimpleNamespace(head=None), serial=None)
+    return SimpleNamespace(
+        trust_store=trust_store, invite=SimpleNamespace(addresses=addresses), node=bytes(32), clock=None, seed=0
+    )
+
+
 def aimed(hosts: str, links: Links) -> CoordinatorClient:
     """Return the client of a node whose invite has 16 addresses of a third party."""
     invited = [f"{hosts.format(number)}/tcp/{4000 + number}/p2p/c" for number in range(16)]
-    addresses, _ = node_of(links, *invited)
 
     class Greeter:
         async def search(self) -> None:
             return None
 
-    return CoordinatorClient(links, links, addresses._context, Greeter())  # type: ignore[arg-type]
+    return CoordinatorClient(links, links, invited_to(invited), Greeter())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("hosts", ["/ip4/8.8.8.8", "/ip4/8.8.8.{0}", "/dns4/n{0}.victim.example", "/ip4/10.0.0.{0}"])
@@ -150,8 +150,7 @@ async def test_once_another_address_works_those_that_failed_are_dialled_a_few_ti
 
     dead = [f"/ip4/8.8.{number}.8/tcp/4310/p2p/c" for number in range(8)]
     links = Relaying(RELAYED)
-    addresses, _ = node_of(links, *dead, RELAYED)
-    client = Connected(links, links, addresses._context, None)  # type: ignore[arg-type]
+    client = Connected(links, links, invited_to([*dead, RELAYED]), None)  # type: ignore[arg-type]
     with anyio.move_on_after(3600):
         await client.run()
     hosts = Counter(address_of(address).host for _, address in links.dialled)
