@@ -41,7 +41,7 @@ class HeadWitnesses:
         if len(self._parties) >= needed:
             return ""
         return (
-            f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told this coordinator, since "
-            "its start, of a newest LedgerHead that run.sqlite has; until then that may be an older copy; nodes tell it "
+            f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told the coordinator, since "
+            "its start, of a newest LedgerHead that run.sqlite has; until then that may be an older copy, and nodes tell "
             "once per minute"
         )
