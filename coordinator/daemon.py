@@ -58,6 +58,7 @@ from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
 from echo2.ledger.ledger_entries import Tampered
 from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.network import Network
 from echo2.protocol.ledger_heads import LedgerHead
@@ -145,7 +146,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay,
+            self.on_verdict, self.pay, self.payments_wait,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
@@ -166,13 +167,16 @@ class Coordinator:
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
-        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs)
+        self.foreign_heads = ForeignHeads(
+            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
+            lambda: trusted_parties.trusted_nodes(database),
+        )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
         self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
-            lambda origin: trusted_parties.works(database, origin, self.parties.known),
-            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence,
+            self._works,
+            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)
@@ -259,6 +263,13 @@ class Coordinator:
         at = self._payments.write(kind, payout_book.decode_facts(kind, facts))
         await self.group_service.durable()
         return at
+
+    def _works(self, origin: Origin) -> bool:
+        return trusted_parties.works(self.group_service.database, origin, self.parties.known)
+
+    def payments_wait(self) -> tuple[str, int]:
+        """Return why payments wait, empty if they do not, and the newest head of the ledger that a node told."""
+        return self.foreign_heads.payments_wait(self.now()), self.foreign_heads.witnesses.newest
 
     async def renew(self) -> int:
         """Load the newest Root from the run folder and switch to its keys; return its serial. Raises `LocalFault`."""

@@ -15,7 +15,6 @@ Rules
    coordinator has welcomed the node.
 """
 
-import contextlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event
@@ -31,7 +30,7 @@ from echo2.engines.registry import AUTO_ENGINE, choose, installed_engines
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import dtype_for
 from echo2.node.key_change import SUCCESSION, disputes, record_replacement
-from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.links.neighbours import Neighbours
 from echo2.node.links.plan_client import PlanClient, RateLimits
 from echo2.node.links.reachability import Reachability, RelaySources
@@ -39,14 +38,12 @@ from echo2.node.run_context import RunContext
 from echo2.node.versions.follower import Follower
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.peer_records import RecordIssuer
-from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.network import Network
 from echo2.protocol import hello_work, refusals
 from echo2.protocol.authority import RunSpec, TaskReference
 from echo2.protocol.engine_classes import parts
 from echo2.protocol.ledger_heads import HeadReference
-from echo2.protocol.methods import HELLO
 from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
@@ -85,7 +82,8 @@ class Connectivity:
         self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
         self.reachability = Reachability(
             network.rpc, network.links, network.inbound,
-            RelaySources(list(config.relays), self._relay_candidates), RecordIssuer(context.key, context.run),
+            RelaySources(list(config.relays), self._relay_candidates, self._dial_relay),
+            RecordIssuer(context.key, context.run),
             coordinator=lambda: self.coordinator_client.peer, now=context.clock.now,
         )  # fmt: skip
         self.reachability.on_change = self.coordinator_client.greet_again
@@ -141,15 +139,6 @@ class Connectivity:
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
             team=self._config.team,
         )
-
-    async def tell_head(self) -> None:
-        """Tell the coordinator of a run that has finished which head of the ledger this node took last: payments wait
-        for that (coordinator/payouts/payout_checks.py), and no version comes that would bring it along. The next start
-        tells it again, so a coordinator that does not answer is no fault."""
-        head = self._context.trust_store.trusted.head
-        if head is not None and head.value.finished and self.newest_head() is not None:
-            with contextlib.suppress(RequestRefused, P2PError):
-                await self.coordinator_client.call(HELLO, await self.hello())
 
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""
@@ -230,8 +219,11 @@ class Connectivity:
             self._tasks.start_soon(self.neighbours.on_welcome, welcome.peers)
 
     def _relay_candidates(self) -> list[str]:
-        head = self._context.trust_store.trusted.head
-        return [*(head.value.addresses if head else []), *self._context.invite.addresses, *self.neighbours.addresses()]
+        return [*self.coordinator_client.addresses.all(), *self.neighbours.addresses()]
+
+    async def _dial_relay(self, address: str) -> str:
+        operators = self.coordinator_client.addresses
+        return await (operators if address in operators.all() else self.dialer).dial(address)
 
 
 def _bytes(mbit: float | None) -> int | None:

@@ -69,7 +69,8 @@ class LedgerRequest(Wire, frozen=True):
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
     of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
     is not known: of an epoch's close, `epoch:7:closed`. `log`: the newest log that the client took; None: the first.
-    `fork`: two sealed LedgerHeads, or two LogRestored, that contradict each other: the client shows them."""
+    `fork`: two sealed LedgerHeads, or two LogRestored, that contradict each other: the client shows them. `newest`: the
+    newest head that the client took, which it tells the coordinator."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
@@ -78,6 +79,7 @@ class LedgerRequest(Wire, frozen=True):
     keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
     log: Hash | None = None
     fork: Annotated[list[SealedDocument], Meta(max_length=2)] = []
+    newest: HeadReference | None = None
 
 
 class GrownHead(Wire, frozen=True):

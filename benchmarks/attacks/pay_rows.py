@@ -1,4 +1,5 @@
-"""Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
+"""Attacks that need no run: on pay, by figures of the market and frauds of an operator, and on third parties. They are
+computed in this process.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -16,6 +17,7 @@ from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
 from benchmarks.attacks.outcome import AttackRow
+from benchmarks.attacks.third_parties import THIRD_PARTIES
 from echo2.runtime.figures import figure
 
 PAY: Final = "pay"
@@ -27,6 +29,7 @@ class ComputedAttack(NamedTuple):
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
+    family: str = PAY
 
     def row(self, sentence: str, quick: bool) -> AttackRow:
         """Compute the attack; return its row."""
@@ -34,7 +37,7 @@ class ComputedAttack(NamedTuple):
         finding = self.compute(quick)
         return AttackRow(
             attack=sentence,
-            family=PAY,
+            family=self.family,
             tried=finding.tried,
             outcome="held" if finding.is_held else "broken",
             prevented=finding.is_held,
@@ -81,5 +84,6 @@ COMPUTED: Final[dict[str, ComputedAttack]] = {
         for sentence, attack in _MARKET.items()
     },
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
+    **{sentence: ComputedAttack(attack, True, "third parties") for sentence, attack in THIRD_PARTIES.items()},
 }
 """Each by the sentence of its row."""

@@ -23,7 +23,14 @@ from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
-from echo2.protocol.ledger_heads import MOST_ENTRIES, EndProof, EntryProof, LedgerRequest, LedgerResponse
+from echo2.protocol.ledger_heads import (
+    MOST_ENTRIES,
+    EndProof,
+    EntryProof,
+    HeadReference,
+    LedgerRequest,
+    LedgerResponse,
+)
 
 PER_PARTY: Final = 2.0
 """Requests with entries per second and party."""
@@ -48,9 +55,10 @@ class LedgerService:
     def __init__(
         self, heads: LedgerHeads, ends: EndProofs, origin_of: Callable[[str], Origin], works: Callable[[Origin], bool],
         durable: Callable[[], Awaitable[None]], clock: Callable[[], float],
-        shown: Callable[[str, Sequence[bytes]], None],
+        shown: Callable[[str, Sequence[bytes]], None], told: Callable[[Origin, HeadReference], None],
     ) -> None:  # fmt: skip
-        self._heads, self._ends, self._shown = heads, ends, shown
+        """`told`: takes which head a client says that it holds."""
+        self._heads, self._ends, self._shown, self._told = heads, ends, shown, told
         self._origin_of, self._works, self._durable = origin_of, works, durable
         self._entries = {
             True: _Budget(PER_PARTY, LEDGER_REQUEST_RATE - STRANGERS_REQUEST_RATE, LEDGER_REQUEST_BURST, clock),
@@ -71,6 +79,8 @@ class LedgerService:
         of_entries = self._entries[works]
         if request.fork and of_entries.admit(party):
             self._shown(peer, request.fork)
+        if request.newest is not None:
+            self._told(origin, request.newest)
         proofs: list[EntryProof] = []
         if asks and of_entries.admit(party):
             numbers = [*request.entries, *self._heads.entry_numbers(request.keys)][:MOST_ENTRIES]

@@ -7,13 +7,21 @@ from pydantic import Field, model_validator
 
 from echo2.coordinator.settings.config_section import Section, Texts
 from echo2.p2p.limits.party import TrustedProxies
-from echo2.p2p.multiaddr import address_of
+from echo2.p2p.multiaddr import address_of, is_open_port
 
 
 def _check_listen(addresses: Texts, key: str = "listen") -> None:
     for address in addresses:
         if not address_of(address).is_listening:
             raise ValueError(f"{key} has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
+
+
+def _check_ports(addresses: Texts, key: str) -> None:
+    """Check that nodes dial the ports of these addresses; of port 0 the system chooses a free one."""
+    for address in addresses:
+        port = address_of(address).port
+        if port and not is_open_port(port):
+            raise ValueError(f"{key} has {address!r}: nodes dial port 443, and ports from 1024 on, and no others")
 
 
 class NetworkSection(Section):
@@ -102,6 +110,8 @@ class NetworkSection(Section):
             TrustedProxies(self.trusted_proxies)
         except ValueError as error:
             raise ValueError(f"trusted_proxies: {error}") from None
+        _check_ports(self.advertise or self.listen, "advertise" if self.advertise else "listen")
+        _check_ports(self.relays, "relays")
         return self
 
 
@@ -135,6 +145,7 @@ class HttpsSection(Section):
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
         _check_listen(self.former_listen, "former_listen")
+        _check_ports(self.advertise or self.listen, "advertise" if self.advertise else "listen")
         for address in self.advertise:
             if address_of(address).https_url is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")

@@ -171,8 +171,8 @@ class RequestHandler:
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
-        self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
-        """Called with the peer id and the newest head of the ledger that a node says it took."""
+        self.on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
+        """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""
         self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
         """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
         self.take_keys()
@@ -341,7 +341,9 @@ class RequestHandler:
         if self._fence.takes(*daemon, hello.after, context.now, in_time=context.in_time):
             shown = registry.register(context.node, hello, record, context.now, context.instance)
             succeeded = self._take_succession(context, hello)
-        self._told_head(context, hello.ledger)
+        if hello.ledger is not None:
+            peer = peer_id(context.node)
+            self.on_ledger_head(Origin(peer, context.origin.party or peer), hello.ledger)
         return Welcome(
             succession=succeeded,
             roots=list(self._run.roots),
@@ -398,11 +400,6 @@ class RequestHandler:
             for sender in taken.senders:
                 check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
-        self._told_head(context, message.ledger)
-
-    def _told_head(self, context: RequestContext, head: HeadReference | None) -> None:
-        if head is not None:
-            self.on_ledger_head(peer_id(context.node), head)
 
     def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
         """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""

@@ -31,6 +31,7 @@ from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.dial_back import ports_of
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.discovery.peer_records import is_dialable_of_operator
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.https.client import HttpsClient
@@ -180,6 +181,9 @@ async def _attempts(invite: Invite) -> list[Attempt]:
     few = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(address: str) -> Attempt:
+        if not is_dialable_of_operator(address):
+            trouble = "nodes dial an IP address or a name at port 443, or from 1024 on, and nothing else"
+            return Attempt(route=route_of(address), address=address, trouble=trouble)
         async with few:
             if route_of(address) != "https":
                 async with _up(ThreadedPeer(generate_key(), [])) as network:

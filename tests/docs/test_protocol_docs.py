@@ -41,7 +41,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store
 from echo2.p2p import envelope, handlers, identity, payload_manifest
-from echo2.p2p.discovery import invite, mdns, peer_records
+from echo2.p2p.discovery import invite, mdns, operator_addresses, peer_records
 from echo2.p2p.discovery import messages as discovery_messages
 from echo2.p2p.https import client, routes
 from echo2.p2p.https.client_limits import HttpsLimits
@@ -78,6 +78,8 @@ from echo2.weights import documents, snapshot, store
 from tests.support.costs import COSTS, sealed_costs
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
+
+HASTE = dial_backoff.OPERATOR_HASTE
 
 FOLDER = ROOT / "docs" / "protocol"
 PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
@@ -411,6 +413,11 @@ CONSTANTS: dict[str, str] = {
     "documents.md: a failure": f"a backoff of {dial_backoff.DIAL_PAUSE_SECONDS:g} s",
     "documents.md: failures": f"{dial_backoff.LONGEST_DIAL_PAUSE_SECONDS / 60:g} minutes at most; "
     "four failures in a public subnet",
+    "documents.md: an operator's address": f"a pause of {dial_backoff.DIAL_PAUSE_SECONDS / HASTE:g} s for that host",
+    "documents.md: an operator's pause": f"{dial_backoff.LONGEST_DIAL_PAUSE_SECONDS / HASTE:g} s at most; "
+    f"{dial_backoff.OPERATOR_FAILURES:g} failures in a public subnet, of all names",
+    "documents.md: an operator's subnet": f"dial in {dial_backoff.FAILURE_EACH / HASTE:g} s",
+    "documents.md: an operator's new host": f"delay of up to {operator_addresses.SPREAD_SECONDS:g} s",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.MOST_INVITE_CHARACTERS} characters",

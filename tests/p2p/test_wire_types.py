@@ -142,7 +142,9 @@ INSTANCES: list[Wire] = [
     ),
     LEDGER_HEAD,
     HEAD_REFERENCE,
-    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"]),
+    LedgerRequest(
+        after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"], newest=HEAD_REFERENCE
+    ),
     GROWN,
     PROOF,
     END,
@@ -175,7 +177,7 @@ INSTANCES: list[Wire] = [
         run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
         machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
     ),
-    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN], ledger=HEAD_REFERENCE),
+    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
     Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
     PayoutApproval(run=RUN, plan=3, file=b"f" * 32, head=7, head_hash=b"q" * 32),
 ]  # fmt: skip

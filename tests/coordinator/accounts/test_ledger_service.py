@@ -13,7 +13,7 @@ from echo2.coordinator.accounts.ledger_service import (
     LedgerService,
 )
 from echo2.p2p.limits.origin import Origin
-from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerRequest, LedgerResponse
 
 WORKERS = "abcdefghijklmnopqrstuvwxyz"
 """Parties."""
@@ -59,7 +59,9 @@ class Station:
             self._commit,
             lambda: self.now,
             lambda peer, heads: self.evidence.append((peer, list(heads))),
+            lambda origin, head: self.told.append((origin.party, head.number)),
         )
+        self.told = list[tuple[str, int]]()
 
     async def _commit(self) -> None:
         self.durable += 1
@@ -159,3 +161,10 @@ async def test_strangers_cannot_take_the_ends_of_those_who_work() -> None:
     station.now += 1
     assert await got(strangers) == STRANGERS_ENDS_RATE
     assert await got(WORKERS) == ENDS_RATE - STRANGERS_ENDS_RATE
+
+
+async def test_the_head_that_a_client_holds_is_told_with_its_party() -> None:
+    station = Station()
+    await station.service.answer("a key of A", LedgerRequest(after=7, newest=HeadReference(7, bytes(32))))
+    await station.service.answer("a key of B", LedgerRequest(after=7))
+    assert station.told == [("A", 7)]
