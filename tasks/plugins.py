@@ -11,11 +11,13 @@ Rules
    code is imported by the processes of an environment, and by commands that the operator gives by hand.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from echo2.runtime.installation import command_adding
@@ -69,6 +71,19 @@ def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | N
     if point is None:
         return _of_this_build(name, version)
     return _open_task(point, name, argument, version)
+
+
+def files_of(name: str) -> list[str]:
+    """Return the files and folders that a task needs beside the installed packages, without importing its plug-in: the
+    place of its package, which may be a checkout, and the file that its argument names."""
+    family, _, argument = name.partition(":")
+    points = [point for point in _installed_points(None) if point.name == family]
+    specs = filter(None, (importlib.util.find_spec(point.module.partition(".")[0]) for point in points))
+    files = [place for spec in specs for place in spec.submodule_search_locations or [spec.origin or ""]]
+    if family in LOOPBACK:
+        with contextlib.suppress(taskset_file.TasksetFault):  # told as the task is opened
+            files += taskset_file.files(argument)
+    return [*files, *([argument] if Path(argument).is_absolute() else [])]
 
 
 def _lacks(name: str) -> str:

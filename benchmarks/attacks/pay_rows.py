@@ -1,4 +1,4 @@
-"""Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
+"""Attacks that need no run: figures of the market, frauds of an operator, and the memory of children.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.attacks import market_figures
+from benchmarks.attacks import child_memory, market_figures
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
@@ -23,10 +23,11 @@ QUICK_MARKETS: Final = 5
 
 
 class ComputedAttack(NamedTuple):
-    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time."""
+    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it is soon done."""
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
+    family: str = PAY
 
     def row(self, sentence: str, quick: bool) -> AttackRow:
         """Compute the attack; return its row."""
@@ -34,7 +35,7 @@ class ComputedAttack(NamedTuple):
         finding = self.compute(quick)
         return AttackRow(
             attack=sentence,
-            family=PAY,
+            family=self.family,
             tried=finding.tried,
             outcome="held" if finding.is_held else "broken",
             prevented=finding.is_held,
@@ -81,5 +82,8 @@ COMPUTED: Final[dict[str, ComputedAttack]] = {
         for sentence, attack in _MARKET.items()
     },
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
+    "an environment's code reaches for the memory of other processes": ComputedAttack(
+        child_memory.finding, quick=True, family="children"
+    ),
 }
 """Each by the sentence of its row."""
