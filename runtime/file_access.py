@@ -40,9 +40,9 @@ def limit(*, read: Iterable[Path], write: Iterable[Path]) -> None:
     try:
         for rights, paths in ((_READ, read), (governed, write)):
             opened += [(rights, file) for file in map(_open, paths) if file is not None]
-        rules = [(landlock.PATH_RULE, _RULE.pack(_given(rights, file), file)) for rights, file in opened]
+        rules = [(landlock.PATH_RULE, _RULE.pack(_rights_on(rights, file), file)) for rights, file in opened]
         scopes = _SCOPES if known >= _SCOPES_SINCE else 0
-        landlock.bind(landlock.Order(rules, files=governed, scopes=scopes))
+        landlock.bind(landlock.LandlockOrder(rules, files=governed, scopes=scopes))
     finally:
         for _, file in opened:
             os.close(file)
@@ -55,5 +55,5 @@ def _open(path: Path) -> int | None:
         return None
 
 
-def _given(rights: int, file: int) -> int:
+def _rights_on(rights: int, file: int) -> int:
     return rights if stat.S_ISDIR(os.fstat(file).st_mode) else rights & _OF_A_FILE

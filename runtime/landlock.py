@@ -29,7 +29,7 @@ class LandlockUnavailable(Exception):
     """This system has no such rules; the message says why."""
 
 
-class Order(NamedTuple):
+class LandlockOrder(NamedTuple):
     """What an order governs. `files`, `ports`: rights. `scopes`: kinds of reach into processes that are not under it.
     `rules`: (kind, structure of the kernel) of each exception."""
 
@@ -50,7 +50,7 @@ def version() -> int:
     return known
 
 
-def bind(order: Order) -> None:
+def bind(order: LandlockOrder) -> None:
     """Bind this thread, and what it starts (rule 2). Raises `LandlockUnavailable`."""
     library = ctypes.CDLL(None, use_errno=True)
     governed = _RULESET.pack(order.files, order.ports, order.scopes)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from echo2.runtime.own_memory import opened_for_a_moment
+from echo2.runtime.own_memory import open_for_a_moment
 
 USER: Final = 0x10000000
 MOUNTS: Final = 0x00020000
@@ -43,7 +43,7 @@ def leave(kinds: int) -> bool:
         return False
     maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
     try:
-        with opened_for_a_moment():
+        with open_for_a_moment():
             for name, text in maps.items():
                 Path("/proc/self", name).write_text(text)
     except OSError as error:

@@ -33,7 +33,7 @@ def keep_open() -> None:
 
 
 @contextmanager
-def opened_for_a_moment() -> Iterator[None]:
+def open_for_a_moment() -> Iterator[None]:
     """Be open within the block: the files of a private process in /proc are root's."""
     private = ctypes.CDLL(None).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1
     keep_open()

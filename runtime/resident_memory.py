@@ -23,7 +23,7 @@ POLL_SECONDS: Final = 5.0
 _OWN_MEMORY_FIELD: Final = "RssAnon:"
 
 
-def used() -> int:
+def own_memory() -> int:
     """Return the bytes of memory that this process uses."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -34,7 +34,7 @@ def used() -> int:
 def excess(share: float) -> str:
     """Return a sentence if this process uses more than `share` of the machine's memory; empty: it does not."""
     most = round(share * psutil.virtual_memory().total)
-    now = used()
+    now = own_memory()
     return "" if now <= most else f"it used {now / 1e9:.1f} GB of memory, and may use {most / 1e9:.1f} GB"
 
 

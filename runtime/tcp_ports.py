@@ -30,7 +30,9 @@ def limit(*, connect: Iterable[int], listen: Iterable[int]) -> None:
             f"Landlock of this kernel is of version {known}, and ports need {_PORTS_SINCE}"
         )
     ports = [(right, port) for right, named in ((_CONNECT, connect), (_BIND, listen)) for port in named]
-    landlock.bind(landlock.Order([(landlock.PORT_RULE, _PORT.pack(*one)) for one in ports], ports=_BIND | _CONNECT))
+    landlock.bind(
+        landlock.LandlockOrder([(landlock.PORT_RULE, _PORT.pack(*one)) for one in ports], ports=_BIND | _CONNECT)
+    )
 
 
 def free_ports() -> range:

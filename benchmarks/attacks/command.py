@@ -22,12 +22,13 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
 
-FAMILIES: Final = tuple(dict.fromkeys(one.family for one in (*ATTACKS.values(), *COMPUTED.values())))
-
 
 def family_of(sentence: str) -> str:
     """Return the family of an attack."""
     return ATTACKS[sentence].family if sentence in ATTACKS else COMPUTED[sentence].family
+
+
+FAMILIES: Final = tuple(dict.fromkeys(family_of(sentence) for sentence in SENTENCES))
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[str]:

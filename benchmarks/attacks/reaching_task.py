@@ -46,7 +46,7 @@ REACHES: Final[dict[str, Callable[[int], object]]] = {
 }
 
 
-def reached(process: int) -> list[str]:
+def reach_all(process: int) -> list[str]:
     """Reach for a process in each way; return the ways that lead to it."""
     ways = []
     for name, reach in REACHES.items():
@@ -64,7 +64,7 @@ class _Attempt:
         self._process = int(self._text.decode(sampled))
 
     def score(self) -> Score:
-        return Score(float(len(reached(self._process))), True)
+        return Score(float(len(reach_all(self._process))), True)
 
 
 class Reaching:

@@ -102,6 +102,7 @@ class ProcessGroup:
         """Send the signal `number` to a process, for an orderly end."""
         member = self._members[name]
         member.signalled = number
+        self._note_children(member)
         if member.process.poll() is None:
             member.process.send_signal(number)
 

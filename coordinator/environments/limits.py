@@ -72,7 +72,9 @@ def apply(limits: Limits) -> str:
     if sys.platform == "linux":  # after `enter`: a change of rights takes the request back
         own_processes.die_with_parent()
     try:
-        file_access.limit(read=readable_files.read(limits.files, own_proc=not refused), write=readable_files.written())
+        file_access.limit(
+            read=readable_files.readable(limits.files, own_proc=not refused), write=readable_files.writable()
+        )
     except LandlockUnavailable as unavailable:
         missing.append(f"it opens all files of its user, as {unavailable}")
     try:

@@ -26,8 +26,8 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
-    which of its limits are missing, and why; empty: none is. `measure`: measure of its held-out results. `opens`: whether
-    it opens its episodes."""
+    which of its limits are missing, and why; empty: none is. `measure`: measure of its held-out results. `opens`:
+    whether it opens its episodes."""
 
     version: int
     train: int

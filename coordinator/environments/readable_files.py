@@ -23,13 +23,13 @@ _NAME_SERVERS: Final = "/etc/resolv.conf"
 """Often a link to a file elsewhere."""
 
 
-def read(extra: Iterable[str], *, own_proc: bool) -> Iterator[Path]:
+def readable(extra: Iterable[str], *, own_proc: bool) -> Iterator[Path]:
     """Yield the files and folders that may be read (rules 1 and 3). `extra`: those of this task."""
     yield from map(Path, (*_SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sys.path), *extra))
     yield Path(_NAME_SERVERS).resolve()
     yield from [Path("/proc")] if own_proc else [Path("/proc", name) for name in _OF_A_SHARED_PROC]
 
 
-def written() -> Iterator[Path]:
+def writable() -> Iterator[Path]:
     """Yield the files and folders that may be written, too (rule 2)."""
     yield from map(Path, (".", *_WRITTEN))

@@ -42,7 +42,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
         "a damaged invite": (["join", "echo2-abc", "--home", home], {}, Exit.CONFIG, "copy it again"),
         "an invite from the environment": (["join", "--home", home], {"ECHO2_INVITE": "x"}, Exit.CONFIG, "no invite"),
-        "an invite's file that is none": (["join", "--invite-file", home], {}, Exit.CONFIG, "No such file"),
+        "an invite's file that is none": (["join", "--invite-file", home], {}, Exit.CONFIG, "correct --invite-file"),
         "an invite twice": (["join", "echo2-abc", "--invite-file", home], {}, Exit.CONFIG, "given twice"),
         "an unknown setting": (["run"], {"ECHO2_HOEM": "x"}, Exit.CONFIG, "did you mean ECHO2_HOME"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),

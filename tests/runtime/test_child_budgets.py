@@ -61,7 +61,7 @@ def test_a_child_whose_row_names_a_network_is_kept_to_it_by_that_networks_own_li
 
 
 def test_memory_that_a_process_uses_is_measured() -> None:
-    assert 1 << 20 < resident_memory.used() <= psutil.Process().memory_info().rss * 2
+    assert 1 << 20 < resident_memory.own_memory() <= psutil.Process().memory_info().rss * 2
     assert resident_memory.excess(1.0) == ""
     assert "GB of memory, and may use 0.0 GB" in resident_memory.excess(0.0)
 

@@ -40,7 +40,7 @@ try:
 except namespaces.NamespaceRefused as refused:
     print(refused)
 else:
-    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resident_memory.used() > 1 << 20)
+    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resident_memory.own_memory() > 1 << 20)
 """
 MAINS = (
     "coordinator/cli.py",
