@@ -13,7 +13,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # lock, which is installed before.
 HASHED := --require-hashes --no-deps --only-binary :all:
 HASHED_SOURCE := --require-hashes --no-deps --no-build-isolation
-# The one exemption: PyTorch, and the CUDA libraries that its file from PyPI names (docs/adr/0038-hashes-in-the-locks.md).
+# The one exemption: PyTorch, with the CUDA libraries that its file from PyPI names (docs/adr/0038-hashes-in-the-locks.md).
 UNHASHED_TORCH := --only-binary :all: -r requirements-torch.lock
 
 # One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
@@ -190,8 +190,7 @@ verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of t
 .venv-verifiers/.installed: requirements-verifiers.lock
 ifdef ALONE
 	$(call environment,.venv-verifiers,$(PYTHON))
-	.venv-verifiers/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-build.lock
-	.venv-verifiers/bin/python $(PIP_INSTALL) $(HASHED_SOURCE) -r requirements-verifiers.lock
+	.venv-verifiers/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-verifiers.lock
 	@touch $@
 endif
 
