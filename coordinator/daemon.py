@@ -58,6 +58,7 @@ from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
 from echo2.ledger.ledger_entries import Tampered
 from echo2.p2p.identity import public_key
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.network import Network
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
@@ -94,16 +95,17 @@ class Coordinator:
         store: Store,
         database: Database,
         hosts: TaskHosts | None = None,
+        parties: Parties | None = None,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be."""
+        """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be. `parties`:
+        those of the network's entrances."""
         self._run = run
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
-        self._trusted: list[str] = []
-        """Parties of the nodes whose work was accepted last."""
+        self.parties = parties or Parties()
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
         if hosts is None:
             hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
@@ -169,7 +171,7 @@ class Coordinator:
         self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
-            lambda origin: trusted_parties.works(database, origin, self._trusted),
+            lambda origin: trusted_parties.works(database, origin, self.parties.known),
             self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
@@ -307,8 +309,8 @@ class Coordinator:
                 tidied = _elapsed_seconds()
                 self._open_classes()
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
-                self._trusted = trusted_parties.parties_of(trusted)
-                self._network.inbound.keep_places(self._trusted)
+                self.parties.keep(trusted_parties.parties_of(trusted))
+                self.parties.tell_addresses(await self.advertiser.addresses())
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(self.tick_seconds)
@@ -390,7 +392,12 @@ class Coordinator:
         self.view_builder.invite = await self.invite()
         self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
-        self.view_builder.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
+        self.view_builder.links = LinksView(
+            open=len(peers),
+            refused=refused,
+            shortages=descriptors.SHORTAGES.count,
+            hidden=trusted_parties.describe_hidden(self.parties),
+        )
 
     async def _forget(self) -> None:
         """Delete a few slices of data that no restarted learner needs and whose challenge window has passed. A long

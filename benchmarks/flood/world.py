@@ -207,6 +207,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
                 Models(learner, scorer or StandInScorer(setting.scoring / tokens)),
                 store=store,
                 database=database,
+                parties=network.parties,
                 clock=anyio.current_time,
                 entropy=np.random.default_rng(setting.seed).bytes,
             )

@@ -275,7 +275,7 @@ class Swarm:
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
                 run, network, Models(self.learner, self.scorer), store=store, database=database,
-                hosts=_hosts(self.host),
+                hosts=_hosts(self.host), parties=self.network.parties,
                 clock=wall, entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:
