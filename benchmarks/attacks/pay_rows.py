@@ -1,5 +1,5 @@
-"""Attacks that need no run: on pay, by figures of the market and frauds of an operator, and on third parties. They are
-computed in this process.
+"""Attacks that need no run: on pay, by figures of the market and frauds of an operator; on third parties; on the memory
+of children. They are computed in this process.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.attacks import market_figures
+from benchmarks.attacks import child_memory, market_figures
 from benchmarks.attacks.attack import AttackFinding
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
@@ -25,7 +25,7 @@ QUICK_MARKETS: Final = 5
 
 
 class ComputedAttack(NamedTuple):
-    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time."""
+    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it is soon done."""
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
@@ -85,5 +85,8 @@ COMPUTED: Final[dict[str, ComputedAttack]] = {
     },
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
     **{sentence: ComputedAttack(attack, True, "third parties") for sentence, attack in THIRD_PARTIES.items()},
+    "an environment's code reaches for the memory of other processes": ComputedAttack(
+        child_memory.finding, quick=True, family="children"
+    ),
 }
 """Each by the sentence of its row."""
