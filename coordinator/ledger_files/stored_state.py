@@ -25,7 +25,9 @@ def of_tables(database: Database, market: MarketRules | None = None) -> LedgerSt
     if market is not None:
         for entry in ledger.entries():
             market.take(entry)
-    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database), market)
+    tip = ledger.tip()
+    last = ledger.entry(tip.entries)
+    return state_of(*tip, last.at if last is not None else 0, ledger.balances(), _accounts(database), _work(database), market)
 
 
 def _accounts(database: Database) -> dict[str, KeyAccount]:

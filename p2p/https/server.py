@@ -136,6 +136,7 @@ class HttpsServer:
             with self._slots.at_work(method, self.origin(client)):
                 return await self.listener.send(request, await self._call_handler(request, method, client))
         except Busy as busy:
+            self._handlers.note_busy(client)
             raise HttpError(429, str(busy), retry_after=1.0) from None
 
     async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:

@@ -10,7 +10,7 @@
 4. A slow peer cannot occupy a slot for long. A method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
    answer within `TRANSFER_GRACE` seconds plus one per `TRANSFER_RATE` bytes.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
-   Only `Busy` is answered, as BUSY.
+   Only `Busy` is answered, as BUSY, and noted in the last table.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -65,6 +65,7 @@ class Server:
                 await anyio.sleep(max(wait_of_connection, wait_of_party))
                 await self._answer(stream, origin)
         except Busy as busy:
+            self._tables[-1].note_busy(stream.peer)
             await _refuse(stream, _BUSY, str(busy))
 
     async def _answer(self, stream: Stream, origin: Origin) -> None:
