@@ -69,9 +69,7 @@ def rank(account: KeyAccount, now: int | None = None) -> Rank:
     if account.doubted:
         return "new"
     audited = account.audited if now is None else decay_count(account.audited, account.aged, now)[0]
-    if audited >= PROVEN_AUDITED_GROUPS * ONE and (
-        not account.wrong or account.groups - account.wrong >= CLEAN_GROUPS
-    ):
+    if audited >= PROVEN_AUDITED_GROUPS * ONE and (not account.wrong or account.groups - account.wrong >= CLEAN_GROUPS):
         return "proven"
     return "known" if audited >= KNOWN_AUDITED_GROUPS * ONE or account.vouched else "new"
 

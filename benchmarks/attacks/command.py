@@ -27,7 +27,7 @@ FAMILIES: Final = tuple(dict.fromkeys((*(attack.family for attack in ATTACKS.val
 
 def family_of(sentence: str) -> str:
     """Return the family of an attack."""
-    return ATTACKS[sentence].family if sentence in ATTACKS else PAY
+    return (ATTACKS[sentence] if sentence in ATTACKS else COMPUTED[sentence]).family
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[str]:

@@ -41,6 +41,7 @@ class Crowd(ABC):
 
     async def prepare(self, world: AttackPlace) -> None:
         """Do what has to be done before the attack: by default nothing."""
+        return
 
     async def run(self, world: AttackPlace) -> None:
         """Request leases until cancelled."""

@@ -1,4 +1,4 @@
-"""Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
+"""Attacks that need no run: figures of the market, frauds of an operator, and hours of a fake clock. They are computed.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.attacks import market_figures
 from benchmarks.attacks.attack import AttackFinding
+from benchmarks.attacks.known_fleet_row import KNOWN_FLEET, known_fleet
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
 from benchmarks.attacks.outcome import AttackRow
@@ -23,10 +24,12 @@ QUICK_MARKETS: Final = 5
 
 
 class ComputedAttack(NamedTuple):
-    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time."""
+    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time, or
+    is the one of its kind."""
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
+    family: str = PAY
 
     def row(self, sentence: str, quick: bool) -> AttackRow:
         """Compute the attack; return its row."""
@@ -34,7 +37,7 @@ class ComputedAttack(NamedTuple):
         finding = self.compute(quick)
         return AttackRow(
             attack=sentence,
-            family=PAY,
+            family=self.family,
             tried=finding.tried,
             outcome="held" if finding.is_held else "broken",
             prevented=finding.is_held,
@@ -80,6 +83,7 @@ COMPUTED: Final[dict[str, ComputedAttack]] = {
         sentence: ComputedAttack(partial(_market, attack), quick=attack in _AT_ONCE)
         for sentence, attack in _MARKET.items()
     },
+    KNOWN_FLEET: ComputedAttack(known_fleet, quick=True, family="floods"),
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
 }
 """Each by the sentence of its row."""

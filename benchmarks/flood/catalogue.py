@@ -7,7 +7,16 @@ begins; in a `FRESH` run all nodes are new.
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from benchmarks.attacks.floods import FormerWorkers, Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
+from benchmarks.attacks.floods import (
+    Forgers,
+    FormerWorkers,
+    Hoarders,
+    LastSecond,
+    Pickers,
+    Returners,
+    Sleepers,
+    Turncoats,
+)
 from benchmarks.flood.world import Attack, Setting
 
 KNOWN: Final = Setting()

@@ -27,7 +27,8 @@ def of_tables(database: Database, market: MarketRules | None = None) -> LedgerSt
             market.take(entry)
     tip = ledger.tip()
     last = ledger.entry(tip.entries)
-    return state_of(*tip, last.at if last is not None else 0, ledger.balances(), _accounts(database), _work(database), market)
+    at = last.at if last is not None else 0
+    return state_of(*tip, at, ledger.balances(), _accounts(database), _work(database), market)
 
 
 def _accounts(database: Database) -> dict[str, KeyAccount]:
