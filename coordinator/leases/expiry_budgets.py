@@ -16,7 +16,7 @@ Rules
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
 5. Budgets are operational state in run.sqlite. An hour begins with a holder's first expiry, so that no two budgets are
-   used up at once. An expiry drops the rows of all hours that have passed, whose pauses have as well.
+   used up at once. An expiry drops the rows of hours that have passed, and whose pauses must have.
 """
 
 from typing import Final, NamedTuple
@@ -95,16 +95,19 @@ class ExpiryBudgets:
     def _count(self, holder: bytes, free: int, now: int) -> tuple[int, int]:
         """Count an expiry; return how many there are in this hour, and how many are forgiven: `free`, as it was at the
         first of them."""
-        self._database.do("DELETE FROM budgets WHERE since NOT BETWEEN ? AND ?", (now - HOUR, now))
-        query = "SELECT since, expired, forgiven FROM budgets WHERE holder = ?"
-        since, expired, forgiven = self._database.one(query, (holder,)) or (now, 0, free)
-        self._database.do(
-            "INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, 0)", (holder, since, expired + 1, forgiven)
-        )
+        kept = now - HOUR - LONGEST_EXPIRY_PAUSE_MS, now
+        self._database.do("DELETE FROM budgets WHERE since NOT BETWEEN ? AND ?", kept)
+        query = "SELECT since, expired, forgiven, until FROM budgets WHERE holder = ?"
+        since, expired, forgiven, until = self._database.one(query, (holder,)) or (now, 0, free, 0)
+        if since < now - HOUR:
+            since, expired, forgiven = now, 0, free
+        row = holder, since, expired + 1, forgiven, until
+        self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", row)
         return expired + 1, forgiven
 
     def _pause(self, holder: bytes, beyond: int, now: int) -> None:
-        self._database.do("UPDATE budgets SET until = ? WHERE holder = ?", (now + pause_after(beyond), holder))
+        if beyond > 0:
+            self._database.do("UPDATE budgets SET until = ? WHERE holder = ?", (now + pause_after(beyond), holder))
 
     def _count_lent(self, node: bytes) -> int:
         """Count the leases of a node that have not ended."""
