@@ -1,4 +1,4 @@
-"""Attacks that need no run: figures of the market, frauds of an operator, and hours of a fake clock. They are computed.
+"""Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -24,8 +24,7 @@ QUICK_MARKETS: Final = 5
 
 
 class ComputedAttack(NamedTuple):
-    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time, or
-    is the one of its kind."""
+    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time."""
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
@@ -79,11 +78,11 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "a node hoards leases for the bonus of quick returns": market_figures.hoarding,
 }
 COMPUTED: Final[dict[str, ComputedAttack]] = {
+    KNOWN_FLEET: ComputedAttack(known_fleet, True, "floods"),
     **{
         sentence: ComputedAttack(partial(_market, attack), quick=attack in _AT_ONCE)
         for sentence, attack in _MARKET.items()
     },
-    KNOWN_FLEET: ComputedAttack(known_fleet, quick=True, family="floods"),
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
 }
 """Each by the sentence of its row."""
