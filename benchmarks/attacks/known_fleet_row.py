@@ -12,7 +12,7 @@ from echo2.runtime.errors import LocalFault
 
 KNOWN_FLEET: Final = "40 keys of 20 subnets with three paid groups each return nothing for an hour of a fake clock"
 LEAST_SHARE: Final = 0.85
-"""Of a calm run's steps, in each half of the hour."""
+"""Of a calm run's steps."""
 _CHECKOUT: Final = Path(__file__).absolute().parents[2]
 _MODULE: Final = "benchmarks.flood.known_fleet"
 
@@ -26,5 +26,5 @@ def known_fleet(quick: bool) -> AttackFinding:
     share, leases = told["share"], int(told["said"]["leases"])
     return AttackFinding(
         tried=leases, prevented=share >= LEAST_SHARE,
-        note=f"{share:.2f} of calm in the worse of {told['spans']} spans, bound {LEAST_SHARE}; {leases} leases got",
+        note=f"{share:.2f} of calm, bound {LEAST_SHARE}; {leases} leases got",
     )  # fmt: skip

@@ -49,7 +49,8 @@ _MEMORY: Final = Path("/dev/shm")
 class Setting:
     """One run. `nodes`: seconds per group of each honest node. `step`: seconds of a step of the learner. `scoring`:
     seconds in which an honest group is scored. `before`, `seconds`: rule 3. `tokens`: most sampled tokens of a rollout.
-    `sections`: settings of the coordinator, each (section, name, value)."""
+    `tick`, `look`: seconds between two ticks of the coordinator, and between two looks of its planner. `sections`:
+    settings of the coordinator, each (section, name, value)."""
 
     nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
     step: float = 3.0
@@ -61,6 +62,8 @@ class Setting:
     batch_groups: int = 4
     staleness: int = 4
     seed: int = 1
+    tick: float = 1.0
+    look: float = 0.25
     sections: tuple[tuple[str, str, Any], ...] = ()
 
 
@@ -224,6 +227,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
                 entropy=np.random.default_rng(setting.seed).bytes,
             )
             coordinator.absence.ran = anyio.current_time  # real running time does not follow this clock
+            coordinator.tick_seconds, coordinator.feeding.look_seconds = setting.tick, setting.look
             world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)
