@@ -45,7 +45,7 @@ class Crowd(ABC):
 
     async def run(self, world: AttackPlace) -> None:
         """Request leases until cancelled."""
-        waiting = deque(await self._made(world))
+        waiting = deque(await self._keys_once(world))
         greeted = {key.number for key in waiting if key.given}
         while True:
             key = waiting.popleft()
@@ -54,8 +54,8 @@ class Crowd(ABC):
             greeted.add(key.number)
             await anyio.sleep(1 / self.rate)
 
-    async def _made(self, world: AttackPlace) -> list[Key]:
-        """Return the keys, made at the first call."""
+    async def _keys_once(self, world: AttackPlace) -> list[Key]:
+        """Return the keys, which the first call makes."""
         if not self._ready:
             connections = await self._connected(world)
             self._ready = [world.key(connections[number % len(connections)]) for number in range(self.keys)]
@@ -110,7 +110,7 @@ class FormerWorkers(Hoarders):
     async def prepare(self, world: AttackPlace) -> None:
         """Work honestly with all keys until each has its groups."""
         async with anyio.create_task_group() as tasks:
-            for key in await self._made(world):
+            for key in await self._keys_once(world):
                 tasks.start_soon(self._work, world, key)
 
     async def _work(self, world: AttackPlace, key: Key) -> None:

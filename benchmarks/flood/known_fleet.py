@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+import anyio
+
 from benchmarks.harness import bench
 
 bench.one_thread()
@@ -18,6 +20,7 @@ from benchmarks.attacks.flood_keys import Key  # noqa: E402
 from benchmarks.attacks.floods import FormerWorkers  # noqa: E402
 from benchmarks.attacks.place import AttackPlace  # noqa: E402
 from benchmarks.flood.world import Setting, went  # noqa: E402
+from echo2.protocol.requests import Refusal  # noqa: E402
 
 SLOW: Final = Setting(
     nodes=(16.0, 24.0, 32.0), step=8.0, scoring=0.8, before=480.0, seconds=3600.0, batch_groups=2, tick=2.0, look=1.0
@@ -30,12 +33,14 @@ class PatientHoarders(FormerWorkers):
 
     async def run(self, world: AttackPlace) -> None:
         """Take leases until cancelled."""
-        for key in await self._made(world):
+        for key in await self._keys_once(world):
             world.tasks.start_soon(self._hoard, world, key)
 
     async def _hoard(self, world: AttackPlace, key: Key) -> None:
         while True:
-            await world.lease(key)
+            answer = await key.lease(world.terms())
+            if isinstance(answer, Refusal):
+                await anyio.sleep((answer.retry_after or 60_000) / 1000)
 
 
 def main() -> int:
