@@ -32,8 +32,8 @@ USUAL_TURNAROUND_QUANTILE: Final = 0.5
 
 
 def most_open(per_node: int, at_once: int, rank: Rank, record: DeliveryRecord, quick_turnaround: float) -> int:
-    """Return how many leases a node may have open. `at_once`: groups that it says it can use. `record`: record of its last
-    groups. `quick_turnaround`: the longest at which it is not slow."""
+    """Return how many leases a node may have open. `at_once`: groups that it says it can use. `record`: record of its
+    last groups. `quick_turnaround`: the longest at which it is not slow."""
     if record.silent:
         return 1
     if rank == "new" or not record.turnarounds:
