@@ -298,7 +298,8 @@ class Coordinator:
             self.absence.check(self.now())
             ended = EXPIRED_AT_ONCE
             while ended == EXPIRED_AT_ONCE:
-                ended = self.group_service.tick(self.now())
+                busy = {self._network.inbound.origin(peer).connection for peer in self._network.handlers.take_busy()}
+                ended = self.group_service.tick(self.now(), busy)
                 await asyncio.sleep(0)
             left = self.market is not None
             while self.market is not None and left:

@@ -242,20 +242,15 @@ def _apply_acceptance(entry: Entry, of: Of, put: Put) -> None:
 def _apply_refusal(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     account = of(end.node)
-    audited, aged = _decay_audited(account, end, entry.at)
     doubted = int(end.code == "evidence" or account.doubted)
-    put(
-        end.node,
-        _count_groups(account._replace(doubted=doubted, audited=audited, aged=aged), 1, end.code in WRONG_CODES),
-    )
+    put(end.node, _count_groups(account._replace(doubted=doubted), 1, end.code in WRONG_CODES))
 
 
 def _decay_audited(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
-    """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then. The first
-    entry under `AUDITING_RULES` only starts the clock."""
+    """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then."""
     if end.rules < AUDITING_RULES:
         return account.audited, account.aged
-    return decay_count(account.audited, account.aged, now) if account.aged else (account.audited, now)
+    return decay_count(account.audited, account.aged, now)
 
 
 def _apply_ends(entry: Entry, of: Of, put: Put) -> None:

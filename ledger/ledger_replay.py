@@ -111,7 +111,7 @@ class LedgerReplay:
 
     def __init__(self, chain: Sequence[Root], market: MarketRules | None = None) -> None:
         self._chain, self._market = chain, market
-        self._seq, self._tip = 0, ORIGIN
+        self._seq, self._tip, self._at = 0, ORIGIN, 0
         self._balances, self._accounts = Counter[str](), defaultdict[str, KeyAccount](KeyAccount)
         self._work = dict[str, NodeWork]()
         self._costs = CostsInForce()
@@ -132,7 +132,7 @@ class LedgerReplay:
             raise Tampered(entry.seq, f"its facts are not those of a {entry.kind}: {error}") from error
         for account, amount in entry.postings:
             self._balances[account] += amount
-        self._seq, self._tip = entry.seq, entry.hash
+        self._seq, self._tip, self._at = entry.seq, entry.hash, entry.at
 
     def _check(self, entry: Entry) -> None:
         """Check the key and the postings of an entry (rule 1)."""
@@ -148,7 +148,7 @@ class LedgerReplay:
 
     def state(self) -> LedgerState:
         """Return the state after the last entry."""
-        return state_of(self._seq, self._tip, self._balances, self._accounts, self._work, self._market)
+        return state_of(self._seq, self._tip, self._at, self._balances, self._accounts, self._work, self._market)
 
     def _apply_issue(self, entry: Entry) -> "_Due":
         amount = _fact(entry, _Issued).amount

@@ -170,8 +170,8 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "slow-share": Reason(
-        "A group takes this node much longer than others: slow nodes share {share} of {whole} groups, and all of"
-        " these are leased.",
+        "A group takes this node much longer than others, or its last lease ended without one: such nodes share"
+        " {share} of {whole} groups, and all of these are leased.",
         "nobody",
         True,
     ),

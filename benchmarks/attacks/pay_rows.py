@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.attacks import child_memory, market_figures
 from benchmarks.attacks.attack import AttackFinding
+from benchmarks.attacks.known_fleet_row import KNOWN_FLEET, known_fleet
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
 from benchmarks.attacks.outcome import AttackRow
@@ -79,6 +80,7 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "a node hoards leases for the bonus of quick returns": market_figures.hoarding,
 }
 COMPUTED: Final[dict[str, ComputedAttack]] = {
+    KNOWN_FLEET: ComputedAttack(known_fleet, True, "floods"),
     **{
         sentence: ComputedAttack(partial(_market, attack), quick=attack in _AT_ONCE)
         for sentence, attack in _MARKET.items()

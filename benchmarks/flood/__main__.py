@@ -75,7 +75,7 @@ class Room:
             steps = calm[_calm(setting)].steps * setting.seconds / KNOWN.seconds
             said = ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())
             rows.append((name, one.steps, one.steps / steps, one.accepted, one.cpu, said))
-            claims += _room_claims(name, case, one, steps)
+            claims += _room_claims(name, case, setting, one, steps)
         print("the learner's steps, accepted groups of honest nodes, CPU seconds of the run, counts of the attackers")
         bench.table(["attack", "steps", "of calm", "accepted", "CPU", "strangers"], rows)
         return claims
@@ -89,8 +89,15 @@ def _calm_name(setting: Setting) -> str:
     return f"calm, {len(setting.nodes)} nodes, known for {setting.before:.0f} s, {setting.seconds:.0f} s"
 
 
-def _room_claims(name: str, case: Case, outcome: Outcome, calm: float) -> list[Claim]:
-    claims = [Claim(f"steps: {name}", outcome.steps / calm, CALM, case.bar)]
+def _room_claims(name: str, case: Case, setting: Setting, outcome: Outcome, calm: float) -> list[Claim]:
+    seconds = setting.seconds
+    claims = [
+        Claim(
+            f"steps{f' in minutes {begin / 60:.0f} to {end / 60:.0f}' if case.spans else ''}: {name}",
+            outcome.steps_within(begin, end) / (calm * (end - begin) / seconds), CALM, case.bar,
+        )
+        for begin, end in case.spans or [(0.0, seconds)]
+    ]  # fmt: skip
     if case.most_groups is not None:
         judged = outcome.said["of one key"]
         claims.append(Claim(f"groups of a key: {name}", judged, "one", case.most_groups, at_most=True))

@@ -150,6 +150,7 @@ class HttpsServer:
                 if len(answer) > SMALL_ANSWER_BYTES:
                     return await self.listener.send(request, answer)
         except Busy as busy:
+            self._handlers.note_busy(client)
             raise HttpError(429, str(busy), retry_after=1.0) from None
         return await self.listener.send(request, answer)
 

@@ -10,7 +10,7 @@
 4. While the server waits for the method's name and the request, and while it sends the answer, the connection moves at
    the least rate (p2p/limits/least_rate.py), or the stream is reset.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
-   Only `Busy` is answered, as BUSY.
+   Only `Busy` is answered, as BUSY, and noted in the last table.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -84,6 +84,7 @@ class Server:
             slot.enter_context(self._slots.at_work(method, origin))
             return _OK, await table.answer(method, stream.peer, request)
         except Busy as busy:
+            self._tables[-1].note_busy(stream.peer)
             return _BUSY, str(busy).encode()
 
 

@@ -646,7 +646,7 @@ def tasks_example() -> dict[str, str]:
 
 def decay_example() -> dict[str, str]:
     known = {f"n({hours})": str(half_life.decay_table(audited_work.HALF_LIFE)[hours]) for hours in (0, 1, 84, 167)}
-    after, _ = audited_work.decay_count(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
+    after, _ = audited_work.decay_count(30 * audited_work.ONE, 1, 1 + 24 * audited_work.HOUR)
     return known | {"30 groups after 24 h": str(after)}
 
 

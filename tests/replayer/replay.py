@@ -142,13 +142,21 @@ def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
     return int((2000 * total + whole) // (2 * whole))
 
 
+def left(one: Map, at: int) -> tuple[int, int]:
+    """Return what is left of an account's audited work, and up to when it has decayed then."""
+    since = one.aged or at
+    hours = max(0, (at - since) // HOUR)
+    count = max(faded(one.audited, hours, 168), min(one.audited, 3 * ONE))
+    return count * (hours < 720), since + hours * HOUR
+
+
 class Replay:
     """A ledger computed again. `market`: None in a run of points, where weight moves at the verdict. `logs`: the
     run's. `beacons`: number of entries under a head -> SHA-256 of the sealed head."""
 
     def __init__(self, chain: list[Map], market: Market | None) -> None:
         self.chain, self.market, self.logs, self.beacons = chain, market, list[Map](), dict[int, bytes]()
-        self.seq, self.tip, self.keys, self.tree = 0, bytes(32), set[str](), list[bytes]()
+        self.seq, self.at, self.tip, self.keys, self.tree = 0, 0, bytes(32), set[str](), list[bytes]()
         self.balances, self.accounts, self.work = Counter[str](), dict[str, Map](), dict[str, list[int]]()
         self.costs: tuple[int, Map | None] = (0, None)
         self.verdicts, self.canaries = dict[bytes, tuple[str, str, int, bool]](), dict[bytes, tuple[str, int]]()
@@ -180,7 +188,7 @@ class Replay:
         below = [account for account, _ in postings if self.balances[account] < 0 and account != "fund:operator"]
         check(not below, f"{below} falls below zero")
         self.stand(at, kind, entry.told)
-        self.seq, self.tip = seq, named
+        self.seq, self.at, self.tip = seq, at, named
         self.keys.add(key)
         self.grow(sha256(b"\x00" + written))
 
@@ -343,16 +351,12 @@ class Replay:
             self.account(told.node).vouched = True
 
     def counted(self, at: int, accepted: bool, told: Map) -> None:
-        """Count a group that was accepted or refused; audited work decays before."""
+        """Count a group that was accepted or refused; audited work decays before an accepted one."""
         one, rules = self.account(told.node), told.get("rules", 1)
-        if rules > 2:
-            since = one.aged or at
-            hours = max(0, (at - since) // HOUR)
-            if one.aged:
-                one.audited = max(faded(one.audited, hours, 168), min(one.audited, 3 * ONE))
-            one.aged = since + hours * HOUR
         one.groups += 1
         if accepted:
+            if rules > 2:
+                one.audited, one.aged = left(one, at)
             one.accepted += 1
             one.audited += ONE * (rules < 3 or bool(told.get("audited")))
             one.doubted = int(told.code == "quarantine")
@@ -362,12 +366,13 @@ class Replay:
 
     def rank(self, node: str) -> str:
         one = Map(self.accounts.get(node, NEW))
+        audited, _ = left(one, self.at)
         clean = not one.wrong or one.groups - one.wrong >= 300
         if one.doubted:
             return "new"
-        if one.audited >= 30 * ONE and clean:
+        if audited >= 30 * ONE and clean:
             return "proven"
-        return "known" if one.audited >= 3 * ONE or one.vouched else "new"
+        return "known" if audited >= 3 * ONE or one.vouched else "new"
 
     def state(self) -> str:
         """Return the state as it is printed (section Replay)."""

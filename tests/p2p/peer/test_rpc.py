@@ -194,8 +194,11 @@ def test_requests_beyond_a_peers_share_are_answered_busy():
                         rpc.ask, await network.transports["client"].open("server", rpc.PROTOCOL), "echo", b""
                     )
                 await anyio.sleep(1)
+                assert server.handlers.take_busy() == set()
                 with pytest.raises(Unreachable, match="too many"):
                     await rpc.ask(await opened("server", rpc.PROTOCOL), "echo", b"")
+                assert server.handlers.take_busy() == {"client"}
+                assert server.handlers.take_busy() == set(), "each once"
                 many.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
 
