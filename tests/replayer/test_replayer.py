@@ -340,5 +340,5 @@ def test_the_replayer_is_short_and_imports_nothing_of_the_product() -> None:
             elif isinstance(one, ast.ImportFrom):
                 imported.add(str(one.module).partition(".")[0])
     others = imported - sys.stdlib_module_names - {path.stem for path in modules}
-    assert others == {"msgpack", "cryptography"}
+    assert others == {"msgpack", "nacl"}
     assert sum(len(path.read_text().splitlines()) for path in modules) <= 1_030, "of both"

@@ -37,7 +37,7 @@ OPTIONAL = ("rules", "audited", "prompt", "turns", "costs", "lacking", "calibrat
 """Fields that an entry may lack."""
 BOUNDS = {
     "rate": (1, 10**12), "need": (0, 10**15), "reserve": (1, 10**15), "budget": (0, 10**18), "cap": (1, 1000),
-    "milliseconds": (1000, 7 * DAY), "newcomers": (0, 1000), "beta": (0, 100), "run_off": (0, DAY),
+    "milliseconds": (1000, 7 * DAY), "newcomers": (0, 1000), "run_off": (0, DAY),
 }  # fmt: skip
 """Fields with limits; of each these, and one beyond, are tried."""
 Load = Callable[[], dict[str, ModuleType]]
