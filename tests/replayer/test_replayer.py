@@ -26,8 +26,10 @@ from echo2.ledger.ledger_entries import Entry, Tampered, canonical, chain_hash
 from echo2.ledger.ledger_replay import LedgerReplay
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from tests.support.example_ledger import ExampleLedger
 from tests.support.export_cases import exports
 from tests.support.generated_ledger import START, GeneratedLedger, memory
+from tests.support.market_examples import MARKETS
 from tests.support.market_export import heads_over, market_run, write_history
 from tests.support.paths import ROOT
 from tests.support.replay_cases import examples, fixed_run, history_of, paying_seeds
@@ -91,6 +93,14 @@ def test_both_replayers_agree_on_every_entry_about_payments_that_was_changed(run
     case = history_of(run, next(paying_seeds(run, 300)), 300, load, each=1)
     assert any(one.name.startswith("payout.restored: plan") for one in case.changed)
     assert case.differences(load()["replay"]) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MARKETS if name.startswith("a key ")])
+def test_both_replayers_agree_on_who_is_suspended_and_banned(run: Run, name: str) -> None:
+    with memory() as database:
+        example = ExampleLedger(1, database, run.id, run.keys.ledger, market=True)
+        MARKETS[name](example)
+        agree(run, example.ledger.entries(), market=True)
 
 
 @pytest.mark.slow

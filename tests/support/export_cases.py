@@ -19,7 +19,6 @@ from echo2.ledger.ledger_entries import canonical, chain_hash, sha256
 from echo2.ledger.ledger_facts import LOG_RESTORED, LogBegun, Remark
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import peer_id, public_bytes
-from echo2.p2p.signatures import REFUSED
 from echo2.p2p.swarm import merkle
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys, Root
@@ -32,6 +31,10 @@ KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in
 ROOTS, OLD, NEW, OTHER = KEYS[:3], KEYS[3], KEYS[4], KEYS[5]
 """Root keys; the ledger's key of the first Root, and that of the second; a key of nobody."""
 NODE = peer_id(bytes(32))
+
+
+P, ORDER_8 = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+"""The prime of Ed25519, and the y of two points of order 8."""
 
 
 def role(*keys: Ed25519PrivateKey, threshold: int = 1) -> RoleKeys:
@@ -213,8 +216,9 @@ EDITS: dict[str, Edit] = {
     "a threshold of 0": role_of(1, "policy", RoleKeys(keys=[public_bytes(OTHER)], threshold=0)),
     "a key twice": role_of(1, "policy", role(OTHER, OTHER)), "a key twice of a threshold": role_of(
         1, "policy", role(OTHER, OTHER, NEW, threshold=2)),
-    **{f"a refused key of {place}": role_of(1, "policy", RoleKeys(keys=[public_bytes(OTHER), key], threshold=1))
-       for place, key in enumerate(sorted(REFUSED)[::5])},
+    **{f"a policy key whose number is {number:#x}": role_of(
+        1, "policy", RoleKeys(keys=[public_bytes(OTHER), number.to_bytes(32, "little")], threshold=1))
+       for number in (0, 1, 2, P - 2, P - 1, P, 2**255 - 1, 2**255, ORDER_8, P - ORDER_8)},
     "as many keys as the threshold": role_of(1, "policy", role(OTHER, NEW, threshold=2)),
     "a Root that the one before did not sign": signed("roots", 1, [ROOTS[2]]),
     "a Root that it did not sign itself": signed("roots", 1, [ROOTS[0], ROOTS[1]]),

@@ -210,6 +210,18 @@ def judged(one: ExampleLedger, *steps: str) -> None:
     one.look()
 
 
+def a_banned_key_that_is_replaced(one: ExampleLedger) -> None:
+    """Its successor, which has an ask, is banned as well until the operator lifts that."""
+    one.put(epochs.benchmark(one.now, B, MILLION))
+    one.append("node.banned", f"key:{A}:{one.ledger.tip().entries + 1}", Remark(node=A, why="a test"))
+    one.rotate(A, B)
+    one.epoch({B: 1_000})
+    one.look()
+    one.close()
+    one.append("node.unbanned", f"key:{B}:{one.ledger.tip().entries + 1}", Remark(node=B, why="a test"))
+    one.epoch({})
+
+
 def judgements(*steps: str) -> Callable[[ExampleLedger], None]:
     return lambda one: judged(one, *steps)
 
@@ -446,6 +458,7 @@ MARKETS: dict[str, Callable[[ExampleLedger], None]] = {
     "groups without weight": groups_without_weight_after_some_with_it,
     "asks beyond their limits": asks_beyond_their_limits,
     "a suspension that ends as the epoch opens": a_suspension_that_ends_as_the_epoch_opens,
+    "a key replaced while it is banned": a_banned_key_that_is_replaced,
     **{" ".join(("a key", *steps)): judgements(*steps) for steps in (
         ("suspended", "banned"), ("banned", "suspended"), ("banned", "suspended", "unbanned"),
         ("suspended", "reversed"), ("banned", "suspended", "reversed"), ("suspended", "suspended"))},
