@@ -27,7 +27,7 @@ from echo2.p2p.envelope import ROLES as ROLE_OF
 from echo2.p2p.envelope import decode_unverified, verify_envelope
 from echo2.p2p.errors import BadSignature
 from echo2.p2p.payload_manifest import Manifest
-from echo2.p2p.signatures import REFUSED
+from echo2.p2p.signatures import REFUSED_KEYS
 from echo2.p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
 from echo2.protocol.group_weights import Costs
 from echo2.protocol.leases import Receipt, Received
@@ -166,7 +166,7 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
         raise WrongRoot("the Root belongs to another run, or lacks a role")
     if any(not len(set(role.keys)) == len(role.keys) >= role.threshold for role in root.roles.values()):
         raise WrongRoot("a role of the Root names a key twice, or a threshold above its number of keys")
-    if any(not REFUSED.isdisjoint(role.keys) for role in root.roles.values()):
+    if any(not REFUSED_KEYS.isdisjoint(role.keys) for role in root.roles.values()):
         raise WrongRoot("a role of the Root names a key of small order, or one that is not canonical")
     for signers in (root,) if before is None else (before, root):
         role = signers.roles["root"]

@@ -12,7 +12,7 @@ from nacl.exceptions import BadSignatureError
 from echo2.p2p import identity
 from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.identity_keys import Ed25519PublicKey
-from echo2.p2p.signatures import REFUSED, check_key, verifies
+from echo2.p2p.signatures import REFUSED_KEYS, check_key, verifies
 from tests.support.paths import VECTORS
 
 KNOWN = json.loads((VECTORS / "signatures.json").read_text())
@@ -41,13 +41,13 @@ def test_the_cases_of_speccheck_are_judged_as_libsodium_does(case: dict[str, str
 
 
 def test_the_keys_that_are_refused_are_the_published_ones() -> None:
-    assert {key.hex() for key in REFUSED} == set(KNOWN["refused"])
+    assert {key.hex() for key in REFUSED_KEYS} == set(KNOWN["refused"])
     assert len(KNOWN["refused"]) == 48
 
 
 @pytest.mark.parametrize("key", [bytes.fromhex(key) for key in KNOWN["refused"]], ids=lambda key: key.hex()[:8])
 def test_under_a_refused_key_no_signature_holds_and_nobody_may_name_it(key: bytes) -> None:
-    for first in sorted(REFUSED):
+    for first in sorted(REFUSED_KEYS):
         for data in (b"one", b"two", b"three", b"four"):
             assert not agreed(key, first + bytes(32), data)
     assert not Ed25519PublicKey.from_bytes(key).verify(b"data", key + bytes(32))
