@@ -204,22 +204,32 @@ def judged(one: ExampleLedger, *steps: str) -> None:
             one.append(f"node.{step}", key, Remark(node=A, why="a test"))
     one.reveal({A: 1_000})
     for after in (50, 101):
-        one.beside(epochs.open_epoch(one.state, one.now + after, NODES))
+        openings(one, after, A)
     one.now += 101
     one.open(NODES)
     one.look()
 
 
+def openings(one: ExampleLedger, after: int, *nodes: str) -> None:
+    """Note openings beside the history, in which one of these nodes is present, whoever is."""
+    new = epochs.open_epoch(one.state, one.now + after, NODES)
+    one.beside(new)
+    for node in nodes:
+        one.beside(new, present=[node])
+
+
 def a_banned_key_that_is_replaced(one: ExampleLedger) -> None:
-    """Its successor, which has an ask, is banned as well until the operator lifts that."""
-    one.put(epochs.benchmark(one.now, B, MILLION))
+    """Both keys are banned, until the operator lifts that from one."""
     one.append("node.banned", f"key:{A}:{one.ledger.tip().entries + 1}", Remark(node=A, why="a test"))
     one.rotate(A, B)
-    one.epoch({B: 1_000})
-    one.look()
-    one.close()
+    one.rotate(C, D)
+    one.announce_terms()
+    one.draw()
+    openings(one, 1, A, B, C, D)
     one.append("node.unbanned", f"key:{B}:{one.ledger.tip().entries + 1}", Remark(node=B, why="a test"))
-    one.epoch({})
+    openings(one, 1, A, B, C, D)
+    one.open(NODES)
+    one.look()
 
 
 def judgements(*steps: str) -> Callable[[ExampleLedger], None]:

@@ -270,11 +270,11 @@ def _case(name: str, run: Run, history: GeneratedLedger, market: bool, changed: 
     return History(name, list(run.roots), run.id, market, rows, changed, oracle.replay.state().as_bytes().decode())
 
 
-def examples(run: Run, load: Load) -> list[History]:
-    """Return the examples of ledgers, each with the entries beside it."""
+def examples(run: Run, load: Load, begin: str = "") -> list[History]:
+    """Return the examples of ledgers, each with the entries beside it. `begin`: beginning of their names."""
     cases = list[History]()
     for market, written in ((True, MARKETS | PAYMENTS), (False, POINTS)):
-        for name, write in written.items():
+        for name, write in [one for one in written.items() if one[0].startswith(begin)]:
             with memory() as database:
                 history = ExampleLedger(1, database, run.id, run.keys.ledger, market=market)
                 write(history)
