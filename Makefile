@@ -207,7 +207,7 @@ demo-engines: .venv-vllm/.installed ## a run with four engines on the CPU, each 
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
 
-interop: .interop/.installed stock ## peers on stock py-libp2p and js-libp2p against ours (makes .venv-stock; Node 20 or newer and npm; installs about 100 MB)
+interop: .interop/.installed .interop/p2pd stock ## peers on stock py-libp2p, js-libp2p and go-libp2p against ours (makes .venv-stock; Node 20 or newer and npm; installs about 120 MB)
 	.venv-stock/bin/python -m pytest -q -rs tests/interop tests/benchmarks/transport
 
 stock: .venv-stock/.installed ## py-libp2p as published, beside all of .venv, for interop and benchmarks.transport
@@ -232,6 +232,13 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 	cp tests/interop/js/package.json tests/interop/js/package-lock.json .interop/
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
+
+# A program in the wheel of hivemind, which has one for Linux on x86_64 alone; elsewhere its tests are skipped.
+.interop/p2pd: requirements-p2pd.lock $(VENV)/.installed
+	mkdir -p .interop/wheel
+	$(BIN)/python -m pip download --disable-pip-version-check --quiet $(HASHED) -d .interop/wheel -r requirements-p2pd.lock \
+		&& $(BIN)/python -m zipfile -e .interop/wheel/hivemind-*.whl .interop/wheel \
+		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
 bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 to 5 minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all

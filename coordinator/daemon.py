@@ -162,8 +162,7 @@ class Coordinator:
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now,
-            work=run.config.network.work,
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch

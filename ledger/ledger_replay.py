@@ -3,7 +3,8 @@
 Rules
 1. The key and the postings of each entry must be those that follow from its facts and the entries before it. The first
    entry for which they are not ends the replay: `Tampered` with its number.
-2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py).
+2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py), and so
+   must the tokens in and out. A lease that earned nothing states no lengths, and 0 of all that.
 3. A `costs.set` has Costs that the ledger's key signed, newer than those before.
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
    names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
@@ -159,8 +160,9 @@ class LedgerReplay:
     def _apply_acceptance(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
         self._weigh(entry, end)
-        if end.rollouts != len(end.turns):
-            raise Tampered(entry.seq, f"it has {end.rollouts} rollouts, and the lengths of {len(end.turns)}")
+        self._same(entry, end.rollouts, len(end.turns))
+        self._same(entry, end.tokens_in, sum(end.prompt + sum(turns[1::2]) for turns in end.turns))
+        self._same(entry, end.tokens_out, sum(sum(turns[::2]) for turns in end.turns))
         if end.code == "quarantine":
             self._kept[end.node, entry.at // DAY].append(end.weight)
         verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight, entry.kind)
@@ -172,8 +174,8 @@ class LedgerReplay:
 
     def _unpaid(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
-        if end.weight:
-            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {end.weight}")
+        if any((end.weight, end.rollouts, end.tokens_in, end.tokens_out, end.prompt, end.turns, end.costs)):
+            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states a weight or lengths")
         self._verdicts[end.lease] = _Verdict(end.node, end.code, 0, entry.kind)
         return _Due(f"lease:{end.lease.hex()}")
 
@@ -223,8 +225,7 @@ class LedgerReplay:
         )
 
     def _of_key(self, entry: Entry) -> "_Due":
-        earlier = entry.kind == "node.suspended" and entry.key == f"suspension:{entry.seq}"
-        return _Due(entry.key if earlier else f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
+        return _Due(f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
 
     def _apply_rotation(self, entry: Entry) -> "_Due":
         return _Due(f"key:{_fact(entry, KeyRotated).successor}:{entry.seq}")

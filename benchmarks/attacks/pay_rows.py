@@ -77,7 +77,6 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "keys that are always new ask what pays best": market_figures.always_new,
     "a newcomer makes 10,000 keys and takes those with the best lots": market_figures.ground_lottery,
     "a node does not open its ask after it has seen the others'": market_figures.unopened,
-    "a node hoards leases for the bonus of quick returns": market_figures.hoarding,
 }
 COMPUTED: Final[dict[str, ComputedAttack]] = {
     KNOWN_FLEET: ComputedAttack(known_fleet, True, "floods"),

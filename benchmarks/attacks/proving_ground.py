@@ -61,7 +61,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
     "leases": {"minimum_seconds": 5.0, "maximum_seconds": 10.0},
 }  # fmt: skip
 _LOOPBACK: Final[dict[str, dict[str, Any]]] = {
-    "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False, "work": False},
+    "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False},
     "https": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": ()},
     "web": {"host": "127.0.0.1", "port": 0, "names": ()},
 }

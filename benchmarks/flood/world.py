@@ -206,7 +206,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
             "staleness": setting.staleness,
             "evaluate_every": 1_000_000,
         },
-        "network": {"plan": False, "mdns": False, "work": False},
+        "network": {"plan": False, "mdns": False},
     }
     for section, name, value in setting.sections:
         sections.setdefault(section, {})[name] = value

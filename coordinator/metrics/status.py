@@ -207,7 +207,7 @@ def market_lines(market: MarketView, now: int) -> list[tuple[str, str]]:
     """Describe the epoch that runs, what was spent, and what a step costs."""
     currency, running, last = market.currency, market.running, market.last
     if running is None:
-        rows = [("market", f"{market.mode} prices in {currency}; no epoch runs")]
+        rows = [("market", f"prices in {currency}; no epoch runs")]
     else:
         left, short = max(0, running.ends - now) // 1000, f", {running.short / 1000:g} short" if running.short else ""
         earned = "" if running.earned is None else f"about {money(running.earned)} of "

@@ -34,13 +34,6 @@ class NetworkSection(Section):
         Texts,
         Field(max_length=16, description="Addresses that nodes dial, if not those listened on: a public name."),
     ] = ()
-    work: Annotated[
-        bool,
-        Field(
-            description="Ask the first hello of a new key for about a second of work, so that keys are not free: true "
-            "or false. Nodes older than this are refused with a sentence."
-        ),
-    ] = True
     mdns: Annotated[
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True

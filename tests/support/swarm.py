@@ -334,7 +334,7 @@ def make_swarm(
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
         "https": {"listen": []},
-        "network": {"work": False} | dict(network or {}),
+        "network": dict(network or {}),
         "environment": dict(environment or {}),
         "ledger": dict(ledger or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}

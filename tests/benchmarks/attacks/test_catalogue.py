@@ -10,7 +10,6 @@ from benchmarks.attacks.command import chosen, notes_on
 from benchmarks.attacks.floods import LastSecond, Turncoats
 from benchmarks.attacks.forgeries import FORGERIES
 from benchmarks.attacks.held_elsewhere import HELD_ELSEWHERE
-from benchmarks.attacks.known_fleet_row import KNOWN_FLEET
 from benchmarks.attacks.operator_frauds import FRAUDS
 from benchmarks.attacks.pay_rows import COMPUTED
 from echo2.runtime.settings import SettingsFault

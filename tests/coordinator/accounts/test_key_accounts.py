@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -119,16 +118,6 @@ def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> N
         describe(Standing("known", 1_700_003_600_000, "drift")) == "known, suspended until 2023-11-14 23:13 UTC (drift)"
     )
     assert describe(Standing("new", FOREVER_MS, "banned", "spam")) == "new, banned: spam"
-
-
-def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
-    ban = msgspec.defstruct("Suspension", [("node", str), ("why", str | None)], frozen=True)
-    entries = [
-        register.ledger.append(NOW, "node.suspended", f"suspension:{n}", ban(peer_id(ALICE), why))
-        for n, why in enumerate(("poison", None), start=1)
-    ]
-    assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER_MS, "banned", "poison")
-    assert standing(entries, NOW)[peer_id(ALICE)] == NEW_KEY
 
 
 HAPPENINGS = st.one_of(
