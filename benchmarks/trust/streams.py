@@ -58,7 +58,7 @@ def describe(groups: Groups) -> list[object]:
     tokens = np.concatenate(groups)
     differs = float(((tokens["flags"] & DIFFERS) > 0).mean())
     drift = float(np.abs(tokens["drift"].astype(np.int64)).mean()) / 2**16
-    return [len(tokens), differs, float(tokens["margin"].mean()) / 2**17, drift]
+    return [len(tokens), differs, float(tokens["margin"].mean()) / 2**14, drift]
 
 
 def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:

@@ -1,0 +1,230 @@
+"""Tokens that a node of a 16-bit class writes by itself: how seldom the bound on a token refuses honest rounding, how soon
+it refuses a forced token, and what an attacker gains that knows the bound and its own E.
+
+The model and the task are the demo's (`reverse`, groups of 16, five tokens each). The Calibration has the fewest tokens that
+`fit` admits, of `MACHINES` machines. The attacker rounds nothing, so it spends what E grants to rounding on right answers: in
+each group it writes those that cost least, and as many as leave E below `STOP`. Nearly each token of this task decides its
+reward, and the first one is nearly a coin flip between the right answer and the usual mistake, which is the attacker's
+best case.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+from benchmarks.trust.scaled_noise import CHOSEN, ComparedRollout, ModelPair, seeds_of
+from echo2.coordinator.demo.demo_settings import TINY_DEMO
+from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.learner.warmup import warm_up
+from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
+from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Tables, exceeding, products
+from echo2.coordinator.verification.token_evidence import DIFFERS, RAISING, TokenArray
+from echo2.engines.engine import Dtype
+from echo2.tasks import registry
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+
+TASK: Final = registry.get("reverse", 1)
+TEXT: Final = FileTokenizer(char_tokenizer(), EOS)
+SIZE: Final = 16
+"""Rollouts of a group."""
+LIMIT: Final = 6
+AT_ONCE: Final = 128
+"""Groups that are generated together."""
+MACHINES: Final = 9
+NOISES: Final = (1.0, 1.35, 1.7)
+"""Noise of honest nodes, over that of the Calibration; a third of them has each."""
+TRIES: Final = 300
+STOP: Final = 900
+"""Least E at which an attacker stops: below doubt."""
+GROUPS: Final = 2_000
+"""Groups of an attacker, on one day."""
+SHAPE_LIMIT: Final = 16
+SHAPE_ROWS: Final = 64
+SMOLLM2_SHAPE: Final[dict[str, Any]] = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 512, "tie_word_embeddings": True,
+    "bos_token_id": None, "eos_token_id": 0, "initializer_range": 0.1,
+}  # fmt: skip
+"""SmolLM2-135M's, with weights that spread its logits like those of a trained model (some 2.4 nats)."""
+
+
+class Group(NamedTuple):
+    """A group of honest rollouts, and what the right answer in the place of each would be seen as."""
+
+    index: int
+    honest: list[ComparedRollout]
+    right: list[ComparedRollout]
+
+    def rewards(self, written: Sequence[int]) -> NDArray[np.float64]:
+        """Return the rewards of a group in which these rollouts are the right answer."""
+        own = [_reward(self.index, one.ids) for one in self.honest]
+        return np.array([1.0 if row in written else reward for row, reward in enumerate(own)])
+
+    def tokens(self, written: Sequence[int]) -> TokenArray:
+        """Return the tokens of such a group as its verdict compares them."""
+        rewards = self.rewards(written)
+        rollouts = [self.right[row] if row in written else one for row, one in enumerate(self.honest)]
+        return _joined(rollouts, rewards)
+
+
+def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
+    """Make the demo's base model in a folder, once, and return it with its copy."""
+    from transformers import AutoModelForCausalLM
+
+    if not folder.exists():
+        warm_up(WarmUp(folder=str(folder), task=TASK.name, task_version=TASK.version, **TINY_DEMO.warm_up))
+    return ModelPair.of(AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval(), dtype, EOS)
+
+
+def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
+    """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
+    pair = make_pair(folder, dtype)
+    least = MACHINES * TOKENS_LEAST
+    calibrated = np.concatenate([_joined(*one) for one in _honest(pair, "calibration", 1.0, least // SIZE // 4)])
+    tables = fit({str(number): calibrated[number:least:MACHINES] for number in range(MACHINES)})
+    rows, refused = [], 0
+    for noise in NOISES:
+        tokens = [_joined(*one) for one in _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES))]
+        every = np.concatenate(tokens)
+        beyond = sum(bool(exceeding(group, tables).any()) for group in tokens)
+        differ, margin = (every["flags"] & DIFFERS > 0).mean(), every["margin"].max() / 2**14
+        rows.append([f"{noise:g} x", SIZE * len(tokens), len(every), float(differ), margin, beyond])
+        refused += beyond
+    bound = tables[BOUND][0] / 2**14
+    bench.table([f"{dtype}, noise", "rollouts", "tokens", "differ", "greatest margin", "groups refused"], rows)
+    groups = _groups(pair, GROUPS)
+    today, inside = (_gain(groups, tables, most) for most in (np.inf, bound))
+    print(f"bound {bound:.4f} nats; gain of an attacker {today:.4f} without the bound, {inside:.4f} inside it\n", flush=True)
+    return [
+        Claim(f"honest groups beyond the bound in {dtype}", float(refused), f"0 of {rollouts} rollouts", 0, at_most=True),
+        Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
+        Claim(f"gain inside the bound in {dtype}", inside, "mean reward", 0.005, at_most=True),
+    ]  # fmt: skip
+
+
+def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
+    """Measure honest rounding of a model with random weights and SmolLM2-135M's shape; return the claim. The
+    Calibration is by one machine's least tokens."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    pair = ModelPair.of(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE)).eval(), dtype, 0)
+    by_noise = {}
+    for noise, count in ((0, TOKENS_LEAST // SHAPE_LIMIT), *((noise, rollouts // len(NOISES)) for noise in NOISES)):
+        parts = list[TokenArray]()
+        for first in range(0, count, SHAPE_ROWS):
+            rows = range(first, min(count, first + SHAPE_ROWS))
+            prompts = [[5 + (row * 7 + place * place * 13) % 49_000 for place in range(8)] for row in rows]
+            played = pair.play(prompts, seeds_of(f"shape {noise}/{first}", len(prompts)), SHAPE_LIMIT, noise or 1.0)
+            parts += [one.tokens for one in played]
+        by_noise[noise] = parts
+    tables = fit({"one": np.concatenate(by_noise.pop(0))})
+    beyond = {noise: sum(bool(exceeding(one, tables).any()) for one in parts) for noise, parts in by_noise.items()}
+    rows = []
+    for noise, parts in by_noise.items():
+        every = np.concatenate(parts)
+        differ, margin = (every["flags"] & DIFFERS > 0).mean(), every["margin"].max() / 2**14
+        rows.append([f"{noise:g} x", len(parts), len(every), float(differ), margin, beyond[noise]])
+    bench.table([f"{dtype}, noise", "rollouts", "tokens", "differ", "greatest margin", "refused"], rows)
+    print(f"bound {tables[BOUND][0] / 2**14:.4f} nats\n", flush=True)
+    count, anchor = sum(beyond.values()), f"0 of {sum(map(len, by_noise.values()))} rollouts"
+    return [Claim(f"rollouts of SmolLM2's shape beyond the bound in {dtype}", float(count), anchor, 0, at_most=True)]
+
+
+def _honest(
+    pair: ModelPair, name: str, noise: float, groups: int
+) -> list[tuple[list[ComparedRollout], NDArray[np.float64]]]:
+    """Return honest groups, each with its rewards."""
+    made = []
+    for first in range(0, groups, AT_ONCE):
+        indices = range(first, min(groups, first + AT_ONCE))
+        rollouts = pair.play(*_work(indices, f"{name}/{first}"), LIMIT, noise)
+        for place, index in enumerate(indices):
+            group = rollouts[place * SIZE : (place + 1) * SIZE]
+            made.append((group, np.array([_reward(index, one.ids) for one in group])))
+    return made
+
+
+def _groups(pair: ModelPair, groups: int) -> list[Group]:
+    """Return the groups of a node that rounds nothing, with the right answers."""
+    made: list[Group] = []
+    for first in range(0, groups, AT_ONCE):
+        indices = range(first, min(groups, first + AT_ONCE))
+        work = _work(indices, f"attack/{first}")
+        answers = [[*TEXT.encode(TASK.question("train", index)[1]), EOS] for index in indices for _ in range(SIZE)]
+        right = pair.play(*work, len(answers[0]), 0.0, np.array(answers))
+        honest = pair.play(*work, LIMIT, 0.0)
+        for place, index in enumerate(indices):
+            rows = slice(place * SIZE, (place + 1) * SIZE)
+            made.append(Group(index, honest[rows], right[rows]))
+    return made
+
+
+def _gain(groups: Sequence[Group], tables: Tables, most: float) -> float:
+    """Return what an attacker adds to the mean reward that writes tokens of at most `most` nats of margin."""
+    evidence, gained = NodeEvidence(), 0.0
+    p = np.asarray(tables["differs"]) / 2**32
+    for group in groups:
+        rewards = group.rewards(())
+        costs = {
+            row: float(-np.log(p[one.tokens["gap"]][one.tokens["margin"] > 0]).sum()) / (1 - rewards[row])
+            for row, one in enumerate(group.right)
+            if rewards[row] < 1 and one.tokens["margin"].max() / 2**14 <= most
+        }
+        written = sorted(costs, key=costs.__getitem__)
+        while True:
+            after = evidence.after(products(group.tokens(written), tables), 0)
+            if not written or not after.daily.value().reaches(STOP):
+                break
+            written.pop()
+        evidence = after
+        gained += float((group.rewards(written) - rewards).mean())
+    return gained / len(groups)
+
+
+def _forced(pair: ModelPair, tables: Tables) -> float:
+    """Return the share of groups that are refused for one arbitrary token, of a node that rounds nothing."""
+    random, refused = np.random.default_rng(0), 0
+    for first in range(0, TRIES, AT_ONCE):
+        indices = range(first, min(TRIES, first + AT_ONCE))
+        work = _work(indices, f"forced/{first}")
+        own = pair.play(*work, LIMIT, 0.0)
+        forced = np.full((len(own), LIMIT), CHOSEN)
+        for start in range(0, len(own), SIZE):
+            row = start + int(random.integers(SIZE))
+            place = int(random.integers(len(own[row].ids)))
+            forced[row, place] = random.choice([token for token in range(TEXT.size) if token != own[row].ids[place]])
+        seen = pair.play(*work, LIMIT, 0.0, forced)
+        refused += sum(
+            any(exceeding(one.tokens, tables).any() for one in seen[start : start + SIZE])
+            for start in range(0, len(seen), SIZE)
+        )
+    return refused / TRIES
+
+
+def _work(indices: range, name: str) -> tuple[list[list[int]], list[bytes]]:
+    """Return prompt and seed of each rollout of the groups of these prompts."""
+    prompts = [list(TASK.episode("train", index, TEXT).prompt) for index in indices for _ in range(SIZE)]
+    return prompts, seeds_of(name, len(prompts))
+
+
+def _joined(rollouts: Sequence[ComparedRollout], rewards: NDArray[np.float64]) -> TokenArray:
+    """Return the tokens of a group, with `RAISING` set."""
+    parts = [one.tokens.copy() for one in rollouts]
+    for tokens, reward in zip(parts, rewards, strict=True):
+        tokens["flags"] |= RAISING * bool(reward > rewards.mean())
+    return np.concatenate(parts)
+
+
+def _reward(index: int, ids: Sequence[int]) -> float:
+    episode: Any = TASK.episode("train", index, TEXT)
+    episode.reply(ids)
+    return float(episode.score().reward)
+
+
