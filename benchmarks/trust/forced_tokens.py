@@ -1,11 +1,11 @@
-"""Tokens that a node of a 16-bit class writes by itself: how seldom the bound on a token refuses honest rounding, how soon
-it refuses a forced token, and what an attacker gains that knows the bound and its own E.
+"""Tokens that a node of a 16-bit class writes by itself: how seldom the bound on a token refuses honest rounding, how
+soon it refuses a forced token, and what an attacker gains that knows the bound and its own E.
 
-The model and the task are the demo's (`reverse`, groups of 16, five tokens each). The Calibration has the fewest tokens that
-`fit` admits, of `MACHINES` machines. The attacker rounds nothing, so it spends what E grants to rounding on right answers: in
-each group it writes those that cost least, and as many as leave E below `STOP`. Nearly each token of this task decides its
-reward, and the first one is nearly a coin flip between the right answer and the usual mistake, which is the attacker's
-best case.
+The model and the task are the demo's (`reverse`, groups of 16, five tokens each). The Calibration has the fewest tokens
+that `fit` admits, of `MACHINES` machines. The attacker rounds nothing, so it spends what E grants to rounding on right
+answers: in each group it writes those that cost least, and as many as leave E below `STOP`. Nearly each token of this
+task decides its reward, and the first one is nearly a coin flip between the right answer and the usual mistake, which
+is the attacker's best case.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.learner.warmup import warm_up
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
-from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Tables, exceeding, products
-from echo2.coordinator.verification.token_evidence import DIFFERS, RAISING, TokenArray
+from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Stake, Tables, exceeding, products
+from echo2.coordinator.verification.token_evidence import DIFFERS, ONE, RAISING, TokenArray
 from echo2.engines.engine import Dtype
 from echo2.tasks import registry
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
@@ -41,16 +41,17 @@ NOISES: Final = (1.0, 1.35, 1.7)
 TRIES: Final = 300
 STOP: Final = 900
 """Least E at which an attacker stops: below doubt."""
-GROUPS: Final = 2_000
-"""Groups of an attacker, on one day."""
-SHAPE_LIMIT: Final = 16
-SHAPE_ROWS: Final = 64
+GROUPS: Final = 1_000
+TURNS: Final = 5
+"""Groups of an attacker, and how often it gets them, on one day."""
+SHAPE_LIMIT: Final = 8
+SHAPE_ROWS: Final = 334
 SMOLLM2_SHAPE: Final[dict[str, Any]] = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 512, "tie_word_embeddings": True,
-    "bos_token_id": None, "eos_token_id": 0, "initializer_range": 0.1,
+    "bos_token_id": None, "eos_token_id": 0, "initializer_range": 1 / 24,
 }  # fmt: skip
-"""SmolLM2-135M's, with weights that spread its logits like those of a trained model (some 2.4 nats)."""
+"""SmolLM2-135M's."""
 
 
 class Group(NamedTuple):
@@ -97,11 +98,11 @@ def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
         refused += beyond
     bound = tables[BOUND][0] / 2**14
     bench.table([f"{dtype}, noise", "rollouts", "tokens", "differ", "greatest margin", "groups refused"], rows)
-    groups = _groups(pair, GROUPS)
-    today, inside = (_gain(groups, tables, most) for most in (np.inf, bound))
-    print(f"bound {bound:.4f} nats; gain of an attacker {today:.4f} without the bound, {inside:.4f} inside it\n", flush=True)
+    inside = _gain(_groups(pair, GROUPS), tables)
+    print(f"bound {bound:.4f} nats\n", flush=True)
+    anchor = f"0 of {rollouts} rollouts"
     return [
-        Claim(f"honest groups beyond the bound in {dtype}", float(refused), f"0 of {rollouts} rollouts", 0, at_most=True),
+        Claim(f"honest groups beyond the bound in {dtype}", float(refused), anchor, 0, at_most=True),
         Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
         Claim(f"gain inside the bound in {dtype}", inside, "mean reward", 0.005, at_most=True),
     ]  # fmt: skip
@@ -120,7 +121,7 @@ def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
         parts = list[TokenArray]()
         for first in range(0, count, SHAPE_ROWS):
             rows = range(first, min(count, first + SHAPE_ROWS))
-            prompts = [[5 + (row * 7 + place * place * 13) % 49_000 for place in range(8)] for row in rows]
+            prompts = [[5 + (row * 7 + place * place * 13) % 49_000 for place in range(4)] for row in rows]
             played = pair.play(prompts, seeds_of(f"shape {noise}/{first}", len(prompts)), SHAPE_LIMIT, noise or 1.0)
             parts += [one.tokens for one in played]
         by_noise[noise] = parts
@@ -166,26 +167,30 @@ def _groups(pair: ModelPair, groups: int) -> list[Group]:
     return made
 
 
-def _gain(groups: Sequence[Group], tables: Tables, most: float) -> float:
-    """Return what an attacker adds to the mean reward that writes tokens of at most `most` nats of margin."""
+def _gain(groups: Sequence[Group], tables: Tables) -> float:
+    """Return what an attacker adds to the mean reward that stays inside the bound, and below `STOP`."""
+    plans = [_plan(group, tables) for group in groups]
     evidence, gained = NodeEvidence(), 0.0
-    p = np.asarray(tables["differs"]) / 2**32
-    for group in groups:
-        rewards = group.rewards(())
-        costs = {
-            row: float(-np.log(p[one.tokens["gap"]][one.tokens["margin"] > 0]).sum()) / (1 - rewards[row])
-            for row, one in enumerate(group.right)
-            if rewards[row] < 1 and one.tokens["margin"].max() / 2**14 <= most
-        }
-        written = sorted(costs, key=costs.__getitem__)
-        while True:
-            after = evidence.after(products(group.tokens(written), tables), 0)
-            if not written or not after.daily.value().reaches(STOP):
+    for plan in plans * TURNS:
+        for bets, gain in plan:
+            after = evidence.after(bets, 0)
+            if not gain or not after.daily.value().reaches(STOP):
                 break
-            written.pop()
-        evidence = after
-        gained += float((group.rewards(written) - rewards).mean())
-    return gained / len(groups)
+        evidence, gained = after, gained + gain
+    return gained / (len(groups) * TURNS)
+
+
+def _plan(group: Group, tables: Tables) -> list[tuple[list[Stake], float]]:
+    """Return bets and gain of a group with the most answers of the node's own, with one less, down to none."""
+    rewards, p = group.rewards(()), np.asarray(tables["differs"]) / ONE
+    costs = {
+        row: float(-np.log(p[one.tokens["gap"]][one.tokens["margin"] > 0]).sum()) / (1 - rewards[row])
+        for row, one in enumerate(group.right)
+        if rewards[row] < 1 and not exceeding(one.tokens, tables).any()
+    }
+    written = sorted(costs, key=costs.__getitem__)
+    parts = [written[:count] for count in range(len(written), -1, -1)]
+    return [(products(group.tokens(part), tables), float((group.rewards(part) - rewards).mean())) for part in parts]
 
 
 def _forced(pair: ModelPair, tables: Tables) -> float:
@@ -226,5 +231,3 @@ def _reward(index: int, ids: Sequence[int]) -> float:
     episode: Any = TASK.episode("train", index, TEXT)
     episode.reply(ids)
     return float(episode.score().reward)
-
-

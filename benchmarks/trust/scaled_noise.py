@@ -1,4 +1,4 @@
-"""Nodes whose rounding is that of a 16-bit format times a factor, and nodes that round nothing and write tokens of their own.
+"""Nodes whose rounding is that of a 16-bit format times a factor, and nodes that round nothing and write tokens.
 
 A model in float32 and its copy in the format compute the same rollout side by side. The node's logits are those of
 float32 and the differences of the copy's, times `noise`; what the scorer says of each token follows from float32.
@@ -68,7 +68,9 @@ class ModelPair(NamedTuple):
             going, fed = going & (chosen != self.eos), chosen[:, None]
             if not going.any():
                 break
-        ids, claimed, scored, margins, gaps, live = (torch.stack(column, 1).numpy() for column in zip(*columns, strict=True))
+        ids, claimed, scored, margins, gaps, live = (
+            torch.stack(column, 1).numpy() for column in zip(*columns, strict=True)
+        )
         return [
             ComparedRollout(
                 ids[row, kept].tolist(),

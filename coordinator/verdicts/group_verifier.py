@@ -10,7 +10,8 @@ Rules
    (coordinator/submissions/request_handler.py).
 4. A group whose lease names a Calibration is not judged here: its tokens are compared with the scorer's, and the
    verdict's transaction bets on them. If the first sample alone suffices for a refusal, the others are not scored.
-   A token beyond the Calibration's bound refuses the group (coordinator/verification/evidence.py, rule 11). The bytes of the version that the lease asks for are compared first: a node without them was not at work.
+   A token beyond the bound refuses the group (coordinator/verification/evidence.py, rule 11).
+   The bytes of the version that the lease asks for are compared first: a node without them was not at work.
 5. A good group of such a class may be passed again with the version before loaded (`pass_before`): its tokens then
    decide between the two versions (coordinator/verification/version_pairs.py).
 6. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That

@@ -9,11 +9,12 @@ Rules
    run of bins that ends at it or before it (isotonic). Other statistics have no such order.
 4. `THRESHOLD_ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2
    for `above` and `below`.
-5. A bin without tokens, and one in which a node may differ in more than half of the tokens, has p = 1: it counts for
-   nothing (coordinator/verification/evidence.py, rule 2).
+5. A bin without tokens has p = 1: it counts for nothing (coordinator/verification/evidence.py, rule 2). Of `differs` so
+   has a bin in which more than half of the tokens may differ, and one above the bound of rule 6, in which none may.
 6. The bound on a single token is `MARGIN_ALLOWANCE` times the drift that one token in `1 / DRIFT_SHARE` exceeds. A
    margin is what rounding did to two logits, and is seen where they nearly tie; drift shows the same at each token, so
-   `TOKENS_LEAST` tokens per machine suffice. Where the gap is above the bound, no other token is right.
+   `TOKENS_LEAST` tokens per machine suffice. Where the gap is above the bound, no other token is right. A class whose
+   drift leaves its range has no bound: it is `MOST_MARGIN`.
 7. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
    (`document_hash`); its tables are integers.
 """
@@ -28,16 +29,24 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from echo2.coordinator.verification.evidence import BOUND, LEAST_P, Tables
-from echo2.coordinator.verification.token_evidence import BINS, MOST_MARGIN, ONE, STATISTICS, TokenArray
+from echo2.coordinator.verification.token_evidence import (
+    BINS,
+    GAP_EDGES,
+    MOST_DRIFT,
+    MOST_MARGIN,
+    ONE,
+    STATISTICS,
+    TokenArray,
+)
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, encode
 from echo2.protocol.authority import RoleKeys
 
-CONFIDENCE: Final = 0.999
+CONFIDENCE: Final = 0.95
 THRESHOLD_ALLOWANCE: Final = 1.5
 DRIFT_SHARE: Final = 1e-3
-MARGIN_ALLOWANCE: Final = 5.0
+MARGIN_ALLOWANCE: Final = 4.0
 """docs/adr/0071-a-bound-on-each-token.md has the figure."""
 FITTED_STATISTICS: Final = ("differs", "margin", "drift", "above", "below")
 HALF_STATISTICS: Final = frozenset(("above", "below"))
@@ -80,20 +89,24 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
         raise TooFewTokens("there is no machine to calibrate by")
     fewest = min(map(len, machines.values()))
     pooled = np.concatenate([tokens[:fewest] for tokens in machines.values()])
-    return {name: _table(name, pooled) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled)]}
+    tables = {name: _table(name, pooled) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled)]}
+    edges = (0, *GAP_EDGES)  # a quarter of the bound's unit
+    tables["differs"] = [
+        ONE if 2 * p > ONE or edge > 4 * tables[BOUND][0] else p
+        for p, edge in zip(tables["differs"], edges, strict=True)
+    ]
+    return tables
 
 
 def _margin_bound(tokens: TokenArray) -> int:
-    drift = float(np.quantile(np.abs(tokens["drift"].astype(np.int64)), 1 - DRIFT_SHARE, method="higher"))
-    return min(MOST_MARGIN, max(1, math.ceil(MARGIN_ALLOWANCE * drift / 4)))  # from units of 2^-16 nats
+    drift = int(np.quantile(np.abs(tokens["drift"].astype(np.int64)), 1 - DRIFT_SHARE, method="higher"))
+    return max(1, math.ceil(MARGIN_ALLOWANCE * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
 
 
 def _table(name: str, tokens: TokenArray) -> list[int]:
     bounds = _bounds(name, tokens)
     base = 0.5 if name in HALF_STATISTICS else 0.0
     wide = np.where(np.isnan(bounds), 1.0, base + THRESHOLD_ALLOWANCE * (bounds - base))
-    if name == "differs":
-        wide = np.where(wide > 0.5, 1.0, wide)
     return [min(ONE, max(LEAST_P, math.ceil(value * ONE))) for value in wide.tolist()]
 
 

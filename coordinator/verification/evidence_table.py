@@ -49,8 +49,8 @@ class EvidenceHashes(NamedTuple):
 
 class EvidenceAgain(NamedTuple):
     """The bet on a group, run again. `suffices`: whether its tokens were enough without the rest of the group. `peak`:
-    of rule 3. `doubted`: whether the key was in doubt by its group before, on the same day. `beyond`: whether a token is
-    beyond the bound."""
+    of rule 3. `doubted`: whether the key was in doubt by its group before, on the same day. `beyond`: whether a
+    token is beyond the bound."""
 
     after: NodeEvidence
     hashes: EvidenceHashes

@@ -31,10 +31,12 @@ DIFFERS, START, END, RAISING = 1, 2, 4, 8
 START_TOKENS: Final = 50
 MOST_MARGIN: Final = (1 << 16) - 1
 """Units of 2^-14 nats."""
+MOST_DRIFT: Final = (1 << 15) - 1
+"""Units of 2^-16 nats."""
 GAP_UNIT: Final = 2.0**-16
 """Nats."""
 GAP_EDGES: Final = tuple(4**power for power in range(2, 9))
-"""Lower edges of all gap bins but the first, units of `GAP_UNIT`: from 2^-12 nats to 1 nat, each four times the last."""
+"""Lower edges of all gap bins but the first, units of `GAP_UNIT`: from 2^-12 nats to 1 nat, times 4 each."""
 BINS: Final = len(GAP_EDGES) + 1
 
 Values = NDArray[np.int64]
@@ -79,7 +81,7 @@ def compare_tokens(
     tokens = np.zeros(len(claimed), TOKEN)
     tokens["gap"] = np.searchsorted(GAP_EDGES, _units(gaps, 16, 0, 1 << 17), side="right")
     tokens["margin"] = _units(margins, 14, 0, MOST_MARGIN)
-    tokens["drift"] = _units(np.asarray(claimed, np.float64) - scored, 16, -(1 << 15), (1 << 15) - 1)
+    tokens["drift"] = _units(np.asarray(claimed, np.float64) - scored, 16, -(1 << 15), MOST_DRIFT)
     tokens["flags"] = (np.asarray(margins) > 0) * DIFFERS + np.asarray(ends) * END + raising * RAISING
     tokens["flags"][:START_TOKENS] |= START
     return tokens

@@ -433,7 +433,9 @@ def test_one_token_beyond_the_bound_refuses_its_group_with_a_strike_and_three_su
     bench.scorer.margin = 0.5 + 2.0**-14
     receipts = [bench.decide(1) for _ in range(3)]
     assert {(receipt.verdict, receipt.code) for receipt in receipts} == {("refused", "seeded-choice")}
-    assert receipts[0].reason.startswith("Sample 0, sampled token 0: the seeded choice is another token, better by 0.500")
+    assert receipts[0].reason.startswith(
+        "Sample 0, sampled token 0: the seeded choice is another token, better by 0.500"
+    )
     assert bench.service.accounts.of(ALICE, bench.world.now).suspended_until is not None
     assert bench.service.ledger.balance(accrued_account(PEER)) >= honest.weight
     bench.service.ledger.verify()

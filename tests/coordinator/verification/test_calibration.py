@@ -74,28 +74,30 @@ def test_without_any_tokens_there_is_no_bound() -> None:
     assert np.isnan(upper_bound(0, 0))
 
 
-def test_a_wider_gap_is_never_given_a_higher_chance_and_more_than_a_half_counts_for_nothing() -> None:
+def test_a_wider_gap_is_never_given_a_higher_chance_and_where_all_or_none_may_differ_nothing_counts() -> None:
     table = fit({"one": honest(1, 20_000)})["differs"]
-    assert table == sorted(table, reverse=True)
+    assert table[:-1] == sorted(table[:-1], reverse=True)
     assert all(LEAST_P <= p <= ONE // 2 or p == ONE for p in table)
-    assert table[0] == ONE
-    assert table[-1] < ONE // 500
+    assert table[0] == table[-1] == ONE  # 1 nat is above the bound
+    assert min(table) < ONE // 500
 
 
 def test_the_bound_on_a_token_follows_from_the_drift_and_few_tokens_show_it_as_many_do() -> None:
     bounds = [fit({"one": honest(1, number)})[BOUND][0] / 2**14 for number in (2_000, 20_000, 200_000)]
     assert max(bounds) < 1.2 * min(bounds)
-    assert 0.3 < min(bounds) < 0.4  # 5 x 3.3 x 0.02 nats
+    assert 0.24 < min(bounds) < 0.3  # 4 x 3.3 x 0.02 nats
 
 
 def test_one_outlier_moves_the_bound_little_and_no_honest_token_is_beyond_it() -> None:
     tokens = honest(1, 20_000)
     calm = fit({"one": tokens})
-    tokens["drift"][5] = -32_768
+    tokens["drift"][5] = 32_767
     assert fit({"one": tokens})[BOUND][0] < 1.1 * calm[BOUND][0]
     assert not exceeding(honest(2, 1_000_000, 1.7 * 0.02), calm).any()
     tokens["margin"][5] = calm[BOUND][0] + 1
     assert exceeding(tokens, calm).nonzero()[0].tolist() == [5]
+    tokens["drift"][:100] = 32_767
+    assert fit({"one": tokens})[BOUND] == [65_535]
 
 
 def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
