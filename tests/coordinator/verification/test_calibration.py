@@ -106,7 +106,8 @@ def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
     differs = (many["flags"] & DIFFERS) > 0
     truth = np.bincount(many["gap"], differs, BINS) / np.bincount(many["gap"], minlength=BINS)
     assert (table >= np.minimum(truth, 1.0) * 0.999).all()
-    often = np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02
+    often = (np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02) & (table < 1)
+    assert often.sum() == 3
     assert (table[often] <= THRESHOLD_ALLOWANCE * truth[often] + 0.06).all()
 
 
@@ -118,7 +119,7 @@ def test_a_machine_with_more_tokens_counts_no_more_than_another() -> None:
 
 def test_more_machines_make_the_bounds_narrower() -> None:
     few, many = (fit({str(seed): honest(seed, 4_000) for seed in range(count)}) for count in (1, 6))
-    shown = [(p, q) for name in few for p, q in zip(few[name], many[name], strict=True) if p < ONE]
+    shown = [(p, q) for name in without_bound(few) for p, q in zip(few[name], many[name], strict=True) if p < ONE]
     assert sum(q < p for p, q in shown) > 0.9 * len(shown)
 
 
@@ -138,7 +139,7 @@ def test_bins_that_no_machine_has_shown_cannot_be_lost_in() -> None:
     tables = fit({"one": tokens})
     assert tables["margin"][:-1] == [ONE] * (BINS - 1)
     assert tables["differs"][:-1] == [ONE] * (BINS - 1)
-    assert tables["differs"][-1] < ONE
+    assert tables["margin"][-1] < ONE
 
 
 @pytest.mark.parametrize("machines", [{}, {"one": honest(1, TOKENS_LEAST - 1)}])
