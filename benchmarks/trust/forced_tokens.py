@@ -54,7 +54,7 @@ SMOLLM2_SHAPE: Final[dict[str, Any]] = {
 """SmolLM2-135M's."""
 
 
-class Group(NamedTuple):
+class ForgeableGroup(NamedTuple):
     """A group of honest rollouts, and what the right answer in the place of each would be seen as."""
 
     index: int
@@ -142,19 +142,19 @@ def _honest(
     pair: ModelPair, name: str, noise: float, groups: int
 ) -> list[tuple[list[ComparedRollout], NDArray[np.float64]]]:
     """Return honest groups, each with its rewards."""
-    made = []
+    generated = []
     for first in range(0, groups, AT_ONCE):
         indices = range(first, min(groups, first + AT_ONCE))
         rollouts = pair.play(*_work(indices, f"{name}/{first}"), LIMIT, noise)
         for place, index in enumerate(indices):
             group = rollouts[place * SIZE : (place + 1) * SIZE]
-            made.append((group, np.array([_reward(index, one.ids) for one in group])))
-    return made
+            generated.append((group, np.array([_reward(index, one.ids) for one in group])))
+    return generated
 
 
-def _groups(pair: ModelPair, groups: int) -> list[Group]:
+def _groups(pair: ModelPair, groups: int) -> list[ForgeableGroup]:
     """Return the groups of a node that rounds nothing, with the right answers."""
-    made: list[Group] = []
+    generated: list[ForgeableGroup] = []
     for first in range(0, groups, AT_ONCE):
         indices = range(first, min(groups, first + AT_ONCE))
         work = _work(indices, f"attack/{first}")
@@ -163,11 +163,11 @@ def _groups(pair: ModelPair, groups: int) -> list[Group]:
         honest = pair.play(*work, LIMIT, 0.0)
         for place, index in enumerate(indices):
             rows = slice(place * SIZE, (place + 1) * SIZE)
-            made.append(Group(index, honest[rows], right[rows]))
-    return made
+            generated.append(ForgeableGroup(index, honest[rows], right[rows]))
+    return generated
 
 
-def _gain(groups: Sequence[Group], tables: Tables) -> float:
+def _gain(groups: Sequence[ForgeableGroup], tables: Tables) -> float:
     """Return what an attacker adds to the mean reward that stays inside the bound, and below `STOP`."""
     plans = [_plan(group, tables) for group in groups]
     evidence, gained = NodeEvidence(), 0.0
@@ -180,7 +180,7 @@ def _gain(groups: Sequence[Group], tables: Tables) -> float:
     return gained / (len(groups) * TURNS)
 
 
-def _plan(group: Group, tables: Tables) -> list[tuple[list[Stake], float]]:
+def _plan(group: ForgeableGroup, tables: Tables) -> list[tuple[list[Stake], float]]:
     """Return bets and gain of a group with the most answers of the node's own, with one less, down to none."""
     rewards, p = group.rewards(()), np.asarray(tables["differs"]) / ONE
     costs = {
