@@ -8,7 +8,7 @@ task decides its reward, and the first one is nearly a coin flip between the rig
 is the attacker's best case.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.scaled_noise import CHOSEN, ComparedRollout, ModelPair, seeds_of
+from benchmarks.trust.streams import beyond_bound
 from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.learner.warmup import warm_up
@@ -84,28 +85,21 @@ def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
 
 def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
     """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
-    pair = make_pair(folder, dtype)
-    least = MACHINES * TOKENS_LEAST
-    calibrated = np.concatenate([_joined(*one) for one in _honest(pair, "calibration", 1.0, least // SIZE // 4)])
+    pair, least = make_pair(folder, dtype), MACHINES * TOKENS_LEAST
+    calibrated = np.concatenate(_honest(pair, "calibration", 1.0, least // SIZE // 4))
     tables = fit({str(number): calibrated[number:least:MACHINES] for number in range(MACHINES)})
-    rows, refused = [], 0
-    for noise in NOISES:
-        tokens = [_joined(*one) for one in _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES))]
-        every = np.concatenate(tokens)
-        beyond = sum(bool(exceeding(group, tables).any()) for group in tokens)
-        differ, margin = (every["flags"] & DIFFERS > 0).mean(), every["margin"].max() / 2**14
-        rows.append([f"{noise:g} x", SIZE * len(tokens), len(every), float(differ), margin, beyond])
-        refused += beyond
-    bound = tables[BOUND][0] / 2**14
-    bench.table([f"{dtype}, noise", "rollouts", "tokens", "differ", "greatest margin", "groups refused"], rows)
-    inside = _gain(_groups(pair, GROUPS), tables)
-    print(f"bound {bound:.4f} nats\n", flush=True)
-    anchor = f"0 of {rollouts} rollouts"
+    honest = {noise: _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
     return [
-        Claim(f"honest groups beyond the bound in {dtype}", float(refused), anchor, 0, at_most=True),
+        _refused(f"honest groups beyond the bound in {dtype}", honest, tables),
         Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
-        Claim(f"gain inside the bound in {dtype}", inside, "mean reward", 0.005, at_most=True),
-    ]  # fmt: skip
+        Claim(
+            f"gain inside the bound in {dtype}",
+            _gain(_groups(pair, GROUPS), tables),
+            "mean reward",
+            0.005,
+            at_most=True,
+        ),
+    ]
 
 
 def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
@@ -116,40 +110,46 @@ def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
 
     torch.manual_seed(0)
     pair = ModelPair.of(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE)).eval(), dtype, 0)
-    by_noise = {}
-    for noise, count in ((0, TOKENS_LEAST // SHAPE_LIMIT), *((noise, rollouts // len(NOISES)) for noise in NOISES)):
-        parts = list[TokenArray]()
-        for first in range(0, count, SHAPE_ROWS):
-            rows = range(first, min(count, first + SHAPE_ROWS))
-            prompts = [[5 + (row * 7 + place * place * 13) % 49_000 for place in range(4)] for row in rows]
-            played = pair.play(prompts, seeds_of(f"shape {noise}/{first}", len(prompts)), SHAPE_LIMIT, noise or 1.0)
-            parts += [one.tokens for one in played]
-        by_noise[noise] = parts
-    tables = fit({"one": np.concatenate(by_noise.pop(0))})
-    beyond = {noise: sum(bool(exceeding(one, tables).any()) for one in parts) for noise, parts in by_noise.items()}
-    rows = []
-    for noise, parts in by_noise.items():
-        every = np.concatenate(parts)
-        differ, margin = (every["flags"] & DIFFERS > 0).mean(), every["margin"].max() / 2**14
-        rows.append([f"{noise:g} x", len(parts), len(every), float(differ), margin, beyond[noise]])
-    bench.table([f"{dtype}, noise", "rollouts", "tokens", "differ", "greatest margin", "refused"], rows)
-    print(f"bound {tables[BOUND][0] / 2**14:.4f} nats\n", flush=True)
-    count, anchor = sum(beyond.values()), f"0 of {sum(map(len, by_noise.values()))} rollouts"
-    return [Claim(f"rollouts of SmolLM2's shape beyond the bound in {dtype}", float(count), anchor, 0, at_most=True)]
+    tables = fit({"one": np.concatenate(_shaped(pair, "calibration", 1.0, TOKENS_LEAST // SHAPE_LIMIT))})
+    honest = {noise: _shaped(pair, f"noise {noise}", noise, rollouts // len(NOISES) + 1) for noise in NOISES}
+    return [_refused(f"rollouts of SmolLM2's shape beyond the bound in {dtype}", honest, tables)]
 
 
-def _honest(
-    pair: ModelPair, name: str, noise: float, groups: int
-) -> list[tuple[list[ComparedRollout], NDArray[np.float64]]]:
-    """Return honest groups, each with its rewards."""
-    generated = []
+def _refused(name: str, honest: Mapping[float, Sequence[TokenArray]], tables: Tables) -> Claim:
+    """Print how honest tokens compare with the bound; return the claim that none is beyond it. `honest`: groups or
+    rollouts of each noise."""
+    rows, refused = [], 0
+    for noise, parts in honest.items():
+        tokens = np.concatenate(parts)
+        differ, margin = float((tokens["flags"] & DIFFERS > 0).mean()), float(tokens["margin"].max()) / 2**14
+        beyond = sum(beyond_bound(list(parts), tables))
+        rows.append([f"{noise:g} x", len(parts), len(tokens), differ, margin, tables[BOUND][0] / 2**14, beyond])
+        refused += beyond
+    bench.table([name, "parts", "tokens", "differ", "greatest margin", "bound, nats", "beyond"], rows)
+    return Claim(name, float(refused), f"0 of {sum(map(len, honest.values()))}", 0, at_most=True)
+
+
+def _shaped(pair: ModelPair, name: str, noise: float, count: int) -> list[TokenArray]:
+    """Return the tokens of `count` rollouts of random prompts."""
+    parts: list[TokenArray] = []
+    for first in range(0, count, SHAPE_ROWS):
+        rows = range(first, min(count, first + SHAPE_ROWS))
+        prompts = [[5 + (row * 7 + place * place * 13) % 49_000 for place in range(4)] for row in rows]
+        played = pair.play(prompts, seeds_of(f"{name}/{first}", len(prompts)), SHAPE_LIMIT, noise)
+        parts += [one.tokens for one in played]
+    return parts
+
+
+def _honest(pair: ModelPair, name: str, noise: float, groups: int) -> list[TokenArray]:
+    """Return the tokens of honest groups."""
+    parts: list[TokenArray] = []
     for first in range(0, groups, AT_ONCE):
         indices = range(first, min(groups, first + AT_ONCE))
         rollouts = pair.play(*_work(indices, f"{name}/{first}"), LIMIT, noise)
         for place, index in enumerate(indices):
             group = rollouts[place * SIZE : (place + 1) * SIZE]
-            generated.append((group, np.array([_reward(index, one.ids) for one in group])))
-    return generated
+            parts.append(_joined(group, np.array([_reward(index, one.ids) for one in group])))
+    return parts
 
 
 def _groups(pair: ModelPair, groups: int) -> list[ForgeableGroup]:
