@@ -45,7 +45,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from benchmarks.trust import forced_tokens, frauds
+from benchmarks.trust import frauds
 from benchmarks.trust.audit_share import audit_share
 from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
@@ -163,7 +163,7 @@ class Experiment:
 
 async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Generate, compare and bet; return the claims."""
-    from benchmarks.trust import policies
+    from benchmarks.trust import forced_tokens, policies
 
     tokens = order.tokens or (40_960 if order.versions else 2_400 if order.quick else 16_384)
     model, prompts = (policies.import_smollm2 if order.smollm2 else policies.make_model)(folder / "model")
@@ -188,7 +188,9 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
 
 def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure the bound on a token alone; return the claims."""
-    claims = []
+    from benchmarks.trust import forced_tokens
+
+    claims: list[Claim] = []
     for dtype in order.dtype or ["bfloat16", "float16"]:
         if order.smollm2:
             claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS)
