@@ -8,6 +8,7 @@ from benchmarks.attacks.attack import Attack
 from benchmarks.attacks.connections import Bombs, SilentConnections, TinyRequests
 from benchmarks.attacks.flood_actions import Flood
 from benchmarks.attacks.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
+from benchmarks.attacks.forced_answers import ForcedAnswers
 from benchmarks.attacks.forged import Forged
 from benchmarks.attacks.forgeries import FORGERIES
 from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_request
@@ -28,6 +29,7 @@ BACK: Final = "keys give every third prompt back at once"
 FARM: Final = "keys work on short prompts alone, and give the others back"
 BEST: Final = "a key hands in the best of four rollouts, and counts the choices within the margin"
 DRAFT: Final = "a cheap engine checks and corrects its own tokens by the exact weights"
+ANSWER: Final = "a node of a bfloat16 class writes one right answer into each group"
 MARKUP: Final = "names that are markup, formulas or control characters"
 REBIND: Final = "a foreign name leads to the page's address"
 TINY: Final = "400 tiny requests are always under way"
@@ -82,6 +84,7 @@ SELECTION: Final[dict[str, Attack]] = {
     FARM: Attack("selection", Farm, bar=0.6, quick=False),
     BEST: Attack("selection", NearTies, bar=None),
     DRAFT: Attack("selection", CheckedDraft, bar=None),
+    ANSWER: Attack("selection", ForcedAnswers, bar=None),
 }
 ASKS: Final[dict[str, Attack]] = {
     "a key sends asks that are false, early, late or another's": Attack(

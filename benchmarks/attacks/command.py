@@ -22,12 +22,16 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
 
-FAMILIES: Final = tuple(dict.fromkeys(attack.family for attack in (*ATTACKS.values(), *COMPUTED.values())))
+_OF_ALL: Final = {
+    **{one: row.family for one, row in ATTACKS.items()},
+    **{one: row.family for one, row in COMPUTED.items()},
+}
+FAMILIES: Final = tuple(dict.fromkeys(_OF_ALL.values()))
 
 
 def family_of(sentence: str) -> str:
     """Return the family of an attack."""
-    return ATTACKS[sentence].family if sentence in ATTACKS else COMPUTED[sentence].family
+    return _OF_ALL[sentence]
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[str]:

@@ -118,7 +118,7 @@ class EnginePlace(WirePlace):
     def reward(self, lease: Lease, sample: Sample) -> float:
         """Return the reward of a sample of a task of one turn, as its owner can compute it."""
         assert all(sampled_mask(sample.turns)), "a task of one turn"
-        episode: Episode = registry.get(lease.task, lease.task_version).episode("train", lease.index, self._text)
+        episode: Episode = registry.get(lease.task, lease.task_version).episode("train", lease.index, self.text)
         episode.reply(sample.tokens)
         return episode.score().reward
 
@@ -130,7 +130,8 @@ class EnginePlace(WirePlace):
         return client
 
     @cached_property
-    def _text(self) -> tokenizer.FileTokenizer:
+    def text(self) -> tokenizer.FileTokenizer:
+        """The model's tokenizer."""
         return tokenizer.load(self.target.model / "tokenizer.json", self.order.eos, *self.order.other_ends)
 
     def _generate(self, lease: Lease) -> list[Sample]:

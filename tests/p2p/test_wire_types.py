@@ -173,7 +173,7 @@ INSTANCES: list[Wire] = [
     TAKEN,
     Calibration(
         run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
-        machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
+        machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, bound=5_181, at=THEN,
     ),
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
     Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
