@@ -460,7 +460,9 @@ def test_a_new_keys_sample_that_is_beyond_the_bound_ends_the_check(bench: Bfloat
     assert receipt.reason.startswith("Sample 1,")
 
 
-def test_a_second_pass_by_which_no_token_is_beyond_the_bound_answers_an_appeal_for_the_node(bench: Bfloat16World) -> None:
+def test_a_second_pass_by_which_no_token_is_beyond_the_bound_answers_an_appeal_for_the_node(
+    bench: Bfloat16World,
+) -> None:
     bench.open(TOLERANT_BUT_BOUNDED)
     bench.decide(0)
     bench.scorer.margin = 3.0
