@@ -11,9 +11,11 @@ from benchmarks.attacks.floods import Forgers, Hoarders, LastSecond, Returners, 
 from benchmarks.attacks.forced_answers import ForcedAnswers
 from benchmarks.attacks.forged import Forged
 from benchmarks.attacks.forgeries import FORGERIES
+from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_request
 from benchmarks.attacks.page_attacks import Names, Rebinding
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
+from echo2.p2p.limits.shares import STREAMS_PER_PARTY
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"
@@ -31,8 +33,12 @@ ANSWER: Final = "a node of a bfloat16 class writes one right answer into each gr
 MARKUP: Final = "names that are markup, formulas or control characters"
 REBIND: Final = "a foreign name leads to the page's address"
 TINY: Final = "400 tiny requests are always under way"
+HALF_REQUEST: Final = "8 connections begin 256 submissions and do not finish them"
+HALF_BODY: Final = "8 addresses begin 256 submissions over HTTPS and do not finish them"
+HALF_STREAM: Final = "20 connections open 250 streams each, and send nothing on them"
 CONNECTIONS: Final = "connections"
 """The family of floods that request no lease."""
+PRIVATE_SOURCE: Final = "24 connections of one private address open 250 streams each, as behind a proxy that hides them"
 _LONG: Final = 20.0
 """Seconds of a flood in a full run."""
 
@@ -61,6 +67,14 @@ FLOODS: Final[dict[str, Attack]] = {
     SILENCE: Attack(CONNECTIONS, SilentConnections, _LONG),
     IDLE: Attack(CONNECTIONS, partial(SilentConnections, page=True), _LONG, quick=False),
     TINY: Attack(CONNECTIONS, TinyRequests, _LONG),
+    HALF_REQUEST: Attack(CONNECTIONS, partial(HalfStreams, 8, 8, 32, half=half_request("submit")), _LONG),
+    HALF_BODY: Attack(CONNECTIONS, partial(HalfBodies, 8, 8, 32), _LONG),
+    HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=GOSSIP), _LONG),
+    PRIVATE_SOURCE: Attack(
+        CONNECTIONS,
+        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", most=STREAMS_PER_PARTY, protocol=GOSSIP),
+        _LONG,
+    ),
     BOMB: Attack(CONNECTIONS, Bombs, bar=None),
 }
 SELECTION: Final[dict[str, Attack]] = {
@@ -97,8 +111,8 @@ SENTENCES: Final = (*ATTACKS, *COMPUTED)
 """Every attack."""
 
 TRIED: Final[dict[str, str]] = {
-    "stream flood": TINY,
-    "slow-loris": SILENCE,
+    "stream flood": HALF_STREAM,
+    "slow-loris": HALF_BODY,
     "msgpack bomb": BOMB,
     "quantised or smaller model": "tokens of other weights",
     "prefill": "a token that was not chosen",

@@ -23,7 +23,6 @@ from echo2.engines.engine import Sample
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers.packed_linear import PackedLinear
 from echo2.ledger import standing
-from echo2.protocol import hello_work
 
 TABLES = {BOUND: [1 << 13]} | {
     name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS
@@ -207,11 +206,6 @@ def test_the_share_of_audits_and_canaries_is_measured_in_accepted_work(monkeypat
     (claim,) = audit_share.audit_share(12.0)
     assert claim.at_most
     assert 0 <= claim.ratio <= claim.bar
-
-
-def test_the_price_of_a_hello_is_some_million_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hello_work, "BITS", 12)
-    assert 0 < sybils.hello_seconds(2) < 1
 
 
 def test_the_canary_check_compares_a_group_with_itself() -> None:
