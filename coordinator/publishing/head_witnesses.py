@@ -42,6 +42,6 @@ class HeadWitnesses:
             return ""
         return (
             f"{len(self._parties)} of {number_of(needed, 'party')} with accepted work have told the coordinator, since "
-            "its start, of a newest LedgerHead that run.sqlite has; until then that may be an older copy, and nodes tell "
-            "once per minute"
+            "its start, of a newest LedgerHead that run.sqlite has; until then that may be an older copy, and nodes "
+            "tell once per minute"
         )
