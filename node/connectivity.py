@@ -11,14 +11,10 @@ Rules
    further type that the engine computes in is tried once, then the next engine that is installed, unless the owner
    names one.
 3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
-4. The work that a new key shows (protocol/hello_work.py) is computed in a thread, at most `MOST_WORK` times until the
-   coordinator has welcomed the node.
 """
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from threading import Event
-from typing import Final
 
 import anyio
 import structlog
@@ -40,7 +36,7 @@ from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.network import Network
-from echo2.protocol import hello_work, refusals
+from echo2.protocol import refusals
 from echo2.protocol.authority import RunSpec, TaskReference
 from echo2.protocol.engine_classes import parts
 from echo2.protocol.ledger_heads import HeadReference
@@ -49,8 +45,6 @@ from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
 from echo2.runtime.units import MBIT
 from echo2.tasks.registry import list_tasks
-
-MOST_WORK: Final = 3
 
 _log = structlog.get_logger("node")
 
@@ -71,9 +65,6 @@ class Connectivity:
         self._tasks: TaskGroup | None = None
         self._succeeded = ""
         """The coordinator's last answer to the succession."""
-        self._work: bytes | None = None
-        self._computed = 0
-        """Number of times that `_work` was computed since the last welcome."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.newest_head: Callable[[], HeadReference | None] = lambda: None
         """Returns the newest head of the ledger that this node took."""
@@ -133,7 +124,6 @@ class Connectivity:
             record=await self.reachability.record(),
             kinds=list(PLAYED_KINDS),
             succession=self._succession(),
-            work=self._work,
             ledger=self.newest_head(),
             after=self._context.instance.after,
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
@@ -146,10 +136,7 @@ class Connectivity:
         return path.read_bytes() if path.exists() else None
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Compute the work that is asked for, or switch to the next type or engine if the refusal and rule 2 allow it;
-        tell whether to greet again."""
-        if refusals.then(refusal) == "work":
-            return refusal.hour is not None and await self._compute_work(refusal.hour)
+        """Switch to the next type or engine if the refusal and rule 2 allow it; tell whether to greet again."""
         if refusals.then(refusal) != "other engine" or self._engine.chosen:
             return False
         if untried := self._untried_types():
@@ -161,22 +148,6 @@ class Connectivity:
         else:
             return False
         return True
-
-    async def _compute_work(self, hour: int) -> bool:
-        """Compute the work of this node's key for an hour (rule 4); tell whether it was computed."""
-        if self._computed >= MOST_WORK:
-            return False
-        self._computed += 1
-        stop, key = Event(), public_bytes(self._context.key)
-        _log.info("computing the work that this run asks of a new key, for about a second")
-        try:
-            work = await anyio.to_thread.run_sync(
-                hello_work.compute, self._context.run, key, hour, stop.is_set, abandon_on_cancel=True
-            )
-        finally:
-            stop.set()
-        self._work = work
-        return work is not None
 
     def _untried_types(self) -> list[Dtype]:
         probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
@@ -205,7 +176,6 @@ class Connectivity:
 
     async def on_welcome(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
-        self._computed = 0
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession

@@ -20,8 +20,6 @@ Rules, in order
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
-   The first hello of a key that is not known shows some work (protocol/hello_work.py), which is checked before anything
-   is written. Without it the refusal `work` states the hour of the coordinator's clock.
 9. Open leases are extended by an absence before anything else (coordinator/leases/absence.py). A submission wakes
    the scorer.
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
@@ -61,7 +59,7 @@ from echo2.p2p.identity import check_peer_id, peer_id, public_bytes
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.multiaddr import Route, route_of_requester
 from echo2.p2p.wire_types import decode, encode
-from echo2.protocol import hello_work, succession
+from echo2.protocol import succession
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.broadcast_messages import Acknowledgement
@@ -139,11 +137,9 @@ class RequestHandler:
         arrived: asyncio.Event,
         absence: Absence,
         clock: Callable[[], int],
-        *,
-        work: bool = False,
     ) -> None:
         """Handle the requests of one run. `arrived`: set with each submission. `clock`: milliseconds since the Unix
-        epoch. `work`: whether the first hello of a key shows work (rule 8)."""
+        epoch."""
         self._run = run
         self._group_service = group_service
         self._publisher = publisher
@@ -151,7 +147,6 @@ class RequestHandler:
         self._arrived = arrived
         self._absence = absence
         self._clock = clock
-        self._work = work
         self._spec = run.runspec
         self._answers = ResponseLog()
         self._fence = KeyFence(group_service.database, group_service.registry.sightings, clock())
@@ -330,8 +325,6 @@ class RequestHandler:
             refused = refusal("engine", engine=hello.engine, admitted=", ".join(admitted))
             return msgspec.structs.replace(refused, engines=list(admitted))
         registry = self._group_service.registry
-        if self._owes_work(context, hello.work):
-            return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))
         try:
             record = self._record(context, hello.record)
         except BadSignature as error:
@@ -364,12 +357,6 @@ class RequestHandler:
             return f"The statement of the old key does not hold: {error}"
         service = self._group_service
         return succeed(service.accounts, statement, context.now, waits=service.leases.has_undecided)
-
-    def _owes_work(self, context: RequestContext, work: bytes | None) -> bool:
-        """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
-        if not self._work or hello_work.is_shown(self._spec.run, context.node, work, context.now):
-            return False
-        return not self._group_service.registry.is_introduced(context.node)
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""

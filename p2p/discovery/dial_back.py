@@ -15,7 +15,7 @@ import anyio
 
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.errors import Busy
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.token_bucket import TokenBuckets
 from echo2.p2p.multiaddr import address_of, is_open_port
 from echo2.p2p.transport import Transport

@@ -8,7 +8,6 @@ from echo2._libp2p.network.config import ConnectionConfig, RetryConfig
 from echo2._libp2p.network.swarm import Swarm
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.peer.peerstore import PeerStore
-from echo2._libp2p.rcmgr.manager import ResourceManager
 from echo2._libp2p.transport.tcp.tcp import TCP
 from echo2._libp2p.transport.upgrader import TransportUpgrader
 
@@ -18,7 +17,6 @@ def new_host(
     security: TSecurityOptions,
     muxers: TMuxerOptions,
     *,
-    resources: ResourceManager | None = None,
     config: ConnectionConfig | None = None,
 ) -> IHost:
     """Return a host that speaks TCP. `security`, `muxers`: the preferred protocol first. It tries each dial once, where
@@ -33,4 +31,4 @@ def new_host(
         retry_config=RetryConfig(max_retries=0),
         connection_config=config,
     )
-    return BasicHost(network, resource_manager=resources)
+    return BasicHost(network)

@@ -21,7 +21,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime.backoff import Backoff
