@@ -9,7 +9,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -99,6 +99,13 @@ class HalfStreams(Halves):
 
     protocol: str = rpc.PROTOCOL
     half: bytes = b""
+    streams: set[Any] = field(default_factory=set)
+    """Streams that were opened, those that the other side has reset among them."""
+
+    def finding(self, place: WirePlace) -> AttackFinding:
+        """See `Halves`. A stream that was reset since its last byte does not stand."""
+        self.standing = sum(not stream.is_closed for stream in self.streams)
+        return super().finding(place)
 
     async def connect(self, place: WirePlace, party: str) -> None:
         """See `Halves`."""
@@ -112,6 +119,7 @@ class HalfStreams(Halves):
         """See `Halves`."""
         stream = await host.get_network().new_stream(peer)
         await stream.write(proposal(self.protocol) + self.half)
+        self.streams.add(stream.muxed_stream)
         with self.stand():
             while not stream.muxed_stream.is_closed:
                 await anyio.sleep(DRIP)
