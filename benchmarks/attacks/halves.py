@@ -41,14 +41,12 @@ def half_request(method: str) -> bytes:
 @dataclass
 class Halves(ABC):
     """An attacker that stops halfway. `source`: the address from which all of it comes; "": of each party its own.
-    `most`: what may stand half sent; None: any number. `begun`: what it began so far. `standing`: what of it stands
-    half sent now."""
+    `begun`: what it began so far. `standing`: what of it stands half sent now."""
 
     connections: int = 8
     parties: int = 8
     each: int = 32
     source: str = ""
-    most: int | None = None
     begun: int = 0
     standing: int = 0
 
@@ -89,8 +87,7 @@ class Halves(ABC):
 
     def finding(self, place: WirePlace) -> AttackFinding:
         """State the same."""
-        prevented = self.most is None or self.standing <= self.most
-        return AttackFinding(tried=self.begun, prevented=prevented, note=f"{self.standing} stand at the end")
+        return AttackFinding(tried=self.begun, note=f"{self.standing} stand at the end")
 
 
 @dataclass
