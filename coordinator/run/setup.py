@@ -41,7 +41,7 @@ from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, format_tokens, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
-from echo2.coordinator.settings.config import CoordinatorConfig, Settings
+from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
 from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault
@@ -171,12 +171,13 @@ def init(
     adapter: AdapterOrder | None = None,
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
+    inspect: Callable[[TaskPlace, EnvironmentSection, int], tuple[TaskFacts, list[int]]] = inspect_task,
     root_plan: RootPlan = ONE_HERE,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
-    `root_plan`: the root keys; the default: one, in the run folder.
+    `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
@@ -208,7 +209,7 @@ def init(
             places = _task_places(draft.model, config.run)
             tasks = list[TaskFacts]()
             for place in places:
-                facts, prompt = inspect_task(place, config.environment, config.run.limit)
+                facts, prompt = inspect(place, config.environment, config.run.limit)
                 check_sizes(config, facts, share[facts.name])
                 _report_task(place, facts, prompt, report)
                 tasks.append(facts)

@@ -345,7 +345,7 @@ def make_swarm(
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)
     facts = {} if hosts is None else {one.facts.name: one.facts for one in hosts}
-    inspect = {"inspect": lambda place, *_: facts[place.name]} if facts else {}
+    inspect = {"inspect": lambda place, *_: (facts[place.name], list[int]())} if facts else {}
     setup.init(folder / "run", str(model), config, now=1_000_000_000, **inspect)
     learner = BigramLearner(folder / "learner")
     return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer(), host)
