@@ -15,7 +15,6 @@ from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_requ
 from benchmarks.attacks.page_attacks import Names, Rebinding
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
-from echo2.p2p.limits.shares import STREAMS_PER_PARTY
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"
@@ -72,7 +71,7 @@ FLOODS: Final[dict[str, Attack]] = {
     HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=GOSSIP), _LONG),
     PRIVATE_SOURCE: Attack(
         CONNECTIONS,
-        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", most=STREAMS_PER_PARTY, protocol=GOSSIP),
+        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", protocol=GOSSIP),
         _LONG,
     ),
     BOMB: Attack(CONNECTIONS, Bombs, bar=None),

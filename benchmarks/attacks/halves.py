@@ -9,7 +9,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -41,14 +41,12 @@ def half_request(method: str) -> bytes:
 @dataclass
 class Halves(ABC):
     """An attacker that stops halfway. `source`: the address from which all of it comes; "": of each party its own.
-    `most`: what may stand half sent; None: any number. `begun`: what it began so far. `standing`: what of it stands
-    half sent now."""
+    `begun`: what it began so far. `standing`: what of it stands half sent now."""
 
     connections: int = 8
     parties: int = 8
     each: int = 32
     source: str = ""
-    most: int | None = None
     begun: int = 0
     standing: int = 0
 
@@ -89,8 +87,7 @@ class Halves(ABC):
 
     def finding(self, place: WirePlace) -> AttackFinding:
         """State the same."""
-        prevented = self.most is None or self.standing <= self.most
-        return AttackFinding(tried=self.begun, prevented=prevented, note=f"{self.standing} stand at the end")
+        return AttackFinding(tried=self.begun, note=f"{self.standing} stand at the end")
 
 
 @dataclass
@@ -99,6 +96,13 @@ class HalfStreams(Halves):
 
     protocol: str = rpc.PROTOCOL
     half: bytes = b""
+    streams: set[Any] = field(default_factory=set)
+    """Streams that were opened, those that the other side has reset among them."""
+
+    def finding(self, place: WirePlace) -> AttackFinding:
+        """See `Halves`. A stream that was reset since its last byte does not stand."""
+        self.standing = sum(not stream.is_closed for stream in self.streams)
+        return super().finding(place)
 
     async def connect(self, place: WirePlace, party: str) -> None:
         """See `Halves`."""
@@ -112,6 +116,7 @@ class HalfStreams(Halves):
         """See `Halves`."""
         stream = await host.get_network().new_stream(peer)
         await stream.write(proposal(self.protocol) + self.half)
+        self.streams.add(stream.muxed_stream)
         with self.stand():
             while not stream.muxed_stream.is_closed:
                 await anyio.sleep(DRIP)

@@ -17,6 +17,7 @@ from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.libp2p import connection_gater
 from echo2.p2p.limits import least_rate
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.request_slots import CLASSES, PER_PARTY
 from echo2.p2p.limits.shares import STREAMS_PER_PARTY, STREAMS_PER_PLACE
 from echo2.p2p.limits.subnets import CONNECTIONS, PeerLimits
@@ -139,20 +140,21 @@ def test_the_same_after_each_single_byte_of_a_request() -> None:
 
 
 @pytest.mark.slow
-def test_streams_of_one_subnet_end_at_its_share_and_leave_those_of_its_neighbours() -> None:
+@pytest.mark.parametrize("ip", [SUBNETS[0], "10.0.0.1"], ids=["a subnet", "private addresses of a public run"])
+def test_streams_of_one_party_end_at_its_share_and_leave_those_of_its_neighbours(ip: str) -> None:
     """Idle streams, as of gossip, are back with their connection only."""
 
     async def main(door: Door) -> None:
-        neighbour = await door.connect(SUBNETS[0])
+        neighbour = await door.connect(ip)
         for _ in range(4):
-            attacker = await door.connect(SUBNETS[0])
+            attacker = await door.connect(ip)
             for _ in range(200):
                 await (await attacker.open()).write(b"\0")
         await trio.testing.wait_all_tasks_blocked()
         assert door.gate.streams.total <= STREAMS_PER_PARTY
         assert await all_answered(neighbour)
 
-    on_a_door(main)
+    on_a_door(main, PeerLimits(parties=Parties(private_is_one=True, proxies=["10.0.0.7"])))
 
 
 @pytest.mark.slow
