@@ -45,7 +45,7 @@ def write_history(world: World, groups: int) -> None:
                 document,
             )
             database.do(
-                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL, NULL)",
+                "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '', '', 1, NULL, NULL, 0)",
                 open_lease,
             )
             if number % 20 == 0:
