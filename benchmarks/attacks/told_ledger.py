@@ -272,9 +272,9 @@ class _Teller:
         lease = _lease_id(node, number)
         outcome = LeaseOutcome(
             node=node, lease=lease, era=1, version=1, sent=sent, expires=sent + 60_000, received=sent + EACH - 5_000,
-            code="ok", rollouts=len(LENGTHS.turns), tokens_in=LENGTHS.prompt, weight=WEIGHT, trainable=True,
-            tokens_out=sum(map(sum, LENGTHS.turns)), submission_hash=bytes(32), rules=3, audited="exact",
-            prompt=LENGTHS.prompt, turns=[list(one) for one in LENGTHS.turns],
+            code="ok", rollouts=len(LENGTHS.turns), tokens_in=len(LENGTHS.turns) * LENGTHS.prompt, weight=WEIGHT,
+            trainable=True, tokens_out=sum(map(sum, LENGTHS.turns)), submission_hash=bytes(32), rules=3,
+            audited="exact", prompt=LENGTHS.prompt, turns=[list(one) for one in LENGTHS.turns],
         )  # fmt: skip
         return NewEntry(sent + EACH, "lease.accepted", f"lease:{lease.hex()}", outcome)
 

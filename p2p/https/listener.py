@@ -203,8 +203,9 @@ class HttpsListener:
 
     def recognise(self, request: web.BaseRequest, key: str) -> None:
         """Note that a request proved a key with accepted work, named by its peer id."""
-        self.keys[self.source(request)] = key
-        self.clients.recognise(request.protocol, key)
+        if request.protocol in self._accepted:
+            self.keys[self.source(request)] = key
+            self.clients.recognise(request.protocol, key)
 
     def source(self, request: web.BaseRequest) -> Source:
         """Return the client's address, also behind a trusted proxy."""

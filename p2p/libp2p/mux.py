@@ -73,7 +73,7 @@ class StreamState:
     """Bytes that the peer may send."""
     window: int = WINDOW_MIN
     most_window: int = WINDOW_MAX
-    """Bytes to which `window` grows at most; for the application to lower."""
+    """Bytes to which `window` grows at most."""
     uncredited: int = 0
     """Bytes read for which no credit was given yet."""
     finishing: bool = False
@@ -290,6 +290,10 @@ class Mux:
         """Note that the application keeps `nbytes` that it has read of an unfinished frame."""
         self._count_bytes(stream, nbytes - stream.kept)
         stream.kept = nbytes
+
+    def narrow(self, stream: StreamState, nbytes: int) -> None:
+        """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
+        stream.most_window = nbytes
 
     def fullest(self) -> StreamState:
         """Return the stream of the peer with most bytes; the newest of several."""

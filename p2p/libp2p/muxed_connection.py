@@ -99,8 +99,8 @@ class MuxStream(IMuxedStream):
         self._conn.keep(self._state, nbytes)
 
     def narrow(self, nbytes: int) -> None:
-        """Let the peer send at most `nbytes` ahead of the reader."""
-        self._state.most_window = nbytes
+        """See `Mux.narrow`."""
+        self._conn.narrow(self._state, nbytes)
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
@@ -286,6 +286,10 @@ class MuxConn(IMuxedConn):
         """See `Mux.keep`."""
         self._mux.keep(state, nbytes)
         self._notify()
+
+    def narrow(self, state: StreamState, nbytes: int) -> None:
+        """See `Mux.narrow`."""
+        self._mux.narrow(state, nbytes)
 
     def read(self, state: StreamState, limit: int) -> list[memoryview]:
         """See `Mux.read`."""

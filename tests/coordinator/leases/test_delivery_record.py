@@ -51,10 +51,10 @@ def test_late_groups_count_only_if_no_group_came_in_time(world: World) -> None:
 
 
 def let_expire(world: World, leases: int) -> None:
-    """Let so many leases expire, one after the other, and hand in a late group for the last."""
+    """Let so many leases expire, one an hour, and hand in a late group for the last."""
     for _ in range(leases):
         lease = world.lease(ALICE)
-        world.now = lease.expires + 1
+        world.now = lease.expires + 3_600_000
         world.group_service.tick(world.now)
     assert world.refused(group(lease)).code == "late"
 

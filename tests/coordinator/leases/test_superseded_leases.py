@@ -137,6 +137,7 @@ def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path
     world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in leases[1:5]]), world.now)
     assert [state(world, one) for one in leases] == ["open"] + ["expired"] * 4 + ["open"]
     assert world.group_service.database.value("SELECT expired FROM budgets") == 4
+    world.submit(group(leases[0]))
     again = [world.lease() for _ in range(4)]
     world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in again]), world.now)
     assert world.refusal().code == "expiries", "more in an hour than one crash costs"

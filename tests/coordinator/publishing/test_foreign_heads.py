@@ -40,8 +40,8 @@ from echo2.protocol.methods import LEDGER
 from tests.support.clock import run_fake
 from tests.support.run_folders import NOW, make_run, write_model
 
-STRANGERS = [peer_id(number.to_bytes(32)) for number in range(1, 2 * MOST_WAITING_CLAIMS)]
-WORKER = peer_id(bytes([255]) * 32)
+STRANGERS = [peer_id(number.to_bytes(32)) for number in range(10, 2 * MOST_WAITING_CLAIMS + 9)]
+WORKER = peer_id(bytes([254]) * 32)
 PARTY = "192.0.2.0/24"
 
 

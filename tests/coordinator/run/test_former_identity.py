@@ -102,24 +102,24 @@ def test_a_crowd_at_the_former_identity_has_few_descriptors(home: Path) -> None:
         assert former is not None
         serving = asyncio.create_task(answer_as(former, run, lambda: SEALED, lambda: NOW))
         writers: list[asyncio.StreamWriter] = []
-        closed = 0
+        ends: list[asyncio.Task[bytes]] = []
         try:
             async with asyncio.timeout(30):
-                while closed < 10:
+                while len(writers) < MOST_FORMER_CONNECTIONS + 10:
                     try:
                         reader, writer = await asyncio.open_connection("127.0.0.1", port)
                     except ConnectionRefusedError:  # it does not listen yet
                         await asyncio.sleep(0.1)
                         continue
                     writers.append(writer)
-                    if len(writers) > MOST_FORMER_CONNECTIONS:
-                        closed += await reader.read(1) == b""
+                    ends.append(asyncio.create_task(reader.read()))
+                while sum(end.done() for end in ends) < 10:
+                    await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for writer in writers:
                 writer.close()
             serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-        assert len(writers) - closed <= MOST_FORMER_CONNECTIONS < len(writers)
+            await asyncio.gather(serving, *ends, return_exceptions=True)
 
     asyncio.run(main())
 

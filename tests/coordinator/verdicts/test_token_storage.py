@@ -238,7 +238,7 @@ def test_refused_groups_of_a_key_without_accepted_work_leave_its_account_alone(w
 
 def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     for number in range(40):
-        bad_group(world, bytes([number]) * 32)
+        bad_group(world, bytes([number + 10]) * 32)
     count = "SELECT count(*) FROM strikes"
     assert world.group_service.database.value(count) == 40
     a_day_later(world, [])
