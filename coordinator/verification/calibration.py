@@ -46,7 +46,7 @@ from echo2.protocol.authority import RoleKeys
 CONFIDENCE: Final = 0.95
 THRESHOLD_ALLOWANCE: Final = 1.5
 DRIFT_SHARE: Final = 1e-3
-MARGIN_ALLOWANCE: Final = 4.0
+MARGIN_ALLOWANCE: Final = 5.0
 """docs/adr/0071-a-bound-on-each-token.md has the figure."""
 FITTED_STATISTICS: Final = ("differs", "margin", "drift", "above", "below")
 HALF_STATISTICS: Final = frozenset(("above", "below"))

@@ -85,7 +85,7 @@ def test_a_wider_gap_is_never_given_a_higher_chance_and_where_all_or_none_may_di
 def test_the_bound_on_a_token_follows_from_the_drift_and_few_tokens_show_it_as_many_do() -> None:
     bounds = [fit({"one": honest(1, number)})[BOUND][0] / 2**14 for number in (2_000, 20_000, 200_000)]
     assert max(bounds) < 1.2 * min(bounds)
-    assert 0.24 < min(bounds) < 0.3  # 4 x 3.3 x 0.02 nats
+    assert 0.3 < min(bounds) < 0.4  # 5 x 3.3 x 0.02 nats
 
 
 def test_one_outlier_moves_the_bound_little_and_no_honest_token_is_beyond_it() -> None:
