@@ -27,9 +27,7 @@ from echo2.protocol.restored_logs import LogChain
 
 
 @pytest.mark.parametrize("sentence", pay_rows._MARKET)
-@pytest.mark.slow_for(
-    "a newcomer is three times as fast until it is measured", "a node hoards leases for the bonus of quick returns"
-)
+@pytest.mark.slow_for("a newcomer is three times as fast until it is measured")
 def test_a_figure_of_the_market_is_under_its_own_sentence_and_within_its_bound(sentence: str) -> None:
     assert pay_rows._MARKET[sentence](0, 1).attack == sentence
 
