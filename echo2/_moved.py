@@ -13,6 +13,7 @@ MOVED: Final = {
         "ledger_state payout_facts team_work tile_audit"
     ),
     ("coordinator.accounts", "coordinator.calibration"): "cost_fit cost_times",
+    ("engines.devices", "runtime"): "host_memory",
     ("coordinator.accounts", "coordinator.publishing"): "foreign_heads",
     ("coordinator.accounts", "coordinator.nodes"): (
         "key_fence node_names node_registry nodes_report operator_remarks sightings teams trusted_parties"

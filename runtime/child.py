@@ -34,6 +34,7 @@ import structlog
 from echo2.runtime import resident_memory
 from echo2.runtime.child_budgets import RESIDENT_MEMORY_SHARE
 from echo2.runtime.errors import DiskFull
+from echo2.runtime.host_memory import describe_kill
 from echo2.runtime.pipe_frames import (
     LENGTH,
     MAX_FRAME,
@@ -78,7 +79,8 @@ class ChildDied(Exception):
 
     def __init__(self, name: str, returncode: int, stderr: str) -> None:
         last = stderr.strip().splitlines()[-1:] or ["no output"]
-        super().__init__(f"{name} ended with {returncode}: {last[0]}")
+        why = describe_kill() if returncode == -signal.SIGKILL else ""
+        super().__init__(f"{name} ended with {returncode}: {last[0]}{f' ({why})' if why else ''}")
         self.name, self.returncode, self.stderr = name, returncode, stderr
 
     @property

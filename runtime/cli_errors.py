@@ -1,7 +1,7 @@
 """Report an error that ended a command: one line on stderr, and an exit code.
 
-1. An error to which `exit_code` gives a code of its own is printed as its message, which names the fix. Any other error
-   is reported as an internal fault.
+1. An error to which `exit_code` gives a code of its own is printed as its message, which names the fix. A foreign one
+   that says something of the machine is told as such (runtime/surroundings.py), any other as an internal fault.
 2. `ECHO2_DEBUG=1` shows the traceback below the line.
 3. Where the report itself fails, the line says so: there is never a second traceback.
 4. Of several errors that ended a task group, the first that a person can act on is reported.
@@ -15,13 +15,13 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec
 
+from echo2.runtime import surroundings
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.printable import printable
 
 DEBUG = "ECHO2_DEBUG"
-_OF_THE_SYSTEM = {errno.EADDRINUSE: Exit.CONFIG, errno.ENOSPC: Exit.TEMPORARY, errno.EDQUOT: Exit.TEMPORARY}
 
 P = ParamSpec("P")
 OwnCode = Callable[[BaseException], Exit | None]
@@ -70,9 +70,10 @@ def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
         return Exit.INTERRUPTED
     if isinstance(error, LocalFault):
         return Exit.TEMPORARY if isinstance(error, DiskFull) else Exit.CONFIG
-    if isinstance(error, OSError):
-        return _OF_THE_SYSTEM.get(error.errno or 0, Exit.INTERNAL)
-    return Exit.INTERNAL
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return Exit.CONFIG
+    told = surroundings.describe(error)
+    return Exit.INTERNAL if told is None else told.code
 
 
 def _report_of(error: BaseException, own_code: OwnCode) -> tuple[str, Exit]:
@@ -95,4 +96,5 @@ def _sentence(fault: BaseException, code: Exit) -> str:
         return "interrupted"
     if code is Exit.INTERNAL:
         return f"internal fault: {type(fault).__name__}: {fault} (set {DEBUG}=1 for the traceback)"
-    return str(fault)
+    told = None if isinstance(fault, LocalFault) else surroundings.describe(fault)
+    return str(fault) if told is None else told.sentence

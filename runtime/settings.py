@@ -4,7 +4,7 @@ file overrides the default.
 Rules
 1. The model is flat, or has sections that are flat. A key is written "name" or "section.name".
 2. A file is TOML. A variable's name is a prefix and the key in capitals, with "_" for the dot. Its value is TOML; for a
-   text also the plain text, and for a list of texts also words separated by commas or spaces.
+   text also the plain text, and for a list of texts also words separated by commas or spaces. An empty one is not set.
 3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
 4. Every error is one line: the value's source, the key, and the expected value.
 """
@@ -53,7 +53,7 @@ class SettingsFault(LocalFault):
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file, unchecked. Raises `SettingsFault`, FileNotFoundError."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -105,6 +105,8 @@ class Loader(Generic[M]):
         values: dict[str, Any] = {}
         for name, text in sorted(env.items()):
             if not name.startswith(self._prefix) or self._is_foreign(name):
+                continue
+            if not text.strip():  # as an empty variable of a unit file or of docker means: it is not set
                 continue
             if name not in known:
                 raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")

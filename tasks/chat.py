@@ -5,7 +5,9 @@ Rules
    other they write the text alone, as a task without messages would.
 2. A template is code of the model's author: it is rendered in the sandbox, by the process of an environment alone.
 3. The same messages give the same tokens at any time: a template that asks for the date gets `DATE`.
-4. An environment's turn is written as the template writes a user's message behind the model's answer: everything
+4. A template that writes a user's text neither as a text nor as a list of parts, as those of several media do, is
+   refused: the policy would see an empty question.
+5. An environment's turn is written as the template writes a user's message behind the model's answer: everything
    between the end of that answer and the model's next token. What was sampled is never rendered again.
 """
 
@@ -28,7 +30,9 @@ DATE: Final = datetime(2024, 7, 26)
 MOST_WRITTEN: Final = 1 << 22
 """Most characters of a conversation: beyond them a tokenizer's memory would be the limit."""
 _ANSWER: Final = "echo2-answer-0123456789"
-"""Stands for the model's answer, where the text behind one is looked for (rule 4)."""
+"""Stands for the model's answer, where the text behind one is looked for (rule 5)."""
+_QUESTION: Final = "echo2-question-0123456789"
+"""Stands for a user's text, where the form that a template writes is looked for (rule 4)."""
 
 
 class Message(TypedDict):
@@ -57,7 +61,7 @@ class Chatting(Protocol):
         """Return the tokens of a conversation, up to where the model answers."""
 
     def follow(self, content: str) -> list[int]:
-        """Return the tokens of a user's message behind the model's answer, up to where it answers again (rule 4)."""
+        """Return the tokens of a user's message behind the model's answer, up to where it answers again (rule 5)."""
 
 
 def tokens_of_prompt(text: Tokenizer, messages: Sequence[Message]) -> list[int]:
@@ -158,7 +162,24 @@ def renderer(settings: ChatSettings) -> Callable[[Sequence[Message]], str]:
             raise TemplateFault(f"the chat template writes {len(written)} characters, and {MOST_WRITTEN} are the most")
         return written
 
-    return render
+    if _writes_question(render):
+        return render
+
+    def render_parts(messages: Sequence[Message]) -> str:
+        parts: Any = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        return render(parts)
+
+    if not _writes_question(render_parts):
+        raise TemplateFault("the chat template leaves out what the user says")
+    return render_parts
+
+
+def _writes_question(render: Callable[[Sequence[Message]], str]) -> bool:
+    """Tell whether a template writes what a user says. One that refuses this conversation may write others."""
+    try:
+        return _QUESTION in render([{"role": "user", "content": _QUESTION}])
+    except TemplateFault:
+        return True
 
 
 def _as_json(

@@ -28,6 +28,7 @@ from echo2.tasks.task import (
     opens,
     prompt_of,
     ready_task,
+    remarks_of,
     replay,
     reply_to_episode,
     score_episode,
@@ -48,13 +49,15 @@ _TOKEN_LIMIT: Final = 1 << 30
 
 
 class ProbedTask(msgspec.Struct, frozen=True):
-    """`fault`: why the task cannot be opened; empty: it is open. `opened`: its samples have prompts of their own."""
+    """`fault`: why the task cannot be opened; empty: it is open. `opened`: its samples have prompts of their own.
+    `remarks`: its sentences for the operator."""
 
     version: int = 0
     train: int = 0
     heldout: int = 0
     fault: str = ""
     opened: bool = False
+    remarks: list[str] = []
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -202,7 +205,8 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(2, 1)
     try:
         task = plugins.find(arguments[0])
-        opened = ProbedTask(task.version, task.size("train"), task.size("heldout"), opened=opens(task))
+        train, heldout = task.size("train"), task.size("heldout")
+        opened = ProbedTask(task.version, train, heldout, opened=opens(task), remarks=remarks_of(task))
         ready_task(task, TEXT)
     except (Exception, SystemExit) as error:
         own = isinstance(error, LookupError)

@@ -25,6 +25,9 @@ Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38
 """The greatest finite float32: sums over a batch of such rewards stay finite in float64."""
 
+MOST_REMARKS: Final = 20
+MOST_REMARK_CHARACTERS: Final = 2000
+
 
 class Tokenizer(Protocol):
     """Tokens for text and back; `tasks.tokenizer.load` makes one from a tokenizer.json."""
@@ -89,6 +92,7 @@ class Task(Protocol):
     # A task whose samples have prompts of their own says `opened = True`: it is served, an episode's `prompt` is what
     # all prompts of its index begin with, and the episode's `open` gives the rest.
     # A task may state direction and floor of its held-out results: `measure` (tasks/measure.py).
+    # A task may have sentences for the operator, on what it read and left out: `remarks`.
 
     def size(self, split: Split) -> int:
         """Return the number of distinct prompts: valid indices are 0 .. size - 1."""
@@ -243,6 +247,11 @@ def most_turns(task: Task) -> int:
 def opens(task: Task) -> bool:
     """Tell whether the task opens its episodes: the prompts of a group's samples may differ."""
     return bool(getattr(task, "opened", False))
+
+
+def remarks_of(task: Task) -> list[str]:
+    """Return the task's sentences for the operator."""
+    return [str(remark)[:MOST_REMARK_CHARACTERS] for remark in list(getattr(task, "remarks", ()))[:MOST_REMARKS]]
 
 
 class _task_code:

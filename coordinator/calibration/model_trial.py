@@ -18,7 +18,7 @@ from echo2.coordinator.calibration.own_engine import loaded_engine
 from echo2.coordinator.environments.played_group import PlayedGroup, play
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.run import chat_settings, model_folder
-from echo2.coordinator.run.task_processes import TaskPlace, host_task
+from echo2.coordinator.run.task_processes import TaskPlace, format_tokens, host_task
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.engine import Job, Sample
@@ -52,10 +52,12 @@ class ModelTrial(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """The answers to one prompt. `number`: its index. `cut`: by sample, whether the limit cut it."""
+    """The answers to one prompt. `number`: its index. `tokens`: tokens of the prompt. `cut`: by sample, whether the
+    limit cut it."""
 
     number: int
     prompt: str
+    tokens: list[int]
     samples: list[list[str]]
     scores: list[Score | None]
     cut: list[bool]
@@ -87,8 +89,8 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
             model_folder.make_smollm2(folder := copied)
         elif model == model_folder.TINY_MODEL and not folder.is_dir():
             raise LocalFault("the model tiny is made by init, for its run: name the folder `model` of that run")
-        elif weights is not None:
-            model_folder.check_no_run(folder)
+        elif weights is not None and (folder / model_folder.MODEL_CONFIG).is_file():
+            pass  # a folder whose own weights are not looked at
         else:
             model_folder.check_importable(folder)
             if not (folder / model_folder.WEIGHTS).is_file():  # in several files
@@ -106,6 +108,8 @@ async def _try_engine(name: str, folder: Path, weights: Path, trial: ModelTrial)
     async with host_task(place, EnvironmentSection()) as host, loaded_engine(folder, weights, name="trial") as engine:
         facts = host.facts
         yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
+        for remark in facts.remarks:
+            yield remark
         trying = _Trying(host, engine, folder, place.ends, limit, trial)
         indices, tried = range(min(trial.prompts, facts.size(trial.split))), list[Tried]()
         for first in indices[::AT_ONCE]:
@@ -135,26 +139,26 @@ class _Trying:
         try:
             prompt = await self._host.prompt(trial.split, index)
         except TaskFault as fault:
-            return Tried(index, "", [], [], [], [f"cannot be posed: {fault}"])
+            return Tried(index, "", [], [], [], [], [f"cannot be posed: {fault}"])
         said = self._text.decode(prompt)
         if self._room is not None and len(prompt) > self._room:
             context = self._room + self._limit
             why = (
                 f"has {len(prompt)} tokens: with an answer of {self._limit} more than the model's context of {context}"
             )
-            return Tried(index, said, [], [], [], [why])
+            return Tried(index, said, prompt, [], [], [], [why])
         number = 1 if trial.greedy else trial.answers
         seeds = [_seed(facts.name, trial.split, index, sample) for sample in range(number)]
         job = Job(
             prompt=prompt, seeds=seeds, limit=self._limit, eos=self._ends[0], other_ends=self._ends[1:],
             task=facts.name, task_version=facts.version, split=trial.split, index=index, greedy=trial.greedy,
         )  # fmt: skip
-        return self._answers_of(index, said, await play(self._engine, self._host, job, trial.split, self._room))
+        return self._answers_of(index, said, prompt, await play(self._engine, self._host, job, trial.split, self._room))
 
-    def _answers_of(self, index: int, prompt: str, played: PlayedGroup) -> Tried:
+    def _answers_of(self, index: int, said: str, prompt: list[int], played: PlayedGroup) -> Tried:
         samples = [list(self._parts(sample)) for sample in played.samples]
         cut = [_is_cut(sample, self._ends, self._limit) for sample in played.samples]
-        return Tried(index, prompt, samples, played.scores, cut, played.faults)
+        return Tried(index, said, prompt, samples, played.scores, cut, played.faults)
 
     def _parts(self, sample: Sample) -> Iterator[str]:
         for start, end in pairwise(accumulate(sample.turns, initial=0)):
@@ -182,6 +186,7 @@ def _format_trial(split: Split, tried: Tried, limit: int) -> Iterator[str]:
     yield f"\n{split} {tried.number}"
     if tried.prompt:
         yield "\n".join(f"  | {row}" for row in tried.prompt[:SHOWN_CHARACTERS].split("\n"))
+        yield f"  = {format_tokens(tried.tokens)}"
     for parts, score, cut in zip(tried.samples, tried.scores, tried.cut, strict=True):
         said = ", then ".join(f"{part[:SHOWN_CHARACTERS]!r}" for part in parts) + (
             f" (cut after {limit} tokens)" if cut else ""

@@ -27,6 +27,7 @@ def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterat
     try:
         with open_probe(name) as (facts, ask):
             yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
+            yield from facts.remarks
             indices, unposed = range(min(number, facts.train if split == "train" else facts.heldout)), 0
             played = list[ProbedEpisode]()
             for index in indices:

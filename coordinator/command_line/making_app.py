@@ -23,7 +23,9 @@ making_app = typer.Typer()
 @errors_reported
 def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
-    model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
+    model: Annotated[
+        str, typer.Option(help="tiny, smollm2, a model folder, or RUN@VERSION: a version of another run, or its best.")
+    ] = "tiny",
     name: Annotated[str | None, typer.Option(help="The run's name.", show_default="the folder's")] = None,
     task: Annotated[
         list[str] | None,
@@ -51,6 +53,7 @@ def init(
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
     from echo2.coordinator.calibration import own_classes
+    from echo2.coordinator.command_line import policy_folder
     from echo2.coordinator.run import keys, root_keys, setup, task_mix
     from echo2.coordinator.run.draft import left_over
     from echo2.runtime.logs import set_up_logging, to_stream
@@ -63,19 +66,20 @@ def init(
     flags = settings_of(
         sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port}
     )
-    config = setup.settings_for(model, flags)
-    if not yes and _at_a_terminal() and not _confirm_run(config):
-        return
-    new_run = setup.init(
-        folder,
-        model,
-        config,
-        now=command_options.now(),
-        adapter=adapter_of(lora_rank, lora_alpha, lora_targets, base_format),
-        secret=keys.passphrase(),
-        report=_say,
-        root_plan=root_plan,
-    )
+    with policy_folder.model_of_version(model) as source:
+        config = setup.settings_for(source, flags)
+        if not yes and _at_a_terminal() and not _confirm_run(config):
+            return
+        new_run = setup.init(
+            folder,
+            source,
+            config,
+            now=command_options.now(),
+            adapter=adapter_of(lora_rank, lora_alpha, lora_targets, base_format),
+            secret=keys.passphrase(),
+            report=_say,
+            root_plan=root_plan,
+        )
     if calibrate:
         closed = own_classes.calibrate_own(new_run, command_options.now(), _say)
     else:

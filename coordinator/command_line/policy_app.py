@@ -28,12 +28,49 @@ def policy_ls(
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
 
 
+@policy_app.command("export")
+@errors_reported
+def policy_export(
+    folder: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
+    version: Annotated[
+        str, typer.Option(help="Its number, latest, or best: the one with the best held-out results.")
+    ] = "latest",
+    home: Home = Path("."),
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Of a run of adapters: a whole model instead of the adapter.")
+    ] = False,
+) -> None:
+    """Write a version as a model folder that loads wherever its base loads. Works while the coordinator runs."""
+    from echo2.coordinator.command_line import policy_folder
+    from echo2.coordinator.database.run_folder import RunFolder
+
+    done = policy_folder.export(RunFolder(home), version, folder, merged=merged)
+    print(
+        f"version {done.version} is in {done.folder} ({done.form}), loaded again, with content root "
+        f"{done.root.hex()[:16]}\nVerify it anywhere: echo2-coord policy verify {done.folder}"
+    )
+
+
 @policy_app.command("verify")
 @errors_reported
-def policy_verify(home: Home = Path(".")) -> int:
-    """Hash every payload and snapshot again. Exits with 81 if one has changed."""
-    from echo2.coordinator.command_line import versions_report
+def policy_verify(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder that was exported.", show_default="the run's store")
+    ] = None,
+    home: Home = Path("."),
+) -> int:
+    """Hash every payload and snapshot again, or compare an exported folder with the version that was signed. Exits with
+    81 if one has changed."""
+    from echo2.coordinator.command_line import policy_folder, versions_report
     from echo2.coordinator.database.run_folder import RunFolder
+
+    if folder is not None:
+        told = policy_folder.verify(folder)
+        print(
+            f"{folder} has the weights of version {told.version} of run {told.run}, as its policy key signed them "
+            f"(content root {told.root[:16]}). Compare the run's id with the one that its operator publishes"
+        )
+        return Exit.OK
 
     findings = versions_report.verify(RunFolder(home))
     bad = [one for one in findings if one.fault is not None]

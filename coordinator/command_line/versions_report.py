@@ -5,7 +5,7 @@
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import setup
 from echo2.p2p.envelope import verify_envelope
+from echo2.protocol.authority import Root
 from echo2.runtime.errors import LocalFault
 from echo2.weights import edges
 from echo2.weights.documents import Edge, Version
@@ -48,10 +49,9 @@ def versions(place: RunFolder) -> list[VersionReport]:
     """Return the published versions whose documents the store has, oldest first. Raises `Untrusted`, `BadSignature`,
     `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
-    root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
-    with _reading(place) as store:
-        known = _open_documents(store, "version", Version, root.run, keys)
-        ways = edges.lines(store, _open_documents(store, "edge", Edge, root.run, keys), known)
+    with reading(place) as store:
+        known = [version for version, _ in documents_of(store, chain, "version", Version)]
+        ways = edges.lines(store, [edge for edge, _ in documents_of(store, chain, "edge", Edge)], known)
         snapshots = {file.hash for file in store.snapshots()}
     rows: dict[tuple[int, int], list[EdgeRow]] = {(one.era, one.version): [] for one in known}
     # An edge without its Version belongs to a publication in progress, or to an interrupted one.
@@ -86,12 +86,13 @@ def lines(rows: list[VersionReport]) -> list[str]:
 
 def verify(place: RunFolder) -> list[Finding]:
     """Hash every payload and snapshot again; return a finding per file. Raises `LocalFault`, `StoreCorrupt`."""
-    with _reading(place) as store:
+    with reading(place) as store:
         return list(edges.verify(store))
 
 
 @contextlib.contextmanager
-def _reading(place: RunFolder) -> Iterator[StoreReader]:
+def reading(place: RunFolder) -> Iterator[StoreReader]:
+    """Open the run's store to read in it. Raises `LocalFault`."""
     try:
         with StoreReader(place.store) as store:
             yield store
@@ -101,8 +102,12 @@ def _reading(place: RunFolder) -> Iterator[StoreReader]:
         raise LocalFault(str(error)) from error
 
 
-def _open_documents(store: StoreReader, kind: str, document: type[D], run: bytes, keys: set[bytes]) -> list[D]:
-    return [document.from_bytes(verify_envelope(one.sealed, kind, run, keys)) for one in store.documents(kind)]
+def documents_of(store: StoreReader, chain: Sequence[Root], kind: str, document: type[D]) -> list[tuple[D, bytes]]:
+    """Return the stored documents of a kind, each as it is sealed too. `chain`: the run's Roots. Raises
+    `BadSignature`."""
+    run, keys = chain[-1].run, {key for one in chain for key in one.roles["policy"].keys}
+    stored = (one.sealed for one in store.documents(kind))
+    return [(document.from_bytes(verify_envelope(sealed, kind, run, keys)), sealed) for sealed in stored]
 
 
 def _cells(edge: EdgeRow, weights: int) -> tuple[str, ...]:

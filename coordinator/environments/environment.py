@@ -44,7 +44,7 @@ from echo2.coordinator.environments.process_pool import FAILED_CALL_ERRORS, Proc
 from echo2.coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
 from echo2.protocol.task_kinds import OPENED_KIND, SINGLE_KIND
 from echo2.runtime.child import ChildDied
-from echo2.tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
+from echo2.tasks.task import MOST_REMARK_CHARACTERS, MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
 
 A = TypeVar("A")
 Demonstration = tuple[list[int], list[int]]
@@ -82,7 +82,8 @@ class Environment:
         if (told := self._pool.opened) is None:
             raise RuntimeError("the environment was not opened")
         kind = OPENED_KIND if told.opens else self._kind
-        return TaskFacts(self.order.task, told.version, kind, told.train, told.heldout, told.measure)
+        remarks = tuple(printable_reason(remark, MOST_REMARK_CHARACTERS) for remark in told.remarks)
+        return TaskFacts(self.order.task, told.version, kind, told.train, told.heldout, told.measure, remarks)
 
     @property
     def trouble(self) -> str:

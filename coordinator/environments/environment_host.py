@@ -53,6 +53,7 @@ from echo2.tasks.task import (
     opens,
     prompt_of,
     ready_task,
+    remarks_of,
     replay,
     reply_to_episode,
     score_episode,
@@ -113,6 +114,7 @@ class EnvironmentHost:
             unfiltered=self._unfiltered,
             measure=measure_of(task),
             opens=opens(task),
+            remarks=remarks_of(task),
             train=_size(task, "train", 1),
             heldout=_size(task, "heldout", 0),
         )

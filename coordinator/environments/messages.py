@@ -27,7 +27,7 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
     why its system calls are not filtered; empty: they are. `measure`: measure of its held-out results. `opens`: whether
-    it opens its episodes."""
+    it opens its episodes. `remarks`: its sentences for the operator."""
 
     version: int
     train: int
@@ -36,6 +36,7 @@ class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     unfiltered: str
     measure: Measure = Measure()
     opens: bool = False
+    remarks: list[str] = []
 
 
 class AskPrompt(msgspec.Struct, frozen=True, kw_only=True):

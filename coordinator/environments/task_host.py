@@ -23,7 +23,7 @@ from echo2.tasks.task import (
 
 class TaskFacts(NamedTuple):
     """A task. `kind`: kind of protocol/task_kinds.py. `train`, `heldout`: number of prompts. `measure`: measure of its
-    held-out results."""
+    held-out results. `remarks`: its sentences for the operator."""
 
     name: str
     version: int
@@ -31,6 +31,7 @@ class TaskFacts(NamedTuple):
     train: int
     heldout: int
     measure: Measure = Measure()
+    remarks: tuple[str, ...] = ()
 
     def size(self, split: Split) -> int:
         """Return the number of prompts of a split."""

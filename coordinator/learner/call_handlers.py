@@ -5,10 +5,13 @@ weights. The main process then calls `open` again, and the learner continues fro
 """
 
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, read
 from echo2.coordinator.learner.messages import (
@@ -20,6 +23,7 @@ from echo2.coordinator.learner.messages import (
     Stepped,
     WarmedUp,
     WarmUp,
+    WriteAsBase,
     WriteBase,
 )
 from echo2.coordinator.learner.model import load
@@ -27,7 +31,9 @@ from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.coordinator.learner.warmup import warm_up
-from echo2.weights.torch_io import save_model
+from echo2.weights import hf_import
+from echo2.weights.snapshot import Snapshot
+from echo2.weights.torch_io import TORCH_DTYPES, load_into, save_model
 
 
 class NotOpen(Exception):
@@ -50,6 +56,7 @@ class LearnerHandlers:
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
             "write_base": (WriteBase, self.write_base),
+            "write_as_base": (WriteAsBase, self.write_as_base),
         }
 
     def open(self, order: Open) -> Opened:
@@ -77,6 +84,15 @@ class LearnerHandlers:
 
     def write_base(self, order: WriteBase) -> BaseWritten:
         return BaseWritten(root=save_model(load(Path(order.model), "cpu"), Path(order.path)).root)
+
+    def write_as_base(self, order: WriteAsBase) -> BaseWritten:
+        """Write a version as transformers saves the model: under the names that it was loaded from."""
+        model, path = load(Path(order.model), "cpu"), Path(order.path)
+        load_into(model, version := Snapshot(Path(order.version)))
+        with tempfile.TemporaryDirectory(dir=path.parent) as saved:
+            torch.nn.Module.to(model, TORCH_DTYPES[version.tensors[0].dtype])
+            model.save_pretrained(saved)
+            return BaseWritten(root=hf_import.import_model(Path(saved), path).root)
 
 
 def report(sentence: str) -> None:

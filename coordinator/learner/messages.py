@@ -237,6 +237,15 @@ class WriteBase(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
+class WriteAsBase(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "write_as_base": write a version under the names that the base's file has. `model`: folder of the base.
+    `version`: snapshot of the version. `path`: file to be written."""
+
+    model: str
+    version: str
+    path: str
+
+
 class BaseWritten(msgspec.Struct, frozen=True, kw_only=True):
     """Version 0 is written. `root`: its content root."""
 

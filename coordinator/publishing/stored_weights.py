@@ -5,7 +5,7 @@ from pathlib import Path
 
 from echo2.weights.documents import Edge
 from echo2.weights.snapshot import Snapshot, WeightsSource
-from echo2.weights.store import Store
+from echo2.weights.store import StoreReader
 from echo2.weights.update_path import path_to, reachable
 from echo2.weights.virtual_snapshot import VirtualSnapshot
 
@@ -13,7 +13,7 @@ from echo2.weights.virtual_snapshot import VirtualSnapshot
 class StoredWeights:
     """Reads weights by their content roots. `edges`: returns all signed edges."""
 
-    def __init__(self, store: Store, edges: Callable[[], Iterable[Edge]]) -> None:
+    def __init__(self, store: StoreReader, edges: Callable[[], Iterable[Edge]]) -> None:
         self._store, self._edges = store, edges
 
     def snapshots(self) -> dict[bytes, Path]:

@@ -49,6 +49,21 @@ def settings_of(folder: Path, section: RunSection, kind: str) -> ChatSettings | 
     )
 
 
+def remarks_of(folder: Path, settings: ChatSettings | None) -> list[str]:
+    """Return sentences on what the model's folder has for prompts and these settings leave unused. Raises
+    `LocalFault`."""
+    config = _tokenizer_config(folder)
+    if settings is not None:
+        plain = settings.template == PLAIN_TEMPLATE
+        return ["the model has no chat template: its prompts have a plain one"] if plain else []
+    remarks = list[str]()
+    if _template(folder, config) is not None:
+        remarks.append("the model has a chat template, and prompts go without: run.template = chat uses it")
+    if config.get("add_bos_token") and (begin := _token(config.get("bos_token"))) is not None:
+        remarks.append(f"the model's tokenizer begins a text with {begin}, and prompts begin without")
+    return remarks
+
+
 def hash_of(settings: ChatSettings | None) -> bytes | None:
     """Return the hash for the RunSpec (rule 2); None: there are no settings."""
     if settings is None:

@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
+from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteAsBase, WriteBase
 from echo2.coordinator.learner.ranks.launch import learner_process
+from echo2.coordinator.run import foreign_models
 from echo2.engines.context import context_of
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.protocol.authority import MOST_OTHER_ENDS, Asset
@@ -33,14 +33,19 @@ from echo2.tasks.turn_ends import Ends
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
 
-ASSETS: Final = ("config.json", "tokenizer.json")
+MODEL_CONFIG: Final = "config.json"
+ASSETS: Final = (MODEL_CONFIG, "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
 ADAPTER_ASSETS: Final = (CONFIG, BASE_FILE)
 """The further ones of a run whose versions are an adapter (weights.lora.adapter_config)."""
 GENERATION: Final = "generation_config.json"
 """The file in which models name further end tokens."""
-OPTIONAL_FILES: Final = (GENERATION, "tokenizer_config.json", "chat_template.jinja")
-"""Files copied along, for further end tokens and the chat template (coordinator/run/chat_settings.py)."""
+OPTIONAL_FILES: Final = (
+    *(GENERATION, "tokenizer_config.json", "chat_template.jinja"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "LICENSE"),
+)
+"""Files copied along: further end tokens, the chat template (coordinator/run/chat_settings.py), and what other programs
+look for in the folder of an exported version."""
 WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
 TINY_MODEL: Final = "tiny"
@@ -121,20 +126,11 @@ def task_named(name: str, version: int | None = None) -> Task:
 
 def check_importable(folder: Path) -> None:
     """Check a folder that an operator named for import (rule 3). Raises `LocalFault`."""
-    if not folder.is_dir():
-        raise LocalFault(
-            f"no model folder at {folder}: name {TINY_MODEL}, {SMOLLM2} or a folder with a safetensors model"
-        )
-    check_no_run(folder)
+    if not (folder / MODEL_CONFIG).is_file():
+        raise LocalFault(foreign_models.describe(folder))
     facts(folder)
     if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
-        raise LocalFault(f"{folder} has no {WEIGHTS}: save the model again with save_pretrained")
-
-
-def check_no_run(folder: Path) -> None:
-    """Check that a folder named as a model is not a run's. Raises `LocalFault`."""
-    if RunFolder(folder).runspec.is_file():
-        raise LocalFault(f"{folder} is the folder of a run: name {RunFolder(folder).model}, its model")
+        raise LocalFault(foreign_models.describe(folder))
 
 
 def check_weights(path: Path) -> None:
@@ -180,6 +176,17 @@ async def write_base(folder: Path, path: Path) -> bytes:
     """Have a learner process write version 0 of a model folder to `path`; return its content root. Raises
     `LocalFault`."""
     return (await _ask_learner("write_base", _order_of(folder, path), BaseWritten)).root
+
+
+async def write_as_base(folder: Path, version: Path, path: Path) -> bytes:
+    """Have a learner process write a version to `path` under the names of the base's file; return that file's content
+    root. Raises `LocalFault`."""
+    return (await _ask_learner("write_as_base", _renaming(folder, version, path), BaseWritten)).root
+
+
+def _renaming(folder: Path, version: Path, path: Path) -> WriteAsBase:
+    model, version, path = folder.absolute(), version.absolute(), path.absolute()
+    return WriteAsBase(model=str(model), version=str(version), path=str(path))
 
 
 def _order_of(folder: Path, path: Path) -> WriteBase:

@@ -17,8 +17,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
 from echo2.coordinator.learner.messages import WarmUp
@@ -40,10 +38,10 @@ from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
 from echo2.coordinator.run.task_mix import WeightedTask
-from echo2.coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
+from echo2.coordinator.run.task_processes import TaskPlace, format_tokens, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
-from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
+from echo2.coordinator.settings.config import CoordinatorConfig, Settings
 from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault
@@ -55,8 +53,8 @@ from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
+from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
-from echo2.tasks.chat import PLAIN_TEMPLATE
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
@@ -65,6 +63,8 @@ from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
 TOKEN_BYTES: Final = 8
 """Of a sampled token in the learner's batch, at least: its id and its log-probability."""
 GIB: Final = 1 << 30
+SHOWN_CHARACTERS: Final = 2000
+"""Characters of a task's first prompt that are reported."""
 PRESETS: Final[Mapping[str, Settings]] = {
     model_folder.TINY_MODEL: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
     model_folder.SMOLLM2: {
@@ -171,13 +171,12 @@ def init(
     adapter: AdapterOrder | None = None,
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
-    inspect: Callable[[TaskPlace, EnvironmentSection, int], TaskFacts] = inspect_task,
     root_plan: RootPlan = ONE_HERE,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
-    `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
+    `root_plan`: the root keys; the default: one, in the run folder.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
@@ -207,11 +206,14 @@ def init(
                 make_adapter(draft.model, adapter, config.learner.seed)
             report("making keys, Root and RunSpec")
             places = _task_places(draft.model, config.run)
-            if any(place.chat is not None and place.chat.template == PLAIN_TEMPLATE for place in places):
-                report("the model has no chat template: its prompts have a plain one")
-            tasks = [inspect(place, config.environment, config.run.limit) for place in places]
-            for facts in tasks:
+            tasks = list[TaskFacts]()
+            for place in places:
+                facts, prompt = inspect_task(place, config.environment, config.run.limit)
                 check_sizes(config, facts, share[facts.name])
+                _report_task(place, facts, prompt, report)
+                tasks.append(facts)
+            for remark in chat_settings.remarks_of(draft.model, places[0].chat):
+                report(remark)
             for name in without_records(config, tasks):
                 report(f"task {name} has too many prompts to come again: they keep their order")
             _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat), root_plan)
@@ -222,6 +224,16 @@ def init(
         except OSError as error:
             raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
     return load_run(folder, env={}, now=now, secret=secret)
+
+
+def _report_task(place: TaskPlace, facts: TaskFacts, prompt: list[int], report: Callable[[str], None]) -> None:
+    """Report how many prompts a task has, what it says of its data, and the first prompt as the policy will see it."""
+    report(f"task {facts.name}: {facts.train} prompts in train, {facts.heldout} in heldout")
+    for remark in facts.remarks:
+        report(f"  {remark}")
+    said = model_folder.tokenizer(place.model, place.ends).decode(prompt)
+    report(f"  its first prompt is {said[:SHOWN_CHARACTERS]!r}{' ...' * (len(said) > SHOWN_CHARACTERS)}")
+    report(f"  = {format_tokens(prompt)}")
 
 
 def load_run(
@@ -257,7 +269,7 @@ def _check_memory(section: RunSection) -> None:
     """Check that the learner, on this machine, can hold a batch whose rollouts all have `run.limit` tokens. Raises
     `SettingsFault`."""
     tokens = section.batch_groups * section.group_size * section.limit
-    memory = psutil.virtual_memory().total
+    memory = memory_limit()
     if tokens * TOKEN_BYTES > memory:
         raise SettingsFault(
             f"a batch has up to {tokens:,} tokens (run.batch_groups {section.batch_groups} x run.group_size "

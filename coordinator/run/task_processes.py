@@ -32,6 +32,8 @@ from echo2.tasks.turn_ends import Ends
 
 TOKENIZER: Final = "tokenizer.json"
 MOST_DEMONSTRATIONS: Final = 4_096
+SHOWN_TOKENS: Final = 16
+"""Tokens at each end of a prompt that `format_tokens` shows."""
 """Of a task that is not in this build: a longer warm-up repeats them."""
 
 
@@ -120,8 +122,8 @@ async def hosted_all(
         yield TaskHosts([await stack.enter_async_context(host_task(place, section, tell)) for place in places])
 
 
-def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> TaskFacts:
-    """Return the facts of a task; check that it poses its first prompt, with tokens of the model, and that the context
+def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> tuple[TaskFacts, list[int]]:
+    """Return the facts of a task and its first prompt; check that this has tokens of the model, and that the context
     has room for `limit` tokens after it. Call it outside of an event loop. Raises `LocalFault`."""
     try:
         if place.kind == PURE_KIND:
@@ -135,7 +137,14 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
     except TaskFault as fault:
         raise LocalFault(f"task {place.name} does not pose its first prompt: {fault}") from fault
     model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)
-    return facts
+    return facts, prompt
+
+
+def format_tokens(tokens: Sequence[int]) -> str:
+    """Return the number of a prompt's tokens, and the first and last of them, for people."""
+    ids = list(map(str, tokens))
+    shown = ids if len(ids) <= 2 * SHOWN_TOKENS else [*ids[:SHOWN_TOKENS], "...", *ids[-SHOWN_TOKENS:]]
+    return f"{len(ids)} tokens: {' '.join(shown)}"
 
 
 def demonstrations_of(

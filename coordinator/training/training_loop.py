@@ -153,7 +153,11 @@ class Training:
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
                 await self._on_failure(fault)
-        log.info("training finished", steps=self._at().steps_made)
+        log.info(
+            "training finished",
+            steps=self._at().steps_made,
+            take_it="echo2-coord policy export FOLDER --version best",
+        )
 
     async def _on_failure(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None

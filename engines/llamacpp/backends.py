@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
 from echo2.engines.devices.gpu_remedies import for_llama
-from echo2.engines.devices.host_memory import available_memory
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp.library import Library, open_library
+from echo2.runtime.host_memory import available_memory
 
 _KINDS: Final = {"CUDA": "cuda", "ROCm": "rocm", "HIP": "rocm", "Metal": "metal", "MTL": "metal", "Vulkan": "vulkan"}
 """A backend's name -> kind of device."""

@@ -6,7 +6,7 @@ machine's memory.
 
 import torch
 
-from echo2.engines.devices.host_memory import available_memory
+from echo2.runtime.host_memory import available_memory
 
 
 def free_memory(device: torch.device) -> int:

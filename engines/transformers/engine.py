@@ -29,12 +29,12 @@ from echo2.engines.batch.continuous_batch import ContinuousBatch, OutOfMemory
 from echo2.engines.batch.job_rollouts import JobRollouts
 from echo2.engines.batch.row_limit import RowLimit, owners_most
 from echo2.engines.batch.stepped_weights import SteppedWeights
-from echo2.engines.devices.host_memory import available_memory
 from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
 from echo2.engines.transformers import packed_linear
 from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.scoring import GroupScorer
+from echo2.runtime.host_memory import available_memory
 from echo2.weights.diff import Change
 from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from echo2.engines.devices.host_memory import available_memory
+from echo2.runtime.host_memory import available_memory
 from echo2.weights.torch_io import published_tensors
 
 LAYOUT_ROWS: Final = 8

@@ -18,8 +18,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from echo2.engines.devices.host_memory import available_memory
 from echo2.engines.engine import Dtype, EngineError
+from echo2.runtime.host_memory import available_memory
 
 GPU_MEMORY_SHARE: Final = 0.85
 CPU_SHARE: Final = 0.25

@@ -1,51 +1,74 @@
-"""Mathematics: `math:PATH`, data of the operator's; `math`, word problems of reasoning-gym's gsm_symbolic.
+"""Mathematics: `math:DATA`, problems of the operator's; `math`, word problems of reasoning-gym's gsm_symbolic.
 
-The prompt is the problem and one sentence that asks for a box. The reward is 1 where the completion's answer equals the
-right one (tasks/math/equality.py), else 0. The version of a task on data tells data apart: a run goes on with the data
-that it was made with, or not at all.
+The prompt is the problem and one sentence that asks for a box, or the messages that the data has. The reward is 1 where
+the completion's answer equals a right one (tasks/math/equality.py), else 0. The version of a task on data tells data
+apart: a run goes on with the data that it was made with, or not at all.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from echo2.tasks.chat import tokens_of_prompt
+from echo2.tasks.chat import Chatting, Message, tokens_of_prompt
 from echo2.tasks.math import equality, problem_files
-from echo2.tasks.math.problem_files import DataFault
+from echo2.tasks.math.data_files import DataFault
+from echo2.tasks.math.row_fields import parse_argument
 from echo2.tasks.measure import Measure
 from echo2.tasks.task import Score, Split, Tokenizer
 
-ANSWER_REQUEST: Final = "\nPut the final answer into \\boxed{}.\n"
+ANSWER_REQUEST: Final = "Put the final answer into \\boxed{}."
+
+
+class Posed(NamedTuple):
+    """A problem as it is posed. `answers`: any one is right. `chat`: whether the messages are the data's own."""
+
+    messages: tuple[Message, ...]
+    answers: tuple[str, ...]
+    chat: bool = False
+
+
+def _ask_text(question: str, ask: str) -> tuple[Message, ...]:
+    return ({"role": "user", "content": f"{question}\n{ask}\n" if ask else f"{question}\n"},)
 
 
 class Problems(Protocol):
-    """Questions and answers by index."""
+    """Problems by index."""
 
     def size(self, split: Split) -> int: ...
 
-    def pose(self, split: Split, index: int) -> tuple[str, str]:
-        """Return (question, answer). Raises IndexError outside the split."""
+    def pose(self, split: Split, index: int) -> Posed:
+        """Return a problem. Raises IndexError outside the split."""
 
 
 class FileProblems:
-    """The problems of data of the operator's."""
+    """The problems of data of the operator's. `remarks`: sentences on what was read and left out."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, argument: str) -> None:
         """Raises `DataFault`."""
-        self._splits = problem_files.read(path)
-        self.version = problem_files.version_of(self._splits)
+        path, fields = parse_argument(argument)
+        if not path.is_absolute():
+            raise DataFault(
+                f"name an absolute path: the task's process works in a folder of its own, so {path} is not there"
+            )
+        data = problem_files.read(path, fields)
+        self._splits, self.remarks, self._ask = data.splits, data.remarks, fields.ask
+        self.version = problem_files.version_of(data, fields.ask)
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
         return len(self._splits[split])
 
-    def pose(self, split: Split, index: int) -> tuple[str, str]:
+    def pose(self, split: Split, index: int) -> Posed:
         """See `Problems.pose`."""
         if not 0 <= index < len(self._splits[split]):
             raise IndexError(f"index {index} is outside {split}, which has {len(self._splits[split])} problems")
         problem = self._splits[split][index]
-        return problem.question, problem.answer
+        if isinstance(problem.posed, str):
+            ask = ANSWER_REQUEST if self._ask is None else self._ask
+            return Posed(_ask_text(problem.posed, ask), problem.answers)
+        *before, last = problem.posed
+        asked: Message = {**last, "content": f"{last['content']}\n{self._ask}"} if self._ask else last
+        return Posed((*before, asked), problem.answers, chat=True)
 
 
 class WordProblems:
@@ -62,29 +85,32 @@ class WordProblems:
         """Return the number of problems of a split."""
         return self._task.size(split)
 
-    def pose(self, split: Split, index: int) -> tuple[str, str]:
+    def pose(self, split: Split, index: int) -> Posed:
         """See `Problems.pose`."""
         item = self._task.item(split, index)
-        return item["question"], item["answer"]
+        return Posed(_ask_text(item["question"], ANSWER_REQUEST), (item["answer"],))
 
 
 class _MathEpisode:
     """An episode of one sampled turn."""
 
-    def __init__(self, question: str, answer: str, text: Tokenizer) -> None:
-        self._question, self._answer, self._text = question, answer, text
+    def __init__(self, posed: Posed, text: Tokenizer) -> None:
+        self._posed, self._text = posed, text
         self._said = ""
 
     @cached_property
     def prompt(self) -> Sequence[int]:
-        """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return tokens_of_prompt(self._text, [{"role": "user", "content": f"{self._question}{ANSWER_REQUEST}"}])
+        """Token ids of the prompt, encoded at first use: scoring does not need them. Raises `DataFault` for messages
+        without a template to write them."""
+        if self._posed.chat and not isinstance(self._text, Chatting):
+            raise DataFault("its problems are messages, which a chat template writes: set run.template = chat")
+        return tokens_of_prompt(self._text, self._posed.messages)
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)
 
     def score(self) -> Score:
-        right = equality.is_equal(self._answer, self._said)
+        right = any(equality.is_equal(answer, self._said) for answer in self._posed.answers)
         return Score(float(right), right)
 
 
@@ -93,8 +119,9 @@ class MathTask:
 
     measure = Measure()
 
-    def __init__(self, name: str, version: int, problems: Problems) -> None:
+    def __init__(self, name: str, version: int, problems: Problems, remarks: Sequence[str] = ()) -> None:
         self.name, self.version, self._problems = name, version, problems
+        self.remarks = remarks
 
     def size(self, split: Split) -> int:
         """Return the number of problems of a split."""
@@ -102,13 +129,17 @@ class MathTask:
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _MathEpisode:
         """Return an episode. Raises IndexError outside the split."""
-        return _MathEpisode(*self._problems.pose(split, index), text)
+        return _MathEpisode(self._problems.pose(split, index), text)
+
+    def ready(self, text: Tokenizer) -> None:
+        """Load Math-Verify, so that the first answer takes no longer than others."""
+        equality.is_equal(r"\frac{x}{2}", r"\boxed{\frac{1}{2}x}")
 
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         """Return the right answer in its box; there are no mistakes to show."""
-        _, answer = self._problems.pose(split, index)
+        answer, *_ = self._problems.pose(split, index).answers
         return [*text.encode(f"\\boxed{{{answer}}}"), text.eos]
 
 
@@ -118,10 +149,5 @@ def task(argument: str) -> MathTask:
 
     if not argument:
         return MathTask("math", WordProblems.version, WordProblems())
-    path = Path(argument)
-    if not path.is_absolute():
-        raise DataFault(
-            f"name an absolute path: the task's process works in a folder of its own, so {path} is not there"
-        )
-    data = FileProblems(path)
-    return MathTask(f"math:{argument}", data.version, data)
+    data = FileProblems(argument)
+    return MathTask(f"math:{argument}", data.version, data, data.remarks)

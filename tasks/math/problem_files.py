@@ -1,173 +1,191 @@
-"""Problems and answers from JSONL, Parquet or a folder of such files.
+"""Problems and answers of a data set, divided into training and held-out ones.
 
 Rules
-1. A row is one problem: a text under the first key of `PROBLEM` that it has, and an answer under the first of `ANSWER`.
-   An answer may be a finite number; in a solution in the form of GSM8K it is the text after "####", and in one with
-   \\boxed{} it is the last box.
-2. A folder's files are read in the order of their names; files with another ending are left out. A file named `heldout`
-   or `test` (before its ending) is held out, all others train, where a folder has such a file. Elsewhere the hash of
-   the problem decides: one in ten is held out.
-3. The same problem with the same answer counts once. With another answer, or in a file that is held out and in one that
-   is not, it is refused: the operator decides which is right. Blanks, letter case and Unicode's compatible forms make
-   no difference between problems.
+1. Files named for validation are held out, and those for test where none are; else a test is never read. Where no file
+   says a split, or all say train, the hash of a problem decides: one in ten is held out.
+2. Blanks, letter case and Unicode's compatible forms make no difference between problems. Equal ones with the same
+   answers count once. One that is held out too leaves training. One with other answers elsewhere is left out whole.
+3. A row that cannot be used is left out. More of them than a share of all rows refuse the data, with the first ones
+   by file and row: the fields are then most likely other ones.
+4. All of it is said: files, problems, and each kind of what is left out (`Data.remarks`).
 """
 
 import hashlib
 import json
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from echo2.tasks.chat import Message
+from echo2.tasks.math.data_files import DataFault, DataFile, FileSplit, files_of, rows_of
+from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
 from echo2.tasks.task import Split
 
-PROBLEM: Final = ("problem", "question", "prompt", "input")
-ANSWER: Final = ("answer", "final_answer", "solution", "target", "output")
-HELDOUT_FILES: Final = ("heldout", "test")
-MOST_PROBLEM_CHARACTERS: Final = 100_000
-"""Most characters of a problem or an answer."""
-LONGEST_ROW: Final = 64 * MOST_PROBLEM_CHARACTERS
-"""Most bytes of a row of JSONL, which may have other keys too."""
-
-
-class DataFault(ValueError):
-    """The data cannot be used; the message names file and row, and says why."""
+SHOWN_ROWS: Final = 10
+"""Rows left out that are named, for each reason."""
 
 
 class Problem(NamedTuple):
-    """A problem with its answer. `place`: file and row, for people. `split`: None: its hash decides."""
+    """A problem. `posed`: its text, or its messages. `answers`: any one is right. `place`: file and row, for people.
+    `split`: None: its hash decides."""
 
-    question: str
-    answer: str
+    posed: str | tuple[Message, ...]
+    answers: tuple[str, ...]
     place: str
     split: Split | None
 
 
-def read(path: Path) -> dict[Split, list[Problem]]:
-    """Return the problems of both splits, each in an order that depends on the problems alone. Raises `DataFault`."""
-    kept: dict[bytes, Problem] = {}
-    for problem in _rows(path):
-        key = digest(problem.question)
-        before = kept.setdefault(key, problem)
-        if before.answer != problem.answer:
-            raise DataFault(
-                f"{before.place} and {problem.place} have one problem with two answers, {before.answer!r:.60} and "
-                f"{problem.answer!r:.60}: remove one"
-            )
-        if before.split != problem.split:
-            raise DataFault(f"{before.place} and {problem.place} are one problem in both splits: remove one")
-    splits: dict[Split, list[Problem]] = {"train": [], "heldout": []}
-    for key, problem in sorted(kept.items()):
-        splits[problem.split or ("heldout" if key[0] % 10 == 0 else "train")].append(problem)
-    for split, problems in splits.items():
+class Data(NamedTuple):
+    """A data set. `splits`: problems in an order that depends on them alone. `remarks`: sentences for the operator."""
+
+    splits: dict[Split, list[Problem]]
+    remarks: list[str]
+
+
+class _Rows:
+    """The rows of a data set, as they are read."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        """`left_out`: places of the rows that cannot be used, by the reason."""
+        self.taken = self.other_kind = 0
+        self.left_out: dict[str, list[str]] = {}
+
+    def problems(self, file: DataFile, split: Split | None) -> Iterator[Problem]:
+        for number, row in rows_of(file, self._fields.columns()):
+            if not self._fields.takes(row):
+                self.other_kind += 1
+                continue
+            self.taken += 1
+            place = f"{file.name} row {number}"
+            try:
+                yield Problem(problem_of(row, self._fields), answers_of(row, self._fields), place, split)
+            except RowFault as fault:
+                self.left_out.setdefault(str(fault), []).append(place)
+
+
+def read(path: Path, fields: Fields) -> Data:
+    """Return the problems of a path. Raises `DataFault`."""
+    files = files_of(path)
+    names = {file.split for file in files}
+    heldout: FileSplit | None = next((name for name in ("heldout", "test") if name in names), None)  # type: ignore[assignment, unused-ignore]
+    rows, kept = _Rows(fields), _Kept()
+    for file in files:
+        if heldout is None or file.split in ("train", heldout):
+            split: Split | None = None if heldout is None else "train" if file.split == "train" else "heldout"
+            for problem in rows.problems(file, split):
+                kept.add(problem)
+    number = sum(map(len, rows.left_out.values())) + len(kept.conflicts())
+    unusable = "; ".join([*_name_reasons(rows.left_out), *kept.conflicts()[:SHOWN_ROWS]])
+    if number > fields.left_out * rows.taken:
+        raise DataFault(
+            f"{number} of {rows.taken} rows of {path} cannot be used, more than the share of {fields.left_out:g} that "
+            f"may be left out (left_out): {unusable}"
+        )
+    splits = kept.splits()
+    for name, problems in splits.items():
         if not problems:
             raise DataFault(
-                f"{path} has no problem in the split {split} (problems in all: {len(kept)}): add some. In a folder the "
-                "files named heldout or test are held out; elsewhere the hash of a problem holds out one in ten"
+                f"{path} has no problem in the split {name} (rows: {rows.taken} taken, {rows.other_kind} of another "
+                "kind): add some. Files named for validation or test are held out; where none is, the hash of a "
+                "problem holds out one in ten"
             )
-    return splits
+    return Data(
+        splits,
+        [
+            *_name_files(files, heldout, splits),
+            *_name_rest(rows, kept),
+            *([f"{number} rows or problems are left out: {unusable}"] if number else []),
+        ],
+    )
 
 
-def digest(question: str) -> bytes:
-    """Return the hash of a problem (rule 3)."""
-    plain = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
+class _Kept:
+    """Problems by their digest (rule 2)."""
+
+    def __init__(self) -> None:
+        self._problems: dict[bytes, Problem] = {}
+        self._conflicts: dict[bytes, str] = {}
+        self.repeated = self.in_both = 0
+
+    def add(self, problem: Problem) -> None:
+        key = digest(problem.posed)
+        before = self._problems.setdefault(key, problem)
+        if before is problem:
+            return
+        if before.answers != problem.answers:
+            self._conflicts[key] = (
+                f"{before.place} and {problem.place} have one problem with two answers, {before.answers[0]!r:.60} and "
+                f"{problem.answers[0]!r:.60}"
+            )
+        elif before.split == problem.split:
+            self.repeated += 1
+        else:
+            self.in_both += 1
+            self._problems[key] = problem if problem.split == "heldout" else before
+
+    def conflicts(self) -> list[str]:
+        return list(self._conflicts.values())
+
+    def splits(self) -> dict[Split, list[Problem]]:
+        splits: dict[Split, list[Problem]] = {"train": [], "heldout": []}
+        for key, problem in sorted(self._problems.items()):
+            if key not in self._conflicts:
+                splits[problem.split or ("heldout" if key[0] % 10 == 0 else "train")].append(problem)
+        return splits
+
+
+def digest(posed: str | Sequence[Message]) -> bytes:
+    """Return the hash of a problem (rule 2)."""
+    text = posed if isinstance(posed, str) else "\n".join(f"{one['role']}: {one['content']}" for one in posed)
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return hashlib.blake2b(plain.encode(errors="replace"), key=b"echo2/math", digest_size=16).digest()
 
 
-def version_of(splits: dict[Split, list[Problem]]) -> int:
-    """Return a version that tells data apart: 31 bits of the hash of all problems and answers, at least 1."""
-    state = hashlib.blake2b(key=b"echo2/math", digest_size=4)
-    for split, problems in splits.items():
+def version_of(data: Data, ask: str | None) -> int:
+    """Return a version that tells data apart: 31 bits of the hash of all problems, answers and the request behind
+    them, at least 1."""
+    state = hashlib.blake2b(json.dumps(ask).encode(), key=b"echo2/math", digest_size=4)
+    for split, problems in data.splits.items():
         for problem in problems:
-            state.update(json.dumps([split, problem.question, problem.answer]).encode())
+            state.update(json.dumps([split, problem.posed, problem.answers]).encode())
     return max(1, int.from_bytes(state.digest(), "little") >> 1)
 
 
-def _rows(path: Path) -> Iterator[Problem]:
-    if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.suffix in _READERS)
-        if not files:
-            raise DataFault(f"{path} has no file that ends with {' or '.join(_READERS)}")
-    elif path.suffix in _READERS and path.is_file():
-        files = [path]
-    elif not path.exists():
-        raise DataFault(f"there is nothing at {path}: correct the path")
-    else:
-        raise DataFault(f"{path} is no folder, and no file that ends with {' or '.join(_READERS)}")
-    named = path.is_dir() and any(file.stem in HELDOUT_FILES for file in files)
-    for file in files:
-        if not file.is_file():
-            raise DataFault(f"{file} is no file: give it another name, or remove it")
-        split: Split | None = ("heldout" if file.stem in HELDOUT_FILES else "train") if named else None
-        try:
-            for number, row in _READERS[file.suffix](file):
-                yield _problem(row, f"{file.name} row {number}", split)
-        except OSError as error:
-            raise DataFault(f"{file} cannot be read: {error.strerror or error}") from error
+def _name_files(
+    files: Sequence[DataFile], heldout: FileSplit | None, splits: dict[Split, list[Problem]]
+) -> Iterator[str]:
+    if heldout is None:
+        yield (
+            f"{_count(files)} without a file of validation or test: one problem in ten is held out by its hash, "
+            f"{len(splits['heldout'])} of {sum(map(len, splits.values()))}"
+        )
+        return
+    for split, name in (("train", "train"), ("heldout", heldout)):
+        read_files = [file for file in files if file.split == name]
+        yield f"{split}: {len(splits[split])} problems of {_count(read_files)}"  # type: ignore[index]
+    unread = [file for file in files if file.split not in ("train", heldout)]
+    if unread:
+        yield f"not read, for it is a test: {_count(unread)}"
 
 
-def _jsonl(file: Path) -> Iterator[tuple[int, Any]]:
-    with file.open("rb") as rows:
-        for number, row in enumerate(iter(lambda: rows.readline(LONGEST_ROW + 1), b""), start=1):
-            if len(row) > LONGEST_ROW:
-                raise DataFault(f"{file.name} row {number} has more than {LONGEST_ROW} bytes: write a row per problem")
-            if not row.strip():
-                continue
-            try:
-                yield number, json.loads(row)
-            except (ValueError, RecursionError) as error:
-                raise DataFault(f"{file.name} row {number} is no JSON: {error}"[:300]) from error
+def _name_reasons(left_out: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield each reason with the first rows that it holds for."""
+    for reason, places in left_out.items():
+        more = f" and {len(places) - SHOWN_ROWS} more" if len(places) > SHOWN_ROWS else ""
+        yield f"{', '.join(places[:SHOWN_ROWS])}{more}: {reason}"
 
 
-def _parquet(file: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            columns = [name for name in (*PROBLEM, *ANSWER) if name in table.schema_arrow.names]
-            for batch in table.iter_batches(columns=columns):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
-        raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
+def _name_rest(rows: _Rows, kept: _Kept) -> Iterator[str]:
+    if rows.other_kind:
+        yield f"{rows.other_kind} rows are of another kind (where)"
+    if kept.repeated:
+        yield f"{kept.repeated} rows repeat a problem with its answer and count once"
+    if kept.in_both:
+        yield f"{kept.in_both} problems are in both splits, and are not trained on"
 
 
-_READERS: Final = {".jsonl": _jsonl, ".parquet": _parquet}
-
-
-def _problem(row: Any, place: str, split: Split | None) -> Problem:
-    if not isinstance(row, dict):
-        raise DataFault(f"{place} is no object with a problem and an answer")
-    question, answer = _text(row, PROBLEM, place), _text(row, ANSWER, place)
-    return Problem(question, final_answer(answer), place, split)
-
-
-def _text(row: dict[str, Any], keys: tuple[str, ...], place: str) -> str:
-    value = next((row[key] for key in keys if row.get(key) is not None), None)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
-        value = repr(value)
-    if not isinstance(value, str) or not value.strip() or len(value) > MOST_PROBLEM_CHARACTERS:
-        raise DataFault(f"{place} has no text of 1 to {MOST_PROBLEM_CHARACTERS} characters under {', '.join(keys)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DataFault(f"{place} has half of a surrogate pair, which is no character: {error}") from error
-    return value.strip()
-
-
-def final_answer(solution: str) -> str:
-    """Return the answer at the end of a solution (rule 1)."""
-    if "####" in solution:
-        return solution.rpartition("####")[2].strip() or solution
-    start = solution.rfind("\\boxed{")
-    if start < 0:
-        return solution
-    depth = 0
-    for place in range(start + len("\\boxed"), len(solution)):
-        depth += {"{": 1, "}": -1}.get(solution[place], 0)
-        if depth == 0:
-            return solution[start + len("\\boxed{") : place].strip() or solution
-    return solution
+def _count(files: Sequence[DataFile]) -> str:
+    names = ", ".join(file.name for file in files[:3])
+    return f"{len(files)} file{'s' if len(files) > 1 else ''} ({names}{', ...' if len(files) > 3 else ''})"

@@ -39,7 +39,7 @@ WHOLE = Loader(Whole, "TEST_", lambda name: False)
         ("HOME", "7", Path("7")),
         ("KIND", "2", "2"),
         ("RATE", "2", 2.0),
-        ("LISTEN", "", ()),
+        ("LISTEN", "[]", ()),
         ("LISTEN", "b c, d", ("b", "c", "d")),
         ("LISTEN", '["b c"]', ("b c",)),
     ],
@@ -48,6 +48,17 @@ def test_a_variable_is_read_as_its_key_wants_it(variable: str, text: str, value:
     settings, origins = FLAT.load({}, source="file", env={f"TEST_{variable}": text}, flags={})
     assert getattr(settings, variable.lower()) == value
     assert origins[variable.lower()] == f"TEST_{variable}"
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_variable_is_not_set(text: str) -> None:
+    settings, origins = FLAT.load({"rate": 2.0}, source="file", env={"TEST_RATE": text, "TEST_UNKNOWN": ""}, flags={})
+    assert (settings.rate, origins["rate"]) == (2.0, "file")
+
+
+def test_a_mark_at_the_begin_of_a_file_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("rate = 2", encoding="utf-8-sig")
+    assert read_toml(tmp_path / "x.toml") == {"rate": 2}
 
 
 def test_a_flag_goes_before_a_variable_before_the_file_before_the_default() -> None:

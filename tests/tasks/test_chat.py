@@ -97,7 +97,9 @@ def test_a_model_without_a_template_gets_a_plain_one() -> None:
 
 
 def test_a_template_gets_the_same_date_each_day() -> None:
-    assert renderer(ChatSettings(template="{{ strftime_now('%d %b %Y') }}"))(ASKED) == "26 Jul 2024"
+    assert renderer(ChatSettings(template="{{ strftime_now('%d %b %Y') }}: {{ messages[-1].content }}"))(
+        ASKED
+    ).startswith("26 Jul 2024: ")
 
 
 FAULTS = {

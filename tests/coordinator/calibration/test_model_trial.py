@@ -105,4 +105,4 @@ def test_the_folder_of_a_run_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "run.spec").touch()
     result = CliRunner().invoke(cli.app, ["task", "try", "add", "--model", str(tmp_path)])
     assert result.exit_code == Exit.CONFIG
-    assert f"{tmp_path} is the folder of a run: name {tmp_path / 'model'}, its model" in result.stderr
+    assert f"{tmp_path} is the folder of a run: name {tmp_path}@VERSION" in result.stderr

@@ -86,7 +86,7 @@ def test_each_end_token_that_the_model_names_is_signed(what: str, model: Path, t
 
 
 BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
+    "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: name a folder with config.json"),
     "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
     "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is not a JSON object"),
     "config.json without eos": (

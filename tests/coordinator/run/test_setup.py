@@ -210,7 +210,7 @@ def test_no_run_is_made_of_a_mix_with_a_prompt_longer_than_the_models_context(tm
 
 def test_a_run_named_as_a_model_is_told_where_its_model_is(tmp_path: Path, home: Path) -> None:
     config = setup.settings_for(str(home), {"run": {"name": "again", "task": "reverse"}}, env={})
-    with pytest.raises(LocalFault, match=re.escape(f"{home} is the folder of a run: name {home / 'model'}, its model")):
+    with pytest.raises(LocalFault, match=re.escape(f"{home} is the folder of a run: name {home}@VERSION")):
         setup.init(tmp_path / "again", str(home), config, now=NOW)
 
 

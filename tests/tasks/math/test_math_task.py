@@ -2,13 +2,15 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from echo2.tasks.chat import Message
 from echo2.tasks.hostile_answers import HOSTILE
-from echo2.tasks.math.problem_files import DataFault
-from echo2.tasks.task import Transcript, begin_episode, prompt_of, replay
+from echo2.tasks.math.data_files import DataFault
+from echo2.tasks.task import TaskFault, Transcript, begin_episode, prompt_of, replay
 from tests.support.tokenizers import LETTERS
 
 pytest.importorskip("math_verify", reason="needs the extra math")
@@ -46,6 +48,37 @@ def test_a_problem_is_posed_with_the_words_that_ask_for_a_box_and_its_own_answer
     assert reward(task, "I do not know") == 0.0
 
 
+class ChattingLetters:
+    """Letters, with a template that names each message's role."""
+
+    eos, ends, size = LETTERS.eos, LETTERS.ends, LETTERS.size
+    encode, decode = LETTERS.encode, LETTERS.decode
+
+    def pose(self, messages: Sequence[Message]) -> list[int]:
+        return LETTERS.encode("".join(f"{one['role']}: {one['content']} " for one in messages))
+
+    def follow(self, content: str) -> list[int]:
+        return LETTERS.encode(content)
+
+
+@pytest.mark.parametrize(
+    ("query", "posed"),
+    [("", "system: Be short. user: 2 + 3? "), ("?ask=In%20a%20box.", "system: Be short. user: 2 + 3?\nIn a box. ")],
+)
+def test_messages_are_posed_as_they_are_by_a_chat_template_alone(tmp_path: Path, query: str, posed: str) -> None:
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 3?"}]
+    for name in ("train", "validation"):
+        row = {"prompt": messages if name == "train" else "4?", "reward_model": {"ground_truth": ["5", "five"]}}
+        (tmp_path / f"{name}.json").write_text(json.dumps([row]))
+    task = math_task.task(f"{tmp_path}{query}")
+    assert LETTERS.decode(prompt_of(task, "train", 0, ChattingLetters())) == posed
+    with pytest.raises(TaskFault, match=r"its problems are messages, .* set run.template = chat"):
+        prompt_of(task, "train", 0, LETTERS)
+    assert reward(task, "\\boxed{5}") == 1.0
+    assert reward(task, "\\boxed{6}") == 0.0
+    assert task.remarks[0] == "train: 1 problems of 1 file (train.json)"
+
+
 def test_data_in_a_relative_path_or_outside_the_split_is_refused(problems: Path) -> None:
     with pytest.raises(DataFault, match="name an absolute path"):
         math_task.task("halves.jsonl")
@@ -62,5 +95,5 @@ def test_equal_answers_are_right_in_any_form(said: str, equal: bool) -> None:
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_no_hostile_answer_raises_or_is_right(name: str) -> None:
     before = time.process_time()
-    assert equality.is_equal(r"\frac{1}{2}", HOSTILE[name]) is False
-    assert time.process_time() - before < 5 * equality.EQUALITY_SECONDS
+    assert equality.is_equal(r"\frac{3}{7}", HOSTILE[name]) is False
+    assert time.process_time() - before < (1 + equality.SECOND_TRY) * equality.CPU_SECONDS + 1

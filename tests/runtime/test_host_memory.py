@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from echo2.engines.devices.host_memory import available_memory
+from echo2.runtime.host_memory import available_memory, describe_kill, memory_limit
 
 MIB = 1 << 20
 
@@ -62,3 +62,24 @@ def test_a_group_above_its_limit_has_nothing_left_and_unreadable_files_say_nothi
     assert available_memory(tmp_path) == 0
     (tmp_path / "sys/fs/cgroup/a/memory.max").write_text("much\n")
     assert available_memory(tmp_path) == 64 << 30
+
+
+def test_a_container_may_take_its_limit_and_a_machine_all_it_has(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) == psutil.virtual_memory().total
+    belongs_to(tmp_path, "0::/\n")
+    group_of_version_2(tmp_path / "sys/fs/cgroup", "max", 0, 0)
+    assert memory_limit(tmp_path) == psutil.virtual_memory().total
+    group_of_version_2(tmp_path / "sys/fs/cgroup", str(2048 * MIB), 0, 0)
+    assert memory_limit(tmp_path) == 2048 * MIB
+
+
+def test_a_kill_for_memory_is_told_where_the_kernel_says_so(tmp_path: Path) -> None:
+    belongs_to(tmp_path, "0::/job\n")
+    group = tmp_path / "sys/fs/cgroup/job"
+    group_of_version_2(group, "2000000000", 0, 0)
+    (group / "memory.peak").write_text("1990000000\n")
+    assert describe_kill(tmp_path) == ""
+    (group / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert describe_kill(tmp_path) == (
+        "the kernel kills processes here for memory: their control group may have 2.0 GB and had 2.0 GB in use"
+    )

@@ -1,0 +1,90 @@
+"""The model card of an exported version: where it comes from, how good it was, how to verify and to load it."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.run import task_mix
+from echo2.protocol.authority import RunSpec
+
+if TYPE_CHECKING:
+    from echo2.coordinator.command_line.policy_folder import VersionFile
+
+MOST_ROWS = 40
+"""Held-out results in the table."""
+
+
+def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
+    """Return the card, as Markdown. Raises `LocalFault` where the run's history cannot be read."""
+    title = f"{spec.name}, version {told.version}"
+    return "\n".join(
+        [
+            f"# {title}",
+            "",
+            f"Trained by reinforcement learning with echo2 from `{spec.model}` on `{task_mix.text_of(spec.tasks)}`.",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| run | `{told.run}` |",
+            f"| version | {told.version} |",
+            f"| content root | `{told.root}` |",
+            f"| weights | {_FORMS[told.form]} |",
+            "",
+            *_results(home, told.version),
+            "## Verify it",
+            "",
+            _VERIFY[told.form],
+            "",
+        ]
+    )
+
+
+_FORMS = {
+    "model": "whole model, under the names of its base",
+    "adapter": "PEFT adapter of its base",
+    "merged": "whole model: an adapter merged into its base, rounded to bfloat16",
+}
+_SIGNED = (
+    "`echo2-coord policy verify FOLDER` loads these weights, computes their content root, and compares it with the "
+    "version that the run's policy key signed. Compare the run's id with the one that its operator publishes."
+)
+_VERIFY = {
+    "model": _SIGNED,
+    "adapter": _SIGNED,
+    "merged": "Merging rounds, so these weights are no signed version. The adapter of the same version is one.",
+}
+
+
+def _results(home: RunFolder, version: int) -> list[str]:
+    rows = [record for record in _evaluations(home) if record["version"] <= version]
+    if not rows:
+        return []
+    step = max(1, -(-len(rows) // MOST_ROWS))
+    shown = [row for number, row in enumerate(rows) if (len(rows) - 1 - number) % step == 0]
+    return [
+        "## Held-out results",
+        "",
+        "| version | prompts | solved, sampled | solved, greedy |",
+        "|---|---|---|---|",
+        *(f"| {row['version']} | {row['prompts']} | {row['sampled']:.3f} | {_share(row['greedy'])} |" for row in shown),
+        "",
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _evaluations(home: RunFolder) -> list[dict[str, Any]]:
+    """Return the evaluations of history.jsonl, in order. A line that is cut off is left out."""
+    if not home.history.exists():
+        return []
+    rows = list[dict[str, Any]]()
+    for text in home.history.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            said = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and said.get("kind") == "evaluation":
+            rows.append(said["record"])
+    return rows

@@ -1,0 +1,42 @@
+"""What a path is that was named as a model and is none, and what to type in its place."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.weights.lora.adapter_config import CONFIG as ADAPTER_CONFIG
+
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_WANTED: Final = "a folder with config.json, tokenizer.json and a safetensors model"
+
+
+def describe(path: Path) -> str:
+    """Return a sentence for the operator."""
+    if not path.exists():
+        if _HUB_NAME.fullmatch(str(path)):
+            return (
+                f"there is no folder {path}, and models are not fetched from a hub: download it first, for example by "
+                f"`hf download {path} --local-dir {path.name}`, and name that folder"
+            )
+        return f"no model folder at {path}: name tiny, smollm2 or {_WANTED}"
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return f"{path} is a GGUF file, which is a converted model: name {_WANTED}, from which it was converted"
+        return f"{path} is a file: name {_WANTED}"
+    if RunFolder(path).runspec.is_file():
+        return f"{path} is the folder of a run: name {path}@VERSION, one of its versions, or {path}@best"
+    snapshots = sorted(one for one in path.glob("snapshots/*") if one.is_dir())
+    if snapshots:
+        return f"{path} is a hub's cache of a model: name {snapshots[-1]}, which has its files"
+    if (path / ADAPTER_CONFIG).is_file():
+        return (
+            f"{path} is an adapter: merge it into its base first (peft's merge_and_unload), and name the merged model. "
+            "A run trains an adapter of its own with --lora-rank"
+        )
+    if any(path.glob("*.gguf")):
+        return f"{path} has a GGUF file, which is a converted model: name {_WANTED}, from which it was converted"
+    if any(path.glob("*.bin")) or any(path.glob("*.pt*")):
+        return f"{path} has pickled weights, which are never read: save the model again with save_pretrained"
+    missing = [name for name in ("config.json", "model.safetensors") if not (path / name).is_file()]
+    return f"{path} has no {missing[0]}: name {_WANTED}"

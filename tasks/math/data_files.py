@@ -1,0 +1,191 @@
+"""Files of problems: a folder's files, the split of each by its name, and the rows of a file.
+
+Rules
+1. A file is JSONL, a JSON array, CSV or Parquet by its ending; behind one of the first three `.gz` may stand. Files
+   with other endings, hidden ones and those of `METADATA_NAMES` are left out. Folders in a folder are read too.
+2. The split of a folder's file is what the first word of its name says, or else the name of the folder that it is in.
+   Names that say two splits are refused, and so is a file that says none beside files that do: a guess would train on
+   a test. One file by itself has no split, whatever its name.
+3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes. A JSON array is read whole, up to
+   `MOST_ARRAY_BYTES`.
+"""
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePath
+from typing import IO, Any, Final, Literal, NamedTuple, cast
+
+FileSplit = Literal["train", "heldout", "test"]
+SPLIT_WORDS: Final[dict[str, FileSplit]] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("heldout", "held", "validation", "valid", "val", "dev", "eval", "evaluation"), "heldout"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+METADATA_NAMES: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+MOST_FILES: Final = 10_000
+LONGEST_ROW: Final = 6_400_000
+"""Most bytes of a row of JSONL, which may have keys that are not read."""
+MOST_ARRAY_BYTES: Final = 1 << 30
+_SHARD: Final = re.compile(r"-\d{5}-of-\d{5}$")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class DataFault(ValueError):
+    """The data cannot be used; the message names file and row, and says why."""
+
+
+class DataFile(NamedTuple):
+    """A file. `name`: path within the folder that was named. `split`: None: no name says one."""
+
+    path: Path
+    name: str
+    split: FileSplit | None
+
+
+def files_of(path: Path) -> list[DataFile]:
+    """Return the files of a path, ordered by name (rules 1 and 2). Raises `DataFault`."""
+    if path.is_file() and _ending(path):
+        return [DataFile(path, path.name, None)]
+    if not path.exists():
+        raise DataFault(f"there is nothing at {path}: correct the path")
+    if not path.is_dir():
+        raise DataFault(f"{path} is no folder, and no file that ends with {', '.join(ENDINGS)}")
+    files = [DataFile(path / name, str(name), split_of(name)) for name in sorted(_names(path))]
+    if not files:
+        raise DataFault(f"{path} has no file that ends with {', '.join(ENDINGS)}")
+    unsaid = next((file for file in files if file.split is None), None)
+    said = next((file for file in files if file.split is not None), None)
+    if unsaid is not None and (said is not None or _SHARD.search(_stem(PurePath(unsaid.name)))):
+        raise DataFault(
+            f"{unsaid.name} of {path} does not say its split{f', as {said.name} does' if said else ''}: let its name "
+            f"begin with one of {', '.join(SPLIT_WORDS)}, or move it away"
+        )
+    return files
+
+
+def split_of(name: PurePath) -> FileSplit | None:
+    """Return the split that a file's path within its folder says; None: none (rule 2). Raises `DataFault` for two."""
+    words = [_stem(name), *reversed(name.parts[:-1])]
+    first_words = (re.match(r"[a-z]+", word.lower()) for word in words)
+    said = {SPLIT_WORDS[word[0]]: word[0] for word in first_words if word and word[0] in SPLIT_WORDS}
+    if len(said) > 1:
+        raise DataFault(f"{name} says two splits, {' and '.join(sorted(said.values()))}: let its path say one")
+    return next(iter(said), None)
+
+
+def rows_of(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each row; numbers begin at 1. `columns`: the keys that are looked at, in small letters:
+    a Parquet file's others are not read. Raises `DataFault`."""
+    if not file.path.is_file():
+        raise DataFault(f"{file.name} is no file: give it another name, or remove it")
+    ending = _ending(file.path)
+    try:
+        if ending == ".parquet":
+            yield from _parquet(file, columns)
+            return
+        with _open(file.path, ending) as stream:
+            yield from _READERS[ending](file, stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataFault(f"{file.name} is no gzip file, or a damaged one: {error}") from error
+    except OSError as error:
+        raise DataFault(f"{file.name} cannot be read: {error.strerror or error}") from error
+
+
+def _open(path: Path, ending: str) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path)) if ending.endswith(".gz") else path.open("rb")
+
+
+def _names(folder: Path) -> list[PurePath]:
+    names = list[PurePath]()
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = PurePath(os.path.relpath(place, folder))
+        names += [here / name for name in files if not name.startswith(".") and name not in METADATA_NAMES]
+        names = [name for name in names if _ending(name)]
+        if len(names) > MOST_FILES:
+            raise DataFault(f"{folder} has more than {MOST_FILES} files: join them, or name a smaller folder")
+    return names
+
+
+def _ending(path: PurePath) -> str:
+    """Return the ending by which a file is read; empty: it is not."""
+    return next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), "")
+
+
+def _stem(name: PurePath) -> str:
+    return name.name[: -len(_ending(name))]
+
+
+def _jsonl(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
+    for number, row in enumerate(iter(lambda: stream.readline(LONGEST_ROW + 1), b""), start=1):
+        if len(row) > LONGEST_ROW:
+            raise DataFault(f"{file.name} row {number} has more than {LONGEST_ROW} bytes: write a row per problem")
+        if number == 1:
+            row = row.removeprefix(_BYTE_ORDER_MARK)
+        if not row.strip():
+            continue
+        try:
+            yield number, json.loads(row)
+        except (ValueError, RecursionError) as error:
+            raise DataFault(f"{file.name} row {number} is no JSON: {error}"[:300]) from error
+
+
+def _json(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of an array, or of JSONL under the name of JSON."""
+    begin = stream.read(4096)
+    stream.seek(0)
+    if not begin.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
+        yield from _jsonl(file, stream)
+        return
+    whole = stream.read(MOST_ARRAY_BYTES + 1)
+    if len(whole) > MOST_ARRAY_BYTES:
+        raise DataFault(f"{file.name} is an array of more than {MOST_ARRAY_BYTES} bytes: write it as JSONL")
+    try:
+        yield from enumerate(json.loads(whole.removeprefix(_BYTE_ORDER_MARK)), start=1)
+    except (ValueError, RecursionError) as error:
+        raise DataFault(f"{file.name} is no JSON: {error}"[:300]) from error
+
+
+def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
+    csv.field_size_limit(LONGEST_ROW)
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    try:
+        for number, row in enumerate(csv.DictReader(text), start=1):
+            yield number, {key: value for key, value in row.items() if key is not None}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataFault(f"{file.name} is no CSV file in UTF-8: {error}"[:300]) from error
+    finally:
+        text.detach()  # whoever opened the stream closes it
+
+
+def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(file.path) as table:
+            names = [name for name in table.schema_arrow.names if name.lower() in columns]
+            for batch in table.iter_batches(columns=names):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
+        raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
+
+
+_READERS: Final = {
+    ".jsonl": _jsonl,
+    ".jsonl.gz": _jsonl,
+    ".json": _json,
+    ".json.gz": _json,
+    ".csv": _csv,
+    ".csv.gz": _csv,
+}
+ENDINGS: Final = (*_READERS, ".parquet")

@@ -1,0 +1,185 @@
+"""`echo2-coord policy export`: folders that transformers loads, that anybody verifies, whole or not there."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
+from typer.testing import CliRunner
+
+from echo2.coordinator import cli
+from echo2.coordinator.command_line import command_options
+from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.model import load as load_model
+from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.foreign_models import describe
+from echo2.coordinator.run.setup import Run
+from echo2.p2p.envelope import seal
+from echo2.weights.documents import Version
+from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.store import Store
+from echo2.weights.torch_io import save_model
+from tests.support import family_models
+from tests.support.run_folders import NOW, load
+
+Families = dict[str, Callable[[Path], None]]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_options, "now", lambda: NOW)
+
+
+def said(*words: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, ["policy", *map(str, words)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _family(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        model = family_models.make(folder, name).model
+        model.to(torch.bfloat16).save_pretrained(folder)
+        (folder / "0.snapshot").unlink()
+
+    return write
+
+
+def _mixtral(folder: Path) -> None:
+    """Write a mixture of experts, whose tensors have other names in memory than in the file."""
+    family_models.make(folder, "qwen3")
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    torch.manual_seed(0)
+    config = MixtralConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=3, max_position_embeddings=128, rope_theta=77_000.0,
+    )  # fmt: skip
+    MixtralForCausalLM(config).save_pretrained(folder)
+    (folder / "0.snapshot").unlink()
+
+
+FAMILIES: Families = {name: _family(name) for name in ("qwen3", "llama3", "gemma3")} | {"mixtral": _mixtral}
+
+
+def changed(source: Snapshot, path: Path) -> Snapshot:
+    """Write weights of which every 50th element has another last bit."""
+    with writing_snapshot(path, source.tensors, source.aliases) as writer:
+        for entry in source.tensors:
+            bits = source.bits(entry.name)
+            writer.write(bits ^ (np.arange(len(bits)) % 50 == 0).astype(bits.dtype))
+        writer.finish()
+    return Snapshot(path)
+
+
+def publish(run: Run, version: int, snapshot: Snapshot) -> None:
+    """Store a version as a publisher does."""
+    document = Version(era=1, version=version, root=snapshot.root, tensors=snapshot.tensors, aliases=snapshot.aliases)
+    with Store(run.folder.store) as store:
+        store.put_document("version", 1, version, seal("version", run.id, document.to_bytes(), run.keys.policy))
+        store.put_snapshot(1, version, snapshot.root, snapshot.path)
+
+
+@pytest.fixture
+def trained(home: Path, request: pytest.FixtureRequest) -> Path:
+    """Return a run of a family's model with one version, whose weights are not the base's."""
+    run = load(home)
+    for file in (home / "model").iterdir():
+        file.unlink()
+    source = home / "source"
+    FAMILIES[request.param](source)
+    model_folder.import_folder(source, home / "model")
+    base = save_model(load_model(home / "model", "cpu"), home / "base.snapshot")
+    publish(run, 3, changed(base, home / "3.snapshot"))
+    return home
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", FAMILIES, indirect=True)
+def test_an_exported_version_loads_wherever_its_base_loads_and_is_the_signed_one(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "exported"
+    code, told, error = said("export", out, "--home", trained)
+    assert (code, error) == (0, "")
+    assert told.startswith(f"version 3 is in {out} (model), loaded again, with content root ")
+    base = Snapshot(trained / "model" / "model.safetensors")
+    written = Snapshot(out / "model.safetensors")
+    assert [entry.name for entry in written.tensors] == [entry.name for entry in base.tensors]
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if (trained / "model" / name).exists():
+            assert (out / name).read_bytes() == (trained / "model" / name).read_bytes()
+    was, now = (json.loads((folder / "config.json").read_text()) for folder in (trained / "model", out))
+    assert {key for key in was if was[key] != now[key]} <= {"dtype", "torch_dtype"}
+    _, loading = AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    code, told, error = said("verify", out)
+    assert (code, error) == (0, "")
+    assert f"{out} has the weights of version 3 of run " in told
+    assert "# a run, version 3" in (out / "README.md").read_text()
+    assert said("export", out, "--home", trained)[0] == 78
+    damaged = bytearray((out / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (out / "model.safetensors").write_bytes(damaged)
+    code, _, error = said("verify", out)
+    assert code == 81
+    assert "are not those of version 3: do not use them" in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trained", ["qwen3"], indirect=True)
+def test_a_file_that_names_another_version_is_not_believed(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "exported"
+    assert said("export", out, "--home", trained)[0] == 0
+    file = out / "echo2-version.json"
+    told = msgspec.json.decode(file.read_bytes())
+    file.write_bytes(msgspec.json.encode({**told, "version": 4}))
+    code, _, error = said("verify", out)
+    assert code == 81
+    assert "names another version than the one that is signed in it" in error
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        ("4", "there is no version 4: the newest one is 0"),
+        ("newest", "'newest' is no version: name a number, latest or best"),
+        ("best", "no version has a held-out result yet: name a number, or latest"),
+    ],
+)
+def test_a_version_that_is_not_there_is_refused_and_leaves_nothing(
+    home: Path, tmp_path: Path, version: str, says: str
+) -> None:
+    publish(load(home), 0, Snapshot(home / "model" / "model.safetensors"))
+    Database.open(home / "run.sqlite").close()
+    code, _, error = said("export", tmp_path / "out", "--version", version, "--home", home)
+    assert code != 0
+    assert says in error
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_a_folder_that_is_no_export_is_named(tmp_path: Path) -> None:
+    code, _, error = said("verify", tmp_path)
+    assert code != 0
+    assert "has no echo2-version.json: `echo2-coord policy export` writes one" in error
+
+
+def test_a_path_that_is_no_model_is_named_for_what_it_is(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "cache" / "snapshots" / "abc").mkdir(parents=True)
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").touch()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "pytorch_model.bin").touch()
+    for path, sentence in {
+        Path("Qwen/Qwen3-4B"): "models are not fetched from a hub: download it first",
+        tmp_path / "none": "no model folder at",
+        tmp_path / "model.gguf": "is a GGUF file, which is a converted model",
+        tmp_path / "cache": f"is a hub's cache of a model: name {tmp_path / 'cache' / 'snapshots' / 'abc'}",
+        tmp_path / "adapter": "is an adapter: merge it into its base first",
+        tmp_path / "old": "has pickled weights, which are never read",
+        home: f"is the folder of a run: name {home}@VERSION",
+        tmp_path: "has a GGUF file",
+    }.items():
+        assert sentence in describe(path)

@@ -1,0 +1,163 @@
+"""Files of problems: which are read, and the split that a name says."""
+
+import csv
+import gzip
+import json
+import os
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+
+from echo2.tasks.math.data_files import LONGEST_ROW, DataFault, DataFile, FileSplit, files_of, rows_of, split_of
+
+ROWS = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(5)]
+
+
+def jsonl(path: Path, rows: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def values(path: Path) -> list[Any]:
+    return [row for file in files_of(path) for _, row in rows_of(file, {"question", "answer"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train-00000-of-00001.parquet", "train"),
+        ("test-00000-of-00001.parquet", "test"),
+        ("train_sft-00000-of-00002.parquet", "train"),
+        ("validation-00000-of-00001.parquet", "heldout"),
+        ("valid.jsonl", "heldout"),
+        ("dev.json", "heldout"),
+        ("eval.csv.gz", "heldout"),
+        ("heldout.jsonl", "heldout"),
+        ("held-out.jsonl", "heldout"),
+        ("Test.JSONL", "test"),
+        ("data/train-00000-of-00001.parquet", "train"),
+        ("test/part-0.jsonl", "test"),
+        ("main/test-00000-of-00001.parquet", "test"),
+        ("training/a.jsonl", "train"),
+        ("testimony.jsonl", None),
+        ("problems.jsonl", None),
+        ("2024.jsonl", None),
+    ],
+)
+def test_the_first_word_of_a_name_or_a_folder_says_the_split(name: str, split: FileSplit | None) -> None:
+    assert split_of(PurePath(name)) == split
+
+
+def test_a_path_that_says_two_splits_is_refused() -> None:
+    with pytest.raises(DataFault, match=r"test/train-0\.jsonl says two splits, test and train"):
+        split_of(PurePath("test/train-0.jsonl"))
+
+
+def test_folders_hidden_files_and_descriptions_of_a_data_set_are_walked_or_left_out(tmp_path: Path) -> None:
+    jsonl(tmp_path / "data" / "train-00000-of-00001.jsonl", ROWS)
+    jsonl(tmp_path / "data" / "test-00000-of-00001.jsonl", ROWS)
+    (tmp_path / "README.md").write_text("not read")
+    (tmp_path / "dataset_info.json").write_text("{}")
+    jsonl(tmp_path / ".cache" / "other.jsonl", ROWS)
+    assert [(file.name, file.split) for file in files_of(tmp_path)] == [
+        ("data/test-00000-of-00001.jsonl", "test"),
+        ("data/train-00000-of-00001.jsonl", "train"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["more.jsonl", "challenge-00000-of-00001.jsonl"])
+def test_a_file_that_says_no_split_beside_files_that_do_is_refused(tmp_path: Path, name: str) -> None:
+    jsonl(tmp_path / "train.jsonl", ROWS)
+    jsonl(tmp_path / name, ROWS)
+    with pytest.raises(DataFault, match=rf"{name} of .* does not say its split, as train\.jsonl does"):
+        files_of(tmp_path)
+
+
+def test_a_shard_of_an_unknown_split_is_refused_and_a_single_file_may_have_any_name(tmp_path: Path) -> None:
+    shard = jsonl(tmp_path / "challenge-00000-of-00001.jsonl", ROWS)
+    with pytest.raises(DataFault, match="does not say its split: let its name begin"):
+        files_of(tmp_path)
+    assert files_of(shard) == [DataFile(shard, shard.name, None)]
+
+
+def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps(row) for row in ROWS).encode()
+    forms = {
+        "a.jsonl": text,
+        "a.jsonl.gz": gzip.compress(text),
+        "a.json": json.dumps(ROWS).encode(),
+        "b.json": b"\xef\xbb\xbf" + json.dumps(ROWS, indent=2).encode(),
+        "c.json": text,
+        "a.json.gz": gzip.compress(json.dumps(ROWS).encode()),
+        "marked.jsonl": b"\xef\xbb\xbf" + text,
+    }
+    for name, content in forms.items():
+        (tmp_path / name).write_bytes(content)
+        assert values(tmp_path / name) == ROWS, name
+    with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, ["question", "answer"])
+        writer.writeheader()
+        writer.writerows(ROWS)
+    assert values(tmp_path / "a.csv") == ROWS
+
+
+def test_parquet_has_the_same_rows_and_damaged_files_are_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{**row, "image": b"not read"} for row in ROWS]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "sums.parquet")
+    assert values(tmp_path / "sums.parquet") == ROWS
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataFault, match=r"bad\.parquet is no Parquet file"):
+        values(tmp_path / "bad.parquet")
+    parts = [None, *pyarrow.array([b"\xff\xfe"]).buffers()[1:]]
+    no_text = pyarrow.Array.from_buffers(pyarrow.string(), 1, parts)
+    beyond = pyarrow.array([2**40], pyarrow.timestamp("s"))
+    for name, answer in (("no text", no_text), ("beyond all dates", beyond)):
+        table = pyarrow.Table.from_arrays([pyarrow.array(["1 + 1"]), answer], names=["question", "answer"])
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+        with pytest.raises(DataFault, match=rf"{name}\.parquet is no Parquet file, or a damaged one"):
+            values(tmp_path / f"{name}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("cut.jsonl", b'{"question": "a", "answer": "1"}\n{"question": ', r"cut\.jsonl row 2 is no JSON"),
+        ("cut.json", b'[{"question": "a"', r"cut\.json is no JSON"),
+        ("cut.jsonl.gz", gzip.compress(b"{}" * 999)[:20], "is no gzip file, or a damaged one"),
+        ("plain.jsonl.gz", b"{}", "is no gzip file, or a damaged one"),
+        ("latin.csv", b"question,answer\n\xe9,1\n", r"latin\.csv is no CSV file in UTF-8"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataFault, match=says):
+        values(tmp_path / name)
+
+
+def test_missing_files_and_other_endings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataFault, match=r"there is nothing at .*nowhere\.jsonl: correct the path"):
+        files_of(tmp_path / "nowhere.jsonl")
+    (tmp_path / "rows.xlsx").touch()
+    with pytest.raises(DataFault, match="is no folder, and no file that ends with"):
+        files_of(tmp_path / "rows.xlsx")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataFault, match="has no file that ends with"):
+        files_of(tmp_path / "empty")
+
+
+def test_a_file_that_is_one_endless_row_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    with (tmp_path / "huge.jsonl").open("wb") as file:
+        file.truncate(1 << 36)
+    with pytest.raises(DataFault, match=rf"huge\.jsonl row 1 has more than {LONGEST_ROW} bytes"):
+        values(tmp_path / "huge.jsonl")
+
+
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    jsonl(tmp_path / "rows.jsonl", ROWS)
+    os.mkfifo(tmp_path / "other.jsonl")
+    with pytest.raises(DataFault, match=r"other\.jsonl is no file"):
+        values(tmp_path)
