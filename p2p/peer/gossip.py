@@ -102,29 +102,32 @@ class GossipExchange:
                     for peer in peers:
                         if (topic, peer) not in self._pushing and peer not in spread.holders:
                             self._pushing.add((topic, peer))
-                            tasks.start_soon(guard_handler(self._push), topic, peer)
+                            tasks.start_soon(self._push, topic, peer)
 
     def _spread(self, topic: str, data: bytes, holders: set[str]) -> None:
         self._newest[topic] = TopicSpread(data, holders)
         self._news.set()
 
     async def _push(self, topic: str, peer: str) -> None:
-        """Push the newest message to a peer until it has it, or `PUSHES` attempts in a row failed (rule 2)."""
-        failures = 0
         try:
-            while failures < PUSHES and peer not in self._deaf and peer not in self._newest[topic].holders:
-                await anyio.sleep(PUSH_BACKOFF.delay(failures, self._random.random()))
-                spread = self._newest[topic]
-                pushed = encode(GossipRequest(topic=topic, data=spread.data))
-                try:
-                    await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
-                    spread.holders.add(peer)
-                except P2PError as error:
-                    if isinstance(error, Declined) and not isinstance(error, Busy):
-                        self._deaf.add(peer)
-                    failures = failures + 1 if spread is self._newest[topic] else 0
+            await guard_handler(self._push_newest)(topic, peer)
         finally:
             self._pushing.discard((topic, peer))
+
+    async def _push_newest(self, topic: str, peer: str) -> None:
+        """Push the newest message to a peer until it has it, or `PUSHES` attempts in a row failed (rule 2)."""
+        failures = 0
+        while failures < PUSHES and peer not in self._deaf and peer not in self._newest[topic].holders:
+            await anyio.sleep(PUSH_BACKOFF.delay(failures, self._random.random()))
+            spread = self._newest[topic]
+            pushed = encode(GossipRequest(topic=topic, data=spread.data))
+            try:
+                await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
+                spread.holders.add(peer)
+            except P2PError as error:
+                if isinstance(error, Declined) and not isinstance(error, Busy):
+                    self._deaf.add(peer)
+                failures = failures + 1 if spread is self._newest[topic] else 0
 
     async def _answer(self, peer: str, request: bytes) -> bytes:
         """Take a message from a peer (rule 3). Raises `Malformed`, `Busy`."""
