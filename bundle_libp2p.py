@@ -35,7 +35,6 @@ ROOTS: Final = (
     "libp2p.io.trio",
     "libp2p.network.swarm",
     "libp2p.peer.peerstore",
-    "libp2p.rcmgr.connection_limits",
     "libp2p.relay.circuit_v2.pb.circuit_pb2",
     "libp2p.relay.circuit_v2.pb.dcutr_pb2",
     "libp2p.security.noise.transport",

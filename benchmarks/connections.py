@@ -32,6 +32,7 @@ from echo2._libp2p.peer.id import ID
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.multiaddr import address_of, peer_of
 from echo2.p2p.peer.peer import Peer
@@ -64,8 +65,11 @@ def foreign(ip: str) -> str | None:
 async def serve(places: int) -> None:
     """Run the host with at most `places` connections; answer each line on stdin with its state, until stdin ends."""
     descriptors.raise_limit()
-    transport = LibP2PTransport(generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, subnet_of=foreign))
+    transport = LibP2PTransport(
+        generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, parties=Parties(foreign))
+    )
     peer = Peer(transport, seed=0)
+    peer.serve("head", _head, limit=64)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
         await peer.ready()
@@ -79,6 +83,10 @@ async def serve(places: int) -> None:
             }
             print(json.dumps(counts), flush=True)
         nursery.cancel_scope.cancel()
+
+
+async def _head(peer: str, request: bytes) -> bytes:
+    return b"head"
 
 
 class Host:

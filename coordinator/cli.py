@@ -21,6 +21,7 @@ from echo2.coordinator.command_line.trials_app import trials_app
 from echo2.coordinator.command_line.verdict_app import verdict_app
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.own_memory import keep_private
 
 app = typer.Typer(
     name=PROGRAM,
@@ -47,6 +48,7 @@ app.add_typer(service_commands, name="service")
 
 def main() -> None:
     """Run the command line."""
+    keep_private()
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 

@@ -58,6 +58,8 @@ from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
 from echo2.ledger.ledger_entries import Tampered
 from echo2.p2p.identity import public_key
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.network import Network
 from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
@@ -94,16 +96,17 @@ class Coordinator:
         store: Store,
         database: Database,
         hosts: TaskHosts | None = None,
+        parties: Parties | None = None,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be."""
+        """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be. `parties`:
+        those of the network's entrances."""
         self._run = run
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
-        self._trusted: list[str] = []
-        """Parties of the nodes whose work was accepted last."""
+        self.parties = parties or Parties()
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
         if hosts is None:
             hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
@@ -143,7 +146,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay,
+            self.on_verdict, self.pay, self.payments_wait,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
@@ -159,18 +162,20 @@ class Coordinator:
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now,
-            work=run.config.network.work,
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now
         )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
-        self.foreign_heads = ForeignHeads(run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs)
+        self.foreign_heads = ForeignHeads(
+            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
+            lambda: trusted_parties.trusted_nodes(database),
+        )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
         self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin,
-            lambda origin: trusted_parties.works(database, origin, self._trusted),
-            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence,
+            self._works,
+            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)
@@ -258,6 +263,13 @@ class Coordinator:
         await self.group_service.durable()
         return at
 
+    def _works(self, origin: Origin) -> bool:
+        return trusted_parties.works(self.group_service.database, origin, self.parties.known)
+
+    def payments_wait(self) -> tuple[str, int]:
+        """Return why payments wait, empty if they do not, and the newest head of the ledger that a node told."""
+        return self.foreign_heads.payments_wait(self.now()), self.foreign_heads.witnesses.newest
+
     async def renew(self) -> int:
         """Load the newest Root from the run folder and switch to its keys; return its serial. Raises `LocalFault`."""
         fresh = await anyio.to_thread.run_sync(read_again, self._run, keys.passphrase())
@@ -285,7 +297,8 @@ class Coordinator:
             self.absence.check(self.now())
             ended = EXPIRED_AT_ONCE
             while ended == EXPIRED_AT_ONCE:
-                ended = self.group_service.tick(self.now())
+                busy = {self._network.inbound.origin(peer).connection for peer in self._network.handlers.take_busy()}
+                ended = self.group_service.tick(self.now(), busy)
                 await asyncio.sleep(0)
             left = self.market is not None
             while self.market is not None and left:
@@ -307,8 +320,8 @@ class Coordinator:
                 tidied = _elapsed_seconds()
                 self._open_classes()
                 trusted = trusted_parties.trusted_nodes(self.group_service.database)
-                self._trusted = trusted_parties.parties_of(trusted)
-                self._network.inbound.keep_places(self._trusted)
+                self.parties.keep(trusted_parties.parties_of(trusted))
+                self.parties.tell_addresses(await self.advertiser.addresses())
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(self.tick_seconds)
@@ -390,7 +403,12 @@ class Coordinator:
         self.view_builder.invite = await self.invite()
         self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
-        self.view_builder.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
+        self.view_builder.links = LinksView(
+            open=len(peers),
+            refused=refused,
+            shortages=descriptors.SHORTAGES.count,
+            hidden=trusted_parties.describe_hidden(self.parties),
+        )
 
     async def _forget(self) -> None:
         """Delete a few slices of data that no restarted learner needs and whose challenge window has passed. A long

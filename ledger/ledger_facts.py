@@ -2,7 +2,7 @@
 
 Rules
 1. The field `rules` states the rules under which an entry was written. Older entries without the field count under
-   rules 1, except for `node.suspended`, which was a ban then. Under rules 1 doubt ended with the group after which E
+   rules 1. Under rules 1 doubt ended with the group after which E
    was below it, a day's peak was not regarded (coordinator/verification/evidence.py, rules 8 and 9), and near-ties of
    a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under rules 2 that is so no longer.
    Under rules 1 and 2 each accepted group counts as audited work and no count decays; these entries are never judged
@@ -173,13 +173,6 @@ class _CountedEnd(msgspec.Struct, frozen=True):
     audited: str = ""
 
 
-class _EarlierBan(msgspec.Struct, frozen=True):
-    """`node.suspended` without `rules`. `why`: None if a ban was lifted."""
-
-    node: str
-    why: str | None
-
-
 class KeyAccount(NamedTuple):
     """The sum of one key's entries.
 
@@ -242,20 +235,15 @@ def _apply_acceptance(entry: Entry, of: Of, put: Put) -> None:
 def _apply_refusal(entry: Entry, of: Of, put: Put) -> None:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     account = of(end.node)
-    audited, aged = _decay_audited(account, end, entry.at)
     doubted = int(end.code == "evidence" or account.doubted)
-    put(
-        end.node,
-        _count_groups(account._replace(doubted=doubted, audited=audited, aged=aged), 1, end.code in WRONG_CODES),
-    )
+    put(end.node, _count_groups(account._replace(doubted=doubted), 1, end.code in WRONG_CODES))
 
 
 def _decay_audited(account: KeyAccount, end: _CountedEnd, now: int) -> tuple[int, int]:
-    """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then. The first
-    entry under `AUDITING_RULES` only starts the clock."""
+    """Return an account's audited work after its decay until `now`, ms, and until when it has decayed then."""
     if end.rules < AUDITING_RULES:
         return account.audited, account.aged
-    return decay_count(account.audited, account.aged, now) if account.aged else (account.audited, now)
+    return decay_count(account.audited, account.aged, now)
 
 
 def _apply_ends(entry: Entry, of: Of, put: Put) -> None:
@@ -270,10 +258,6 @@ def _count_groups(account: KeyAccount, refused: int, wrong: bool) -> KeyAccount:
 
 
 def _apply_suspension(entry: Entry, of: Of, put: Put) -> None:
-    if "rules" not in msgspec.msgpack.decode(entry.facts):
-        ban = msgspec.msgpack.decode(entry.facts, type=_EarlierBan)
-        put(ban.node, of(ban.node)._replace(banned=ban.why))
-        return
     fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
     put(fact.node, of(fact.node)._replace(code=fact.code, since=fact.since, until=fact.until))
 

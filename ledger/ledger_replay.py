@@ -3,7 +3,8 @@
 Rules
 1. The key and the postings of each entry must be those that follow from its facts and the entries before it. The first
    entry for which they are not ends the replay: `Tampered` with its number.
-2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py).
+2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py), and so
+   must the tokens in and out. A lease that earned nothing states no lengths, and 0 of all that.
 3. A `costs.set` has Costs that the ledger's key signed, newer than those before.
 4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
    names the verdict that its lease had, pays none that was accepted, and takes back none that was not.
@@ -111,7 +112,7 @@ class LedgerReplay:
 
     def __init__(self, chain: Sequence[Root], market: MarketRules | None = None) -> None:
         self._chain, self._market = chain, market
-        self._seq, self._tip = 0, ORIGIN
+        self._seq, self._tip, self._at = 0, ORIGIN, 0
         self._balances, self._accounts = Counter[str](), defaultdict[str, KeyAccount](KeyAccount)
         self._work = dict[str, NodeWork]()
         self._costs = CostsInForce()
@@ -132,7 +133,7 @@ class LedgerReplay:
             raise Tampered(entry.seq, f"its facts are not those of a {entry.kind}: {error}") from error
         for account, amount in entry.postings:
             self._balances[account] += amount
-        self._seq, self._tip = entry.seq, entry.hash
+        self._seq, self._tip, self._at = entry.seq, entry.hash, entry.at
 
     def _check(self, entry: Entry) -> None:
         """Check the key and the postings of an entry (rule 1)."""
@@ -148,7 +149,7 @@ class LedgerReplay:
 
     def state(self) -> LedgerState:
         """Return the state after the last entry."""
-        return state_of(self._seq, self._tip, self._balances, self._accounts, self._work, self._market)
+        return state_of(self._seq, self._tip, self._at, self._balances, self._accounts, self._work, self._market)
 
     def _apply_issue(self, entry: Entry) -> "_Due":
         amount = _fact(entry, _Issued).amount
@@ -159,8 +160,9 @@ class LedgerReplay:
     def _apply_acceptance(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
         self._weigh(entry, end)
-        if end.rollouts != len(end.turns):
-            raise Tampered(entry.seq, f"it has {end.rollouts} rollouts, and the lengths of {len(end.turns)}")
+        self._same(entry, end.rollouts, len(end.turns))
+        self._same(entry, end.tokens_in, sum(end.prompt + sum(turns[1::2]) for turns in end.turns))
+        self._same(entry, end.tokens_out, sum(sum(turns[::2]) for turns in end.turns))
         if end.code == "quarantine":
             self._kept[end.node, entry.at // DAY].append(end.weight)
         verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight, entry.kind)
@@ -172,8 +174,8 @@ class LedgerReplay:
 
     def _unpaid(self, entry: Entry) -> "_Due":
         end = _fact(entry, _End)
-        if end.weight:
-            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {end.weight}")
+        if any((end.weight, end.rollouts, end.tokens_in, end.tokens_out, end.prompt, end.turns, end.costs)):
+            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states a weight or lengths")
         self._verdicts[end.lease] = _Verdict(end.node, end.code, 0, entry.kind)
         return _Due(f"lease:{end.lease.hex()}")
 
@@ -223,8 +225,7 @@ class LedgerReplay:
         )
 
     def _of_key(self, entry: Entry) -> "_Due":
-        earlier = entry.kind == "node.suspended" and entry.key == f"suspension:{entry.seq}"
-        return _Due(entry.key if earlier else f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
+        return _Due(f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
 
     def _apply_rotation(self, entry: Entry) -> "_Due":
         return _Due(f"key:{_fact(entry, KeyRotated).successor}:{entry.seq}")

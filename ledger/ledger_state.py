@@ -94,27 +94,28 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def state_of(
     entries: int,
     tip: bytes,
+    at: int,
     balances: Mapping[str, int],
     accounts: Mapping[str, KeyAccount],
     work: Mapping[str, NodeWork],
     market: MarketRules | None = None,
 ) -> LedgerState:
-    """Put a state together. `accounts`, `work`: accounts and work by peer id."""
+    """Put a state together. `at`: time of the last entry, ms. `accounts`, `work`: accounts and work by peer id."""
     there = {account: amount for account, amount in sorted(balances.items()) if amount}
-    keys = {node: KeyState(rank=rank(one), account=one._asdict()) for node, one in sorted(accounts.items())}
+    keys = {node: KeyState(rank=rank(one, at), account=one._asdict()) for node, one in sorted(accounts.items())}
     return LedgerState(
-        entries=entries, tip=tip.hex(), balances=there, keys=keys, ranking=list(_ranking(there, accounts, work)),
+        entries=entries, tip=tip.hex(), balances=there, keys=keys, ranking=list(_ranking(there, keys, work)),
         market=None if market is None else market.state(),
     )  # fmt: skip
 
 
 def _ranking(
-    balances: Mapping[str, int], accounts: Mapping[str, KeyAccount], work: Mapping[str, NodeWork]
+    balances: Mapping[str, int], keys: Mapping[str, KeyState], work: Mapping[str, NodeWork]
 ) -> Iterable[RankedNode]:
     for node in sorted(work, key=lambda one: (work[one].weight, public_key(one)), reverse=True):
         done = work[node]
         if done.weight:
             yield RankedNode(
                 node=node, weight=done.weight, groups=done.groups, rollouts=done.rollouts, tokens=done.tokens,
-                accrued=balances.get(f"node:{node}:accrued", 0), rank=rank(accounts.get(node, KeyAccount())),
+                accrued=balances.get(f"node:{node}:accrued", 0), rank=keys[node].rank if node in keys else "new",
             )  # fmt: skip

@@ -2,8 +2,8 @@
 
 Rules
 1. A `payout.planned` (key "payouts:<plan>") states a plan: its number, its rail, number and sum of its payments, the
-   hash of its file, and the LedgerHead on which it rests. It moves nothing. Numbers of plans rise; the first is 1 or
-   more.
+   hash of its file, the LedgerHead on which it rests, and whether it was made before nodes had confirmed that the
+   ledger is the newest (`unwitnessed`). It moves nothing. Numbers of plans rise; the first is 1 or more.
 2. A payment's entries have the keys "payout:<payment>:0", ":1", ... in order. The first is its `payout.sent`, which
    belongs to the newest plan, or its `payout.restored` (rule 7). It moves the amount from the node's `payable` to
    `paid:<rail>`.
@@ -42,7 +42,8 @@ UNITS_PER_HUNDREDTH: Final = 10_000_000
 
 class PayoutPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `payout.planned`. `payments`, `total`: their number and sum, 10^-9 of `currency`. `file`: SHA-256 of the
-    plan's file. `head`, `head_hash`: number and SHA-256 of the sealed LedgerHead."""
+    plan's file. `head`, `head_hash`: number and SHA-256 of the sealed LedgerHead. `unwitnessed`: the operator went on
+    before nodes had told that the ledger is the newest."""
 
     rules: int = RULES
     plan: int
@@ -53,6 +54,7 @@ class PayoutPlanned(msgspec.Struct, frozen=True, kw_only=True):
     file: bytes
     head: int
     head_hash: bytes
+    unwitnessed: bool = False
 
 
 class PayoutSent(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,12 @@
 """The standing of a key: its rank (new, known or proven), and whether it is suspended or banned. Pure.
 
 Rules
-1. A key is *known* once it has done `KNOWN` groups of audited work, or once the operator vouches for it. It is *proven*
+1. A key is *known* while it has `KNOWN` groups of audited work, or once the operator vouches for it. It is *proven*
    while it has `PROVEN` groups of audited work, as long as the scorer's pass (T1 and T2,
-   coordinator/verification/verification.py) refused none of its last `CLEAN_GROUPS`. Audited work decays, but never
-   below `KNOWN` (ledger/audited_work.py). Every other key is *new*. A key with evidence against it
-   (`KeyAccount.doubted`) is *new* too, until a later entry clears it.
+   coordinator/verification/verification.py) refused none of its last `CLEAN_GROUPS`. Audited work decays with time,
+   never below `KNOWN` until a month has passed without an accepted group, and to nothing then
+   (ledger/audited_work.py). Every other key is *new*. A key with evidence against it (`KeyAccount.doubted`) is *new*
+   too, until a later entry clears it.
 2. A suspension ends at the time that its entry states; one for a proof states none (`FOREVER_MS`), and ends by an
    appeal or by the operator (coordinator/accounts/strikes.py). A ban ends when the operator lifts it, which also ends a
    suspension.
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS, ONE, PROVEN_AUDITED_GROUPS
+from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS, ONE, PROVEN_AUDITED_GROUPS, decay_count
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import KeyAccount, apply
 
@@ -57,21 +58,20 @@ def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
 def at(account: KeyAccount, now: int) -> Standing:
     """Return the standing of an account at `now`, ms."""
     if account.banned is not None:
-        return Standing(rank(account), FOREVER_MS, "banned", account.banned)
+        return Standing(rank(account, now), FOREVER_MS, "banned", account.banned)
     if now < account.until:
-        return Standing(rank(account), account.until, account.code)
-    return Standing(rank(account))
+        return Standing(rank(account, now), account.until, account.code)
+    return Standing(rank(account, now))
 
 
-def rank(account: KeyAccount) -> Rank:
-    """Return the rank of an account (rule 1)."""
+def rank(account: KeyAccount, now: int | None = None) -> Rank:
+    """Return the rank of an account at `now`, ms; None: at its last accepted group (rule 1)."""
     if account.doubted:
         return "new"
-    if account.audited >= PROVEN_AUDITED_GROUPS * ONE and (
-        not account.wrong or account.groups - account.wrong >= CLEAN_GROUPS
-    ):
+    audited = account.audited if now is None else decay_count(account.audited, account.aged, now)[0]
+    if audited >= PROVEN_AUDITED_GROUPS * ONE and (not account.wrong or account.groups - account.wrong >= CLEAN_GROUPS):
         return "proven"
-    return "known" if account.audited >= KNOWN_AUDITED_GROUPS * ONE or account.vouched else "new"
+    return "known" if audited >= KNOWN_AUDITED_GROUPS * ONE or account.vouched else "new"
 
 
 def describe(standing: Standing) -> str:

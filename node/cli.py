@@ -6,6 +6,7 @@ An error ends a command with one line on stderr and an exit code (runtime/cli_er
 import json
 import os
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,10 +14,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from echo2.node.errors import own_code
+from echo2.node.errors import BadConfig, own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
 from echo2.runtime.service_app import service_app
 from echo2.runtime.service_unit import Service
@@ -37,6 +39,9 @@ payout_app = typer.Typer(help="The account to which this node's pay goes.", no_a
 app.add_typer(config_app, name="config")
 app.add_typer(payout_app, name="payout")
 
+InviteFile = Annotated[
+    Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")
+]
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
@@ -81,7 +86,10 @@ def _seconds(duration: str) -> float:
 @app.command()
 @errors_reported
 def join(
-    invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
+    invite: Annotated[
+        str | None, typer.Argument(help="The run's invite; -: from standard input; or in ECHO2_INVITE.")
+    ] = None,
+    invite_file: InviteFile = None,
     gpu: Gpu = None,
     engine: Engine = None,
     dtype: NumberFormat = None,
@@ -100,8 +108,8 @@ def join(
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
-        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, dtype=dtype, rows=rows,
-        server=server, name=name,
+        once, invite=_invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
+        gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, name=name,
         home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
@@ -229,7 +237,10 @@ def discover(
 @app.command()
 @errors_reported
 def doctor(
-    invite: Annotated[str | None, typer.Argument(help="The run's invite; absent: that of the run joined last.")] = None,
+    invite: Annotated[
+        str | None, typer.Argument(help="The run's invite; -: from standard input; absent: of the run joined last.")
+    ] = None,
+    invite_file: InviteFile = None,
     home: Home = None,
     gpu: Gpu = None,
     engine: Engine = None,
@@ -240,6 +251,7 @@ def doctor(
     """Test this machine and its routes to the run; name the exact fix of each fault."""
     from echo2.node.control.doctor import diagnose
 
+    invite = _invite_text(invite, invite_file)
     config = _config(invite=invite, home=home, gpu=gpu, engine=engine, server=server, listen=listen)
     lines, code = diagnose(config, as_json=as_json)
     for text_line in lines:
@@ -445,6 +457,7 @@ app.add_typer(service_app(PROGRAM, _service, errors_reported), name="service")
 
 def main() -> None:
     """Run the command line: the entry point of the distribution."""
+    keep_private()
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 
@@ -453,6 +466,20 @@ def _daemon(once: bool, **flags: Any) -> int:
     from echo2.node.main import start
 
     return start(_config(**flags), once=once, passphrase=_passphrase())
+
+
+def _invite_text(invite: str | None, file: Path | None) -> str | None:
+    """Return the invite of an argument, of a file or of standard input. Raises `BadConfig`."""
+    from echo2.p2p.discovery.invite import MOST_INVITE_CHARACTERS
+
+    if file is not None and invite is not None:
+        raise BadConfig("an invite is given twice: name it, or its file by --invite-file")
+    if file is None:
+        return sys.stdin.read(MOST_INVITE_CHARACTERS).strip() if invite == "-" else invite
+    try:
+        return file.read_bytes()[:MOST_INVITE_CHARACTERS].decode(errors="replace").strip()
+    except OSError as error:
+        raise BadConfig(f"the invite's file {file} cannot be read ({error.strerror}): correct --invite-file") from error
 
 
 def _home(home: Path | None) -> Path:

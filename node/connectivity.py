@@ -11,15 +11,10 @@ Rules
    further type that the engine computes in is tried once, then the next engine that is installed, unless the owner
    names one.
 3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
-4. The work that a new key shows (protocol/hello_work.py) is computed in a thread, at most `MOST_WORK` times until the
-   coordinator has welcomed the node.
 """
 
-import contextlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from threading import Event
-from typing import Final
 
 import anyio
 import structlog
@@ -31,7 +26,7 @@ from echo2.engines.registry import AUTO_ENGINE, choose, installed_engines
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import dtype_for
 from echo2.node.key_change import SUCCESSION, disputes, record_replacement
-from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.links.neighbours import Neighbours
 from echo2.node.links.plan_client import PlanClient, RateLimits
 from echo2.node.links.reachability import Reachability, RelaySources
@@ -39,21 +34,17 @@ from echo2.node.run_context import RunContext
 from echo2.node.versions.follower import Follower
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.peer_records import RecordIssuer
-from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.network import Network
-from echo2.protocol import hello_work, refusals
+from echo2.protocol import refusals
 from echo2.protocol.authority import RunSpec, TaskReference
 from echo2.protocol.engine_classes import parts
 from echo2.protocol.ledger_heads import HeadReference
-from echo2.protocol.methods import HELLO
 from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
 from echo2.runtime.units import MBIT
 from echo2.tasks.registry import list_tasks
-
-MOST_WORK: Final = 3
 
 _log = structlog.get_logger("node")
 
@@ -74,9 +65,6 @@ class Connectivity:
         self._tasks: TaskGroup | None = None
         self._succeeded = ""
         """The coordinator's last answer to the succession."""
-        self._work: bytes | None = None
-        self._computed = 0
-        """Number of times that `_work` was computed since the last welcome."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.newest_head: Callable[[], HeadReference | None] = lambda: None
         """Returns the newest head of the ledger that this node took."""
@@ -85,7 +73,8 @@ class Connectivity:
         self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
         self.reachability = Reachability(
             network.rpc, network.links, network.inbound,
-            RelaySources(list(config.relays), self._relay_candidates), RecordIssuer(context.key, context.run),
+            RelaySources(list(config.relays), self._relay_candidates, self._dial_relay),
+            RecordIssuer(context.key, context.run),
             coordinator=lambda: self.coordinator_client.peer, now=context.clock.now,
         )  # fmt: skip
         self.reachability.on_change = self.coordinator_client.greet_again
@@ -135,21 +124,11 @@ class Connectivity:
             record=await self.reachability.record(),
             kinds=list(PLAYED_KINDS),
             succession=self._succession(),
-            work=self._work,
             ledger=self.newest_head(),
             after=self._context.instance.after,
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
             team=self._config.team,
         )
-
-    async def tell_head(self) -> None:
-        """Tell the coordinator of a run that has finished which head of the ledger this node took last: payments wait
-        for that (coordinator/payouts/payout_checks.py), and no version comes that would bring it along. The next start
-        tells it again, so a coordinator that does not answer is no fault."""
-        head = self._context.trust_store.trusted.head
-        if head is not None and head.value.finished and self.newest_head() is not None:
-            with contextlib.suppress(RequestRefused, P2PError):
-                await self.coordinator_client.call(HELLO, await self.hello())
 
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""
@@ -157,10 +136,7 @@ class Connectivity:
         return path.read_bytes() if path.exists() else None
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Compute the work that is asked for, or switch to the next type or engine if the refusal and rule 2 allow it;
-        tell whether to greet again."""
-        if refusals.then(refusal) == "work":
-            return refusal.hour is not None and await self._compute_work(refusal.hour)
+        """Switch to the next type or engine if the refusal and rule 2 allow it; tell whether to greet again."""
         if refusals.then(refusal) != "other engine" or self._engine.chosen:
             return False
         if untried := self._untried_types():
@@ -172,22 +148,6 @@ class Connectivity:
         else:
             return False
         return True
-
-    async def _compute_work(self, hour: int) -> bool:
-        """Compute the work of this node's key for an hour (rule 4); tell whether it was computed."""
-        if self._computed >= MOST_WORK:
-            return False
-        self._computed += 1
-        stop, key = Event(), public_bytes(self._context.key)
-        _log.info("computing the work that this run asks of a new key, for about a second")
-        try:
-            work = await anyio.to_thread.run_sync(
-                hello_work.compute, self._context.run, key, hour, stop.is_set, abandon_on_cancel=True
-            )
-        finally:
-            stop.set()
-        self._work = work
-        return work is not None
 
     def _untried_types(self) -> list[Dtype]:
         probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
@@ -216,7 +176,6 @@ class Connectivity:
 
     async def on_welcome(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
-        self._computed = 0
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession
@@ -230,8 +189,11 @@ class Connectivity:
             self._tasks.start_soon(self.neighbours.on_welcome, welcome.peers)
 
     def _relay_candidates(self) -> list[str]:
-        head = self._context.trust_store.trusted.head
-        return [*(head.value.addresses if head else []), *self._context.invite.addresses, *self.neighbours.addresses()]
+        return [*self.coordinator_client.addresses.all(), *self.neighbours.addresses()]
+
+    async def _dial_relay(self, address: str) -> str:
+        operators = self.coordinator_client.addresses
+        return await (operators if address in operators.all() else self.dialer).dial(address)
 
 
 def _bytes(mbit: float | None) -> int | None:

@@ -114,11 +114,13 @@ class NodeDaemon:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
-        sources = LedgerSources(network.rpc, network.links, self._coordinator, context.seed, self._over_https())
+        sources = LedgerSources(
+            network.rpc, network.links, self._coordinator, network.inbound.origin, context.seed, self._over_https()
+        )
         self.ledger_exchange = LedgerExchange(
             network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
         )
-        self.acknowledger.newest_head = self.connectivity.newest_head = self.ledger_store.reference
+        self.connectivity.newest_head = self.ledger_store.reference
         self.market_store = market_store.MarketStore(context.folder / market_store.FILE)
         self.ask_keeper = AskKeeper(
             context, lambda request: coordinator_client.call(MARKET, request), self.market_store, config.ask
@@ -242,7 +244,6 @@ class NodeDaemon:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROOFS):
                     await self.ledger_exchange.finish()
-                    await self.connectivity.tell_head()
 
     async def _report_end(self) -> None:
         await self.run_state.until_finishing()
@@ -274,15 +275,11 @@ class NodeDaemon:
 
     def _over_https(self) -> Source | None:
         """Return the coordinator's ledger over HTTPS, where the owner admits it and the invite offers it."""
-        invite, links = self.context.invite, self.network.links
-        if "https" not in self._config.via or invite.https_key is None:
+        pin = self.context.invite.https_key
+        if "https" not in self._config.via or pin is None:
             return None
-        return over_https(links.peer_id, invite.https_key, self._addresses)
-
-    def _addresses(self) -> list[str]:
-        """Return the coordinator's addresses: those of the newest Head, then those of the invite."""
-        head = self.context.trust_store.trusted.head
-        return [*(head.value.addresses if head else []), *self.context.invite.addresses]
+        addresses = self.connectivity.coordinator_client.addresses
+        return over_https(self.network.links.peer_id, pin, lambda links: addresses.dial_over(links, "https"))
 
     def _coordinator(self) -> str | None:
         return self.connectivity.coordinator_client.peer

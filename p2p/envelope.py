@@ -18,11 +18,11 @@ from typing import Annotated, Final, Generic, TypeVar
 import blake3
 import msgpack
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import public_bytes
+from echo2.p2p.signatures import verifies
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
@@ -169,7 +169,7 @@ def _names_twice(payload: bytes) -> bool:
 
 def _signers(sealed: Envelope, keys: Collection[bytes]) -> set[bytes]:
     covered = signed_bytes(sealed.kind, sealed.run, sealed.payload)
-    return {s.key for s in sealed.signatures if s.key in keys and _verifies(s, covered)}
+    return {s.key for s in sealed.signatures if s.key in keys and verifies(s.key, s.signature, covered)}
 
 
 def signers(data: bytes, keys: Collection[bytes]) -> set[bytes]:
@@ -185,7 +185,8 @@ def join(sealed: Sequence[bytes], keys: Collection[bytes]) -> bytes:
     if any((one.kind, one.run, one.payload) != (first.kind, first.run, first.payload) for one in envelopes):
         raise BadSignature("the signatures are over different documents")
     covered = signed_bytes(first.kind, first.run, first.payload)
-    valid = {s.key: s for one in envelopes for s in one.signatures if s.key in keys and _verifies(s, covered)}
+    stated = [s for one in envelopes for s in one.signatures if s.key in keys]
+    valid = {s.key: s for s in stated if verifies(s.key, s.signature, covered)}
     return _encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
 
 
@@ -203,14 +204,6 @@ def verify_named(data: bytes, digest: bytes, decode: Callable[[bytes], T]) -> Ve
     if document_hash(data) != digest:
         raise BadSignature(f"the document is not the one named {digest.hex()[:16]}")
     return Verified(decode(data), data, _CHECK)
-
-
-def _verifies(signature: Signature, covered: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(signature.key).verify(signature.signature, covered)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
 
 
 def document_hash(sealed: bytes) -> bytes:

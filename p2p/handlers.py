@@ -6,6 +6,7 @@
 3. A request counts as unanswered from its complete arrival on, at most `MOST_COUNTED_REQUESTS` of a peer for each
    method: a count tells how many peers are served, and a few peers with many requests make no crowd. Each thread has
    its own counts. `across` gives an entrance on another thread its own table, whose counts are included here.
+4. Entrances note the peers that they answer BUSY, at most `MOST_BUSY_PEERS` between two calls of `take_busy`.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ MethodHandler = Callable[[str, bytes], Awaitable[bytes]]
 METHOD_LIMIT: Final = 64
 """Bytes of a method's name."""
 MOST_COUNTED_REQUESTS: Final = 2
+MOST_BUSY_PEERS: Final = 4096
 
 
 class HandlerEntry(NamedTuple):
@@ -35,6 +37,7 @@ class Handlers:
         self._unanswered = Counter[str]()
         self._of_peers = Counter[tuple[str, str]]()
         """By (method, peer): all that are unanswered."""
+        self._busy = set[str]()
         self._other_tables: list[Handlers] = []
 
     def serve(self, method: str, handler: MethodHandler, *, limit: int) -> None:
@@ -62,6 +65,16 @@ class Handlers:
         Thread-safe."""
         own = sum(self._unanswered[method] for method in methods)
         return own + sum(other.count_unanswered(methods) for other in self._other_tables)
+
+    def note_busy(self, peer: str) -> None:
+        """Note that a request of a peer was answered BUSY."""
+        if len(self._busy) < MOST_BUSY_PEERS:
+            self._busy.add(peer)
+
+    def take_busy(self) -> set[str]:
+        """Return the peers that were answered BUSY since the last call (rule 4). Thread-safe."""
+        busy, self._busy = self._busy, set()
+        return busy.union(*(other.take_busy() for other in self._other_tables))
 
     def across(self, bridged: Callable[[MethodHandler], MethodHandler]) -> "Handlers":
         """Return the same methods for an entrance on another thread. `bridged` converts a handler of this thread into

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.signatures import check_key
 from echo2.runtime.files import syncing
 
 # libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
@@ -53,7 +54,9 @@ def public_key(peer: str) -> bytes:
         raise Malformed(f"not a peer id: {peer[:80]!r}") from error
     if len(raw) != len(_PEER_ID_PREFIX) + 32 or not raw.startswith(_PEER_ID_PREFIX):
         raise Malformed(f"not an Ed25519 peer id: {peer[:80]!r}")
-    return raw[len(_PEER_ID_PREFIX) :]
+    key = raw[len(_PEER_ID_PREFIX) :]
+    check_key(key)
+    return key
 
 
 def check_peer_id(peer: str) -> None:

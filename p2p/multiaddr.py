@@ -235,6 +235,12 @@ def through(relay: str, peer: str) -> str:
     return f"{relay}{CIRCUIT}/p2p/{peer}"
 
 
+def is_open_port(port: int | None) -> bool:
+    """Tell whether a port may be dialled on the word of others: 443, or 1024 and above. So no record, Head or invite
+    aims dials at system services."""
+    return port is not None and (port >= 1024 or port == 443)
+
+
 def with_peer(address: str, peer: str) -> str:
     """Return an address with the peer ID at its end, unless it has one already."""
     return address if address_of(address).peers else f"{address}/p2p/{peer}"

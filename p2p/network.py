@@ -13,7 +13,7 @@ between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) s
 be called in the daemon's event loop only, unless they state more.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -128,8 +128,7 @@ class PayloadExchange(Protocol):
 
 
 class Inbound(Protocol):
-    """The incoming side of this process: its addresses and relays, and the origins and connection places of the peers
-    that connect."""
+    """The incoming side of this process: its addresses and relays, and the origins of the peers that connect."""
 
     async def addresses(self) -> list[str]:
         """Return the multiaddresses at which this peer can be dialled."""
@@ -143,10 +142,6 @@ class Inbound(Protocol):
     def origin(self, peer: str) -> Origin:
         """Return the origin of a peer's requests (p2p/limits/origin.py). `peer`: the name that the handler of a request
         gets. Thread-safe, and cheap."""
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """Reserve a share of the connection places for those of these parties that are public subnets; they have
-        accepted work. Replaces the parties named before. Thread-safe."""
 
 
 class Uplink(Protocol):

@@ -5,7 +5,7 @@ Two implementations exist: `p2p.memory.transport` (a whole network in one proces
 for libp2p. Code written on anyio runs, and is tested, on either.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from echo2.p2p.limits.origin import Origin
@@ -23,6 +23,10 @@ class Stream(Protocol):
     @property
     def peer(self) -> str:
         """The authenticated peer id of the other side."""
+
+    def hurry(self) -> None:
+        """Give up the stream, from now on, where its connection does not move at the least rate
+        (p2p/limits/least_rate.py) while this side waits."""
 
     async def send(self, *pieces: bytes | memoryview) -> None:
         """Send one frame, given in pieces that must not change later. Raises `Unreachable`."""
@@ -71,9 +75,6 @@ class Transport(Protocol):
 
     def origin(self, peer: str) -> Origin:
         """See `Inbound.origin` (p2p/network.py)."""
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Inbound.keep_places` (p2p/network.py)."""
 
     def count_relayed_bytes(self) -> int:
         """Return the bytes forwarded for others as their relay, since the start."""

@@ -2,10 +2,10 @@
 
 Rules
 1. A Root is signed by the threshold of its own root keys, and carries the run's id. It names all of `ROLES`; no role
-   names a key twice, or a threshold above its number of keys. The first Root is trusted by its hash, which the invite
-   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys. A
-   sealed Root has at most `MOST_ROOT_BYTES`: whoever passes it on can put more beside the signatures, and every holder
-   keeps and serves it.
+   names a key twice, a refused one (p2p/signatures.py, rule 3), or a threshold above its number of keys. The first
+   Root is trusted by its hash, which the invite pins. Each later Root has the next serial, and is also signed by the
+   threshold of the previous Root's root keys. A sealed Root has at most `MOST_ROOT_BYTES`: whoever passes it on can put
+   more beside the signatures, and every holder keeps and serves it.
 2. A Received, a Receipt, a LedgerHead or a LogRestored is valid if the keys of its role in any Root of the chain signed
    it, as many as that Root's threshold. Roots are tried newest first.
 3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, `issued` of
@@ -27,6 +27,7 @@ from echo2.p2p.envelope import ROLES as ROLE_OF
 from echo2.p2p.envelope import decode_unverified, verify_envelope
 from echo2.p2p.errors import BadSignature
 from echo2.p2p.payload_manifest import Manifest
+from echo2.p2p.signatures import REFUSED_KEYS
 from echo2.p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
 from echo2.protocol.group_weights import Costs
 from echo2.protocol.leases import Receipt, Received
@@ -165,6 +166,8 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
         raise WrongRoot("the Root belongs to another run, or lacks a role")
     if any(not len(set(role.keys)) == len(role.keys) >= role.threshold for role in root.roles.values()):
         raise WrongRoot("a role of the Root names a key twice, or a threshold above its number of keys")
+    if any(not REFUSED_KEYS.isdisjoint(role.keys) for role in root.roles.values()):
+        raise WrongRoot("a role of the Root names a key of small order, or one that is not canonical")
     for signers in (root,) if before is None else (before, root):
         role = signers.roles["root"]
         try:

@@ -5,7 +5,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from echo2.p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
-from echo2.protocol.ledger_heads import HeadReference
 
 
 class TransferSource(Wire, frozen=True):
@@ -33,7 +32,7 @@ class Acknowledgement(Wire, frozen=True):
 
     Times are milliseconds before this message was written, on the node's own monotonic clock. `heard`: the version's
     first Head arrived; `complete`: the last payload was complete; `applied`: the engine held the version. `taken`: the
-    last payloads fetched for it; empty where all were present already. `ledger`: the same as in Hello."""
+    last payloads fetched for it; empty where all were present already."""
 
     era: Count
     version: Count
@@ -41,7 +40,6 @@ class Acknowledgement(Wire, frozen=True):
     complete: Milliseconds
     applied: Milliseconds
     taken: Annotated[list[PayloadTransfer], Meta(max_length=8)] = []
-    ledger: HeadReference | None = None
 
 
 class PlanRequest(Wire, frozen=True):

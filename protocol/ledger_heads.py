@@ -5,8 +5,7 @@ The tree is that of RFC 6962 over the ledger's entries (docs/protocol/ledger.md)
 Rules
 1. A head is its payload. Whoever passes one on can add signatures beside those that count, or write the envelope in
    other bytes: a copy is the same head, and nothing that names or compares heads depends on which copy is at hand.
-2. So a head names the one before it by the hash of that payload, `before`. `previous`, the hash of the sealed bytes as
-   they were signed, stays for nodes that do not know `before`, and for heads that were signed without it.
+2. So a head names the one before it by the hash of that payload, `before`.
 """
 
 import base64
@@ -14,12 +13,11 @@ import hashlib
 from collections.abc import Callable, Collection
 from typing import Annotated, NamedTuple
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from msgspec import Meta
 
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import BadSignature, Malformed
+from echo2.p2p.signatures import verifies
 from echo2.p2p.wire_types import Count, Hash, Id, Milliseconds, Wire
 
 MOST_HEADS = 16
@@ -44,8 +42,8 @@ SealedDocument = Annotated[bytes, Meta(max_length=MOST_SEALED)]
 class LedgerHead(Wire, frozen=True):
     """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the log's id: the run's, or that of a
     later log (protocol/restored_logs.py). `number`: 1, 2, 3, ... `size`: its entries. `root`: root of their
-    tree. `tip`: hash of the last entry. `previous`: SHA-256 of the sealed head before; None: this is the first.
-    `before`: SHA-256 of that head's payload; None: as for `previous`."""
+    tree. `tip`: hash of the last entry. `before`: SHA-256 of the payload of the head before;
+    None: this is the first."""
 
     log: Hash
     number: Count
@@ -53,7 +51,6 @@ class LedgerHead(Wire, frozen=True):
     root: Hash
     tip: Hash
     issued: Milliseconds
-    previous: Hash | None = None
     before: Hash | None = None
 
 
@@ -69,7 +66,8 @@ class LedgerRequest(Wire, frozen=True):
     `entries`: numbers of entries to prove in the tree of `size` entries. `leases`: leases that ended without an entry
     of their own, whose ends to prove in that tree. `keys`: idempotency keys of entries to prove there, where the number
     is not known: of an epoch's close, `epoch:7:closed`. `log`: the newest log that the client took; None: the first.
-    `fork`: two sealed LedgerHeads, or two LogRestored, that contradict each other: the client shows them."""
+    `fork`: two sealed LedgerHeads, or two LogRestored, that contradict each other: the client shows them. `newest`: the
+    newest head that the client took, which it tells the coordinator."""
 
     after: Count | None = None
     entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
@@ -78,6 +76,7 @@ class LedgerRequest(Wire, frozen=True):
     keys: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MOST_KEYS)] = []
     log: Hash | None = None
     fork: Annotated[list[SealedDocument], Meta(max_length=2)] = []
+    newest: HeadReference | None = None
 
 
 class GrownHead(Wire, frozen=True):
@@ -134,7 +133,7 @@ def names(head: LedgerHead, sealed: bytes | None) -> bool:
     """Tell whether a head names another one, any copy of it, as the one before it (rule 2); None: whether it is the
     first. Raises `Malformed`."""
     if sealed is None:
-        return head.previous is None and head.before is None
+        return head.before is None
     return head.before == payload_hash(sealed)
 
 
@@ -195,9 +194,8 @@ def _is_signed(text: str, name: str, key: bytes, signatures: str) -> bool:
             continue
         try:
             data = base64.b64decode(encoded, validate=True)
-            if data[:4] == key_id(name, key):
-                Ed25519PublicKey.from_public_bytes(key).verify(data[4:], text.encode())
-                return True
-        except (ValueError, InvalidSignature):
+        except ValueError:
             continue
+        if data[:4] == key_id(name, key) and verifies(key, data[4:], text.encode()):
+            return True
     return False

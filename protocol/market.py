@@ -14,7 +14,7 @@ needed; it made no offer, or no epoch runs."""
 class EpochTerms(Wire, frozen=True):
     """The terms of an epoch, as its entry `epoch.announced` has them. `closes`: time until which asks are sealed.
     `opens`: when it opens by plan; asks are opened between. `need`: milli-RE per hour. `reserve`: highest price per RE,
-    in units of the ledger. `mode`: mode of the prices."""
+    in units of the ledger."""
 
     epoch: Count
     closes: Milliseconds
@@ -22,7 +22,6 @@ class EpochTerms(Wire, frozen=True):
     milliseconds: Count
     need: Count
     reserve: Count
-    mode: Name
 
 
 class MarketRequest(Wire, frozen=True):

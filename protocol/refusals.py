@@ -16,13 +16,12 @@ from echo2.protocol.requests import Refusal
 from echo2.runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
-Then = Literal["", "greet", "work", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]
+Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]
 """Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
-newest Root. "work": compute the work that is asked for, and send `hello` with it. "end": stop, since the run accepts no
-work of this node. "other engine": compute in another number format, or stop. "finish": deliver finished groups, and
-stop. "other version": ask again once another version is loaded. "wait": ask again after `retry_after`, even if a newer
-version arrives meanwhile. "fewer": ask again with fewer open leases. "moved": take the addresses of the peer's Head
-(node/links/coordinator_client.py, rule 7)."""
+newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
+or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
+ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases.
+"moved": take the addresses of the peer's Head (node/links/coordinator_client.py, rule 7)."""
 
 
 class Reason(NamedTuple):
@@ -82,12 +81,6 @@ REASONS: dict[str, Reason] = {
         "node",
         True,
         then="wait",
-    ),
-    "work": Reason(
-        "The first hello of a new key shows about a second of work, and this one does not: update echo2, then join"
-        " again.",
-        "node",
-        then="work",
     ),
     "protocol": Reason(
         "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.",
@@ -170,8 +163,8 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "slow-share": Reason(
-        "A group takes this node much longer than others: slow nodes share {share} of {whole} groups, and all of"
-        " these are leased.",
+        "A group takes this node much longer than others, or its last lease ended without one: such nodes share"
+        " {share} of {whole} groups, and all of these are leased.",
         "nobody",
         True,
     ),

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from echo2.p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
+from echo2.p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from echo2.protocol.authority import MOST_ROOTS, TaskReference
 from echo2.protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 from echo2.protocol.ledger_heads import HeadReference
@@ -34,14 +34,12 @@ class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
     Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
-    code `moved`. `hour`: hour of the coordinator's clock, with the code `work` (protocol/hello_work.py). `engines`:
-    those that the run admits, with the code `engine`."""
+    code `moved`. `engines`: those that the run admits, with the code `engine`."""
 
     code: Name
     sentence: Sentence
     retry_after: Milliseconds | None = None
     roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
-    hour: Count | None = None
     engines: Annotated[list[Name], Meta(max_length=16)] = []
 
 
@@ -61,11 +59,10 @@ class Response(Wire, frozen=True):
 class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
     PeerRecord. `kinds`: kinds of task other than pure that the node works for. `succession`: the sealed statement by
-    which an earlier key of this node named the present one; None: there is none. `work`: that of a new key
-    (protocol/hello_work.py); None until the coordinator asks for it. `ledger`: the newest head of the ledger that the
-    node took; None: it has none. `after`: instances (`Request.instance`) of earlier daemons of the same home, of which
-    one was the last that the run gave leases. `disputes`: the node's owner has not replaced its key, so its balance is
-    to stay with it. `team`: its name; empty: none."""
+    which an earlier key of this node named the present one; None: none did. `ledger`: the newest head of the ledger
+    that the node took; None: it has none. `after`: instances (`Request.instance`) of earlier daemons of the same home,
+    of which one was the last that the run gave leases. `disputes`: the node's owner has not replaced its key, so its
+    balance is to stay with it. `team`: its name; empty: none."""
 
     protocols: tuple[int, int]
     software: Name
@@ -76,7 +73,6 @@ class Hello(Wire, frozen=True):
     record: SealedRecord
     kinds: Annotated[list[Name], Meta(max_length=16)] = []
     succession: SealedRecord | None = None
-    work: Annotated[bytes, Meta(max_length=8)] | None = None
     ledger: HeadReference | None = None
     after: Annotated[list[Id], Meta(max_length=MOST_INSTANCES)] = []
     disputes: bool = False

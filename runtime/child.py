@@ -17,7 +17,6 @@ Rules
 8. A `Confined` child sees none of the daemon's environment and works in a folder of its own. One that answers or
    prints more than it may is killed, and the calls under way say so. So is one that sends a frame which answers no
    call: without end, such frames would cost the daemon a core.
-9. A child that is not `Confined` is killed when it uses more memory than runtime/child_budgets.py says.
 """
 
 import asyncio
@@ -31,8 +30,6 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import structlog
 
-from echo2.runtime import resident_memory
-from echo2.runtime.child_budgets import RESIDENT_MEMORY_SHARE
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.host_memory import describe_kill
 from echo2.runtime.pipe_frames import (
@@ -47,7 +44,6 @@ from echo2.runtime.pipe_frames import (
 
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
 ENDING_POLL_SECONDS = 0.01  # seconds between two looks at a child that has closed its pipe
-MEMORY_POLL_SECONDS = 5.0  # seconds between two looks at a child's memory
 READ_AHEAD = 2**20  # bytes buffered ahead of a read, so that a long answer arrives in few reads
 DEFAULTS = {
     "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false",
@@ -259,7 +255,6 @@ class Child:
 
     async def _live(self, process: Process) -> int:
         errors = asyncio.create_task(self._keep_stderr(process))
-        watch = asyncio.create_task(self._watch_memory(process))
         try:
             await self._read_frames(process)
         except InvalidPipeFrame as fault:
@@ -269,7 +264,6 @@ class Child:
             self.kill()
             raise
         finally:
-            watch.cancel()
             returncode = await _status(process)
             # A grandchild may hold stderr open for ever; the output so far is readable at once.
             await asyncio.wait([errors], timeout=1.0)
@@ -281,14 +275,6 @@ class Child:
                     answer.set_exception(self._death(returncode))
                     answer.exception()  # silences asyncio: the caller may have seen the death while sending
         return returncode
-
-    async def _watch_memory(self, process: Process) -> None:
-        """Kill the child when it takes too much of the machine's memory (rule 9)."""
-        while self._confined is None:
-            await asyncio.sleep(MEMORY_POLL_SECONDS)
-            if excess := resident_memory.excess(process.pid, RESIDENT_MEMORY_SHARE):
-                self._log.error("child took too much memory; killed it", fault=excess)
-                return self.kill(excess)
 
     async def _read_frames(self, process: Process) -> None:
         assert process.stdout is not None

@@ -15,7 +15,7 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
-from echo2.runtime import capabilities, own_network, tcp_ports
+from echo2.runtime import capabilities, landlock, namespaces, own_network, tcp_ports
 from echo2.runtime.printable import printable
 from echo2.runtime.system_call_filter import FilterUnavailable, Sockets, install
 
@@ -40,7 +40,7 @@ def loopback() -> str:
     try:
         if own_network.enter():
             capabilities.give_up()
-    except own_network.OwnNetworkUnavailable as unavailable:
+    except namespaces.NamespaceRefused as unavailable:
         return str(unavailable)
     except OSError as error:
         return error.strerror or str(error)
@@ -83,6 +83,6 @@ def _limit_network(connect: list[int], listen: list[int], sockets: Sockets) -> s
     try:
         tcp_ports.limit(connect=connect, listen=listen)
         install(sockets=sockets, subprocesses=True)
-    except (tcp_ports.PortsUnavailable, FilterUnavailable) as unavailable:
+    except (landlock.LandlockUnavailable, FilterUnavailable) as unavailable:
         return str(unavailable)
     return ""

@@ -19,12 +19,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from echo2.runtime import capabilities
+from echo2.runtime import capabilities, namespaces
 
 HIDDEN_FOLDER_VARIABLE: Final = "ECHO2_HIDDEN_FOLDER"
 """The environment variable with the folder's path."""
-_NEW_USER: Final = 0x10000000
-_NEW_MOUNTS: Final = 0x00020000
 _MOUNT_FLAGS: Final = 1 | 2 | 4 | 8
 """Read-only, without set-user-ID, devices and programs."""
 
@@ -35,21 +33,12 @@ class CannotHide(Exception):
 
 def hide(folder: Path) -> None:
     """Hide `folder` (rules 2 and 3). Raises `CannotHide`; the folder may be visible then."""
-    if not sys.platform.startswith("linux"):
-        raise CannotHide(f"{sys.platform} has no mount namespaces")
-    library = ctypes.CDLL(None, use_errno=True)
-    user, group = os.geteuid(), os.getegid()
-    _check_call(library.unshare(_NEW_USER | _NEW_MOUNTS), "a namespace")
     try:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    except OSError as error:
-        raise CannotHide(f"the kernel refuses the map of users ({error.strerror})") from error
-    mounted = library.mount(b"none", os.fsencode(folder), b"tmpfs", _MOUNT_FLAGS, b"size=4k,mode=0500")
-    _check_call(mounted, "a file system over the folder")
-    try:
+        namespaces.leave(namespaces.USER | namespaces.MOUNTS)
+        cover(folder)
         capabilities.give_up()
+    except namespaces.NamespaceRefused as refused:
+        raise CannotHide(str(refused)) from refused
     except OSError as error:
         raise CannotHide(error.strerror) from error
     if any(folder.iterdir()):
@@ -67,7 +56,9 @@ def hide_named() -> None:
         print(f"the folder {folder} is not hidden from this process: {error}", file=sys.stderr)
 
 
-def _check_call(returned: int, what: str) -> None:
-    if returned != 0:
+def cover(folder: Path) -> None:
+    """Mount an empty file system over a folder, in a mount namespace of this process's own. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"none", os.fsencode(folder), b"tmpfs", _MOUNT_FLAGS, b"size=4k,mode=0500") != 0:
         code = ctypes.get_errno()
-        raise CannotHide(f"the kernel refuses {what} ({errno.errorcode.get(code, code)})")
+        raise OSError(code, f"the kernel refuses a file system over the folder ({errno.errorcode.get(code, code)})")

@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import resource
-import sqlite3
 import tempfile
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -37,6 +36,14 @@ def _of_system(*numbers: int) -> Callable[[BaseException], bool]:
 
 def _says(kind: type[BaseException], pattern: str) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, kind) and re.search(pattern, str(error)) is not None
+
+
+def _database_says(pattern: str) -> Callable[[BaseException], bool]:
+    """Match an error of sqlite3, which most commands never load."""
+    return lambda error: (
+        (type(error).__module__, type(error).__name__) == ("sqlite3", "OperationalError")
+        and re.search(pattern, str(error)) is not None
+    )
 
 
 def _place(error: BaseException) -> str:
@@ -117,10 +124,10 @@ _Row = tuple[Callable[[BaseException], bool], Callable[[BaseException], Told]]
 _TABLE: Final[tuple[_Row, ...]] = (
     (_says(KeyError, r"getpwuid\(\): uid not found"), _tell_user),
     (_says(RuntimeError, r"[Cc]ould not determine home directory"), _tell_user),
-    (_says(sqlite3.OperationalError, "locked|locking protocol"), _tell_locked),
-    (_says(sqlite3.OperationalError, "readonly database|unable to open database"), _tell_read_only),
-    (_says(sqlite3.OperationalError, "disk is full"), _tell_database_full),
-    (_says(sqlite3.OperationalError, "disk I/O error"), _tell_disk),
+    (_database_says("locked|locking protocol"), _tell_locked),
+    (_database_says("readonly database|unable to open database"), _tell_read_only),
+    (_database_says("disk is full"), _tell_database_full),
+    (_database_says("disk I/O error"), _tell_disk),
     (_of_system(errno.ENOLCK), _tell_no_locks),
     (_of_system(errno.EROFS, errno.EACCES), _tell_read_only),
     (_of_system(errno.EMFILE, errno.ENFILE), _tell_open_files),

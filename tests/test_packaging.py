@@ -94,13 +94,18 @@ def test_every_file_of_a_lock_has_a_hash_but_for_pytorchs(lock: str) -> None:
     assert unhashed(lock) == ({"torch"} if lock == "requirements-torch.lock" else set())
 
 
-def test_what_is_installed_from_a_lock_is_checked_against_its_hashes() -> None:
-    commands = [
-        line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"-r requirements\S*lock", line)
-    ]
-    checked = ("$(HASHED)", "--require-hashes", "-r requirements-torch.lock", ":=")
-    assert len(commands) >= 8
-    assert [line for line in commands if not any(word in line for word in checked)] == []
+def test_every_installation_checks_hashes_and_builds_without_isolation_but_for_pytorchs() -> None:
+    text = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
+    variables = dict(re.findall(r"^([A-Z_]+) := (.*)$", text, re.MULTILINE))
+    assert "--require-hashes --no-deps" in variables["HASHED"]
+    assert "--only-binary :all:" in variables["HASHED"]
+    assert "--require-hashes --no-deps --no-build-isolation" in variables["HASHED_SOURCE"]
+    assert re.findall(r"-r (\S+)", variables["UNHASHED_TORCH"]) == ["requirements-torch.lock"]
+    installed = re.findall(r"\$\(PIP_INSTALL\) ([^\n)]*\)?[^\n)]*)", text)
+    checked = ("$(HASHED) -r ", "$(HASHED_SOURCE) -r ", "$(UNHASHED_TORCH)", "--no-deps --no-build-isolation -e .")
+    assert len(installed) >= 14
+    assert [command for command in installed if not command.startswith(checked)] == []
+    assert re.findall(r"pip (?:install|download)|npm \w+", text) == ["pip install", "npm ci"]
 
 
 def test_what_a_user_installs_from_has_neither_libp2p_nor_what_has_no_wheel() -> None:

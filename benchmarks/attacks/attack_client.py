@@ -20,10 +20,8 @@ from echo2.engines.engine import Job, Sample, dtype_named
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import decode_unverified, seal
-from echo2.p2p.identity import public_bytes
 from echo2.p2p.network import Rpc
 from echo2.p2p.wire_types import decode, encode  # fmt: skip
-from echo2.protocol import hello_work  # fmt: skip
 from echo2.protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
 from echo2.protocol.engine_classes import parts  # fmt: skip
 from echo2.protocol.leases import (  # fmt: skip
@@ -108,21 +106,9 @@ class Client:
             tasks=[TaskReference(name="reverse", version=1)],
             record=RecordIssuer(self.key, self.invite.run).issue([], int(time.time() * 1000)),
         )  # fmt: skip
-        try:
-            body = await self.send("hello", self.sealed("hello", encode(greeting)))
-        except AttackRefused as refused:
-            if refused.code != "work":
-                raise
-            body = await self.send("hello", self.sealed("hello", encode(await self._with_work(greeting))))
-        welcome = decode(body, Welcome)
+        welcome = decode(await self.send("hello", self.sealed("hello", encode(greeting))), Welcome)
         self.channel = decode(decode_unverified(welcome.roots[-1]).payload, Root).roles["channel"].keys[0]
         self.spec = decode(decode_unverified(welcome.runspec).payload, RunSpec)
-
-    async def _with_work(self, greeting: Hello) -> Hello:
-        """Return a greeting with the work of a new key (protocol/hello_work.py)."""
-        hour, key = hello_work.hour_of(int(time.time() * 1000)), public_bytes(self.key)
-        work = await anyio.to_thread.run_sync(hello_work.compute, self.invite.run, key, hour)
-        return msgspec.structs.replace(greeting, work=work)
 
     async def newest(self) -> tuple[Head, Path]:
         """The newest Head whose version's snapshot is here, and that snapshot."""

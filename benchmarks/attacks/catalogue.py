@@ -8,11 +8,14 @@ from benchmarks.attacks.attack import Attack
 from benchmarks.attacks.connections import Bombs, SilentConnections, TinyRequests
 from benchmarks.attacks.flood_actions import Flood
 from benchmarks.attacks.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
+from benchmarks.attacks.forced_answers import ForcedAnswers
 from benchmarks.attacks.forged import Forged
 from benchmarks.attacks.forgeries import FORGERIES
+from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_request
 from benchmarks.attacks.page_attacks import Names, Rebinding
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
+from echo2.p2p.limits.shares import STREAMS_PER_PARTY
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
 MADE_UP: Final = "one key submits made-up groups without end"
@@ -26,11 +29,16 @@ BACK: Final = "keys give every third prompt back at once"
 FARM: Final = "keys work on short prompts alone, and give the others back"
 BEST: Final = "a key hands in the best of four rollouts, and counts the choices within the margin"
 DRAFT: Final = "a cheap engine checks and corrects its own tokens by the exact weights"
+ANSWER: Final = "a node of a bfloat16 class writes one right answer into each group"
 MARKUP: Final = "names that are markup, formulas or control characters"
 REBIND: Final = "a foreign name leads to the page's address"
 TINY: Final = "400 tiny requests are always under way"
+HALF_REQUEST: Final = "8 connections begin 256 submissions and do not finish them"
+HALF_BODY: Final = "8 addresses begin 256 submissions over HTTPS and do not finish them"
+HALF_STREAM: Final = "20 connections open 250 streams each, and send nothing on them"
 CONNECTIONS: Final = "connections"
 """The family of floods that request no lease."""
+PRIVATE_SOURCE: Final = "24 connections of one private address open 250 streams each, as behind a proxy that hides them"
 _LONG: Final = 20.0
 """Seconds of a flood in a full run."""
 
@@ -59,6 +67,14 @@ FLOODS: Final[dict[str, Attack]] = {
     SILENCE: Attack(CONNECTIONS, SilentConnections, _LONG),
     IDLE: Attack(CONNECTIONS, partial(SilentConnections, page=True), _LONG, quick=False),
     TINY: Attack(CONNECTIONS, TinyRequests, _LONG),
+    HALF_REQUEST: Attack(CONNECTIONS, partial(HalfStreams, 8, 8, 32, half=half_request("submit")), _LONG),
+    HALF_BODY: Attack(CONNECTIONS, partial(HalfBodies, 8, 8, 32), _LONG),
+    HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=GOSSIP), _LONG),
+    PRIVATE_SOURCE: Attack(
+        CONNECTIONS,
+        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", most=STREAMS_PER_PARTY, protocol=GOSSIP),
+        _LONG,
+    ),
     BOMB: Attack(CONNECTIONS, Bombs, bar=None),
 }
 SELECTION: Final[dict[str, Attack]] = {
@@ -68,6 +84,7 @@ SELECTION: Final[dict[str, Attack]] = {
     FARM: Attack("selection", Farm, bar=0.6, quick=False),
     BEST: Attack("selection", NearTies, bar=None),
     DRAFT: Attack("selection", CheckedDraft, bar=None),
+    ANSWER: Attack("selection", ForcedAnswers, bar=None),
 }
 ASKS: Final[dict[str, Attack]] = {
     "a key sends asks that are false, early, late or another's": Attack(
@@ -94,8 +111,8 @@ SENTENCES: Final = (*ATTACKS, *COMPUTED)
 """Every attack."""
 
 TRIED: Final[dict[str, str]] = {
-    "stream flood": TINY,
-    "slow-loris": SILENCE,
+    "stream flood": HALF_STREAM,
+    "slow-loris": HALF_BODY,
     "msgpack bomb": BOMB,
     "quantised or smaller model": "tokens of other weights",
     "prefill": "a token that was not chosen",

@@ -13,7 +13,7 @@ from benchmarks.attacks.campaign import Campaign
 from benchmarks.attacks.catalogue import ATTACKS, SENTENCES, TRIED
 from benchmarks.attacks.held_elsewhere import HELD_ELSEWHERE
 from benchmarks.attacks.outcome import AttackRow
-from benchmarks.attacks.pay_rows import COMPUTED, PAY
+from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.proving_ground import ProvingGround
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
@@ -22,12 +22,16 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
 
-FAMILIES: Final = tuple(dict.fromkeys((*(attack.family for attack in ATTACKS.values()), PAY)))
+_OF_ALL: Final = {
+    **{one: row.family for one, row in ATTACKS.items()},
+    **{one: row.family for one, row in COMPUTED.items()},
+}
+FAMILIES: Final = tuple(dict.fromkeys(_OF_ALL.values()))
 
 
 def family_of(sentence: str) -> str:
     """Return the family of an attack."""
-    return ATTACKS[sentence].family if sentence in ATTACKS else PAY
+    return _OF_ALL[sentence]
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[str]:

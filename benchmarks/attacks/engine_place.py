@@ -30,10 +30,10 @@ from echo2.tasks.task import Episode, sampled_mask
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of a process. `addresses`: of the coordinator. `page`: port of its page. `database`: its run.sqlite.
-    `invite`: its text. `model`, `snapshots`: folders. `own`: a folder of this process. `eos`, `other_ends`: ends of a
-    turn. `market`: whether the run pays by one. `nodes`: seconds per group of each honest node; none: this process
-    attacks, at priority `niceness`."""
+    """The work of a process. `addresses`, `https`: of the coordinator. `page`: port of its page. `database`: its
+    run.sqlite. `invite`: its text. `model`, `snapshots`: folders. `own`: a folder of this process. `eos`,
+    `other_ends`: ends of a turn. `market`: whether the run pays by one. `nodes`: seconds per group of each honest node;
+    none: this process attacks, at priority `niceness`."""
 
     terms: Terms
     addresses: list[str]
@@ -48,6 +48,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[float] = []
     market: bool = False
     niceness: int = 0
+    https: list[str] = []
 
 
 class EnginePlace(WirePlace):
@@ -56,6 +57,7 @@ class EnginePlace(WirePlace):
     def __init__(self, order: Order, tasks: TaskGroup, base: int = 0) -> None:
         super().__init__(order.terms, order.addresses, order.database, tasks, base)
         self.order = order
+        self.https = order.https
         self.target = Target(order.invite, Path(order.model), Path(order.own))
         self._loaded = b""
         self._computing = anyio.Lock()
@@ -116,7 +118,7 @@ class EnginePlace(WirePlace):
     def reward(self, lease: Lease, sample: Sample) -> float:
         """Return the reward of a sample of a task of one turn, as its owner can compute it."""
         assert all(sampled_mask(sample.turns)), "a task of one turn"
-        episode: Episode = registry.get(lease.task, lease.task_version).episode("train", lease.index, self._text)
+        episode: Episode = registry.get(lease.task, lease.task_version).episode("train", lease.index, self.text)
         episode.reply(sample.tokens)
         return episode.score().reward
 
@@ -128,7 +130,8 @@ class EnginePlace(WirePlace):
         return client
 
     @cached_property
-    def _text(self) -> tokenizer.FileTokenizer:
+    def text(self) -> tokenizer.FileTokenizer:
+        """The model's tokenizer."""
         return tokenizer.load(self.target.model / "tokenizer.json", self.order.eos, *self.order.other_ends)
 
     def _generate(self, lease: Lease) -> list[Sample]:

@@ -1,7 +1,7 @@
 """Attackers, each with one method to stop a run or to choose what it learns.
 
 Rules
-1. An attacker has `keys` keys over `lines` connections from `parties` subnets. It sends `RATE` lease requests per
+1. An attacker has `keys` keys over `lines` connections from `parties` subnets. It sends `rate` lease requests per
    second in all, each for the key whose last request is oldest, under the newest version. It ignores refusals. It opens
    connections until one does not stand within `STANDS` seconds, and shares its keys among those that do.
 2. Some methods need honest work first: a key with accepted work, a known key, may hold more leases.
@@ -36,18 +36,30 @@ class Crowd(ABC):
     keys: int
     lines: int
     parties: int
+    rate: float = RATE
+    _ready: list[Key] = field(default_factory=list, init=False)
+
+    async def prepare(self, world: AttackPlace) -> None:
+        """Do what has to be done before the attack: by default nothing."""
+        return
 
     async def run(self, world: AttackPlace) -> None:
         """Request leases until cancelled."""
-        connections = await self._connected(world)
-        waiting = deque(world.key(connections[number % len(connections)]) for number in range(self.keys))
-        greeted = set[int]()
+        waiting = deque(await self._keys_once(world))
+        greeted = {key.number for key in waiting if key.given}
         while True:
             key = waiting.popleft()
             waiting.append(key)
             world.tasks.start_soon(self._ask_once, world, key, key.number in greeted)
             greeted.add(key.number)
-            await anyio.sleep(1 / RATE)
+            await anyio.sleep(1 / self.rate)
+
+    async def _keys_once(self, world: AttackPlace) -> list[Key]:
+        """Return the keys, which the first call makes."""
+        if not self._ready:
+            connections = await self._connected(world)
+            self._ready = [world.key(connections[number % len(connections)]) for number in range(self.keys)]
+        return self._ready
 
     async def _connected(self, world: AttackPlace) -> list[Connection]:
         """Return at least one connection, at most `lines` (rule 1)."""
@@ -86,6 +98,30 @@ class Hoarders(Crowd):
 
     async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         return None
+
+
+@dataclass
+class FormerWorkers(Hoarders):
+    """Attackers whose keys have brought `groups` paid groups each before the attack. `seconds`: per honest group."""
+
+    groups: int = 3
+    seconds: float = 4.0
+
+    async def prepare(self, world: AttackPlace) -> None:
+        """Work honestly with all keys until each has its groups."""
+        async with anyio.create_task_group() as tasks:
+            for key in await self._keys_once(world):
+                tasks.start_soon(self._work, world, key)
+
+    async def _work(self, world: AttackPlace, key: Key) -> None:
+        await key.hello()
+        while _accepted(world, key) < self.groups:
+            lease = await world.lease(key)
+            await anyio.sleep(self.seconds)
+            await key.submit(await world.group(lease))
+            while _decided(world, key) < key.taken:
+                await anyio.sleep(1.0)
+                await key.ask_verdicts()
 
 
 class Forgers(Crowd):

@@ -18,8 +18,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import msgspec
-
 from benchmarks.plays.market_play import (
     LIFE,
     QUARTER,
@@ -50,8 +48,6 @@ EPOCHS: Final = 24
 ATTACKER: Final = "attacker"
 BEGIN: Final = 3
 """The epoch in which a measured node begins its attack: by then it has done more than the 30 groups of `READY`."""
-BETA: Final = 100
-"""Per mille: the greatest bonus of quick returns that the rules allow."""
 CHEAP: Final = Fraction(3, 5)
 DEAR: Final = Fraction(3, 2)
 ACCEPTED: Final = 1.0
@@ -232,31 +228,9 @@ def unopened(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
     return _gained("a node does not open its ask after it has seen the others'", gains, NOTHING)
 
 
-def hoarding(seed: int = 0, markets: int = MARKETS) -> MarketFigure:
-    """A node takes three leases at once for the bonus of quick returns: it finishes the one that it can return soonest,
-    of half the weight, in half the time; the others expire, or it gives them back."""
-    dearer, expiring, given_back = list[float](), list[float](), list[float]()
-    for number in range(markets):
-        scene = _Scene(seed + number, beta=BETA)
-        honest = scene.honest()
-        for hoards, shares in ((_hoarded, expiring), (_shortest, given_back)):
-            played = scene.played(_after_being_measured(scene, hoards))
-            shares.append(100 * _paid(played) / max(1, _paid(honest)))
-            if _work(played) and _work(honest):
-                dearer.append(100 * (_paid(played) * _work(honest) / (_work(played) * _paid(honest)) - 1))
-    note = (
-        f"in all it is paid {statistics.mean(expiring):.0f} % of what honest work is where the others expire, and "
-        f"{statistics.mean(given_back):.0f} % where it gives them back"
-    )
-    return MarketFigure(
-        "a node hoards leases for the bonus of quick returns", max(dearer, default=0.0), 100 * BETA / MILLI,
-        "% more pay for equal work, at most", note,
-    )  # fmt: skip
-
-
 ATTACKS: Final[tuple[Callable[[int, int], MarketFigure], ...]] = (
     false_ask, two_keys, burst, squatting, fleet_of_half, slow_walk, reserve_probing, always_new,
-    ground_lottery, unopened, hoarding,
+    ground_lottery, unopened,
 )  # fmt: skip
 
 
@@ -276,7 +250,7 @@ class _Scene:
     """A measured fleet of 40 nodes, of which half is needed, and an attacker of the median size who begins as a
     newcomer. `cost`: of the median; at `CHEAP` it is active by right."""
 
-    def __init__(self, seed: int, beta: int = 0, cost: Fraction = CHEAP) -> None:
+    def __init__(self, seed: int, cost: Fraction = CHEAP) -> None:
         self._seed, self._cost_share = seed, cost
         offers = drawn_offers(MarketSetting(), seed)
         self._asks = {f"node{place:02}": offer.ask for place, offer in enumerate(offers)}
@@ -288,11 +262,11 @@ class _Scene:
         self.costs = (EPOCHS - BEGIN) * self._cost * QUARTER // HOUR
         """Of the epochs of the attack."""
         self._reserve_ask = RESERVE * self.rate // MILLI
-        self.terms = PlayTerms(need=sum(self._rates.values()) // 2, reserve=RESERVE, beta=beta)
+        self.terms = PlayTerms(need=sum(self._rates.values()) // 2, reserve=RESERVE)
 
     def honest(self) -> _Played:
-        """Play the attacker's honest conduct, once for all scenes of this seed, cost and bonus."""
-        return _honest(self._seed, self.terms.beta, self._cost_share)
+        """Play the attacker's honest conduct, once for all scenes of this seed and cost."""
+        return _honest(self._seed, self._cost_share)
 
     def played(self, conduct: _Conduct, probes: bool = False) -> _Played:
         """Play the attacker among the honest fleet. `probes`: whether its asks probe the price."""
@@ -365,9 +339,9 @@ class _Scene:
 
 
 @lru_cache
-def _honest(seed: int, beta: int, cost: Fraction) -> _Played:
+def _honest(seed: int, cost: Fraction) -> _Played:
     """Play honest conduct in a scene. Callers only read what is returned."""
-    scene = _Scene(seed, beta, cost)
+    scene = _Scene(seed, cost)
     return scene.played(lambda epoch, begin: steady(scene.rate, begin))
 
 
@@ -429,20 +403,4 @@ def _late(rate: int, begin: int) -> list[LeasedGroup]:
     weight = rate * TURNAROUND // HOUR
     return [
         LeasedGroup(at, at + LIFE - 1, at + LIFE, weight, True) for at in range(begin, begin + QUARTER - LIFE + 1, LIFE)
-    ]
-
-
-def _shortest(rate: int, begin: int) -> list[LeasedGroup]:
-    """Return groups of half the weight; what else was leased was given back, and no entry counts it."""
-    return [
-        msgspec.structs.replace(one, expires=one.sent + LIFE) for one in steady(rate, begin, turnaround=TURNAROUND // 2)
-    ]
-
-
-def _hoarded(rate: int, begin: int) -> list[LeasedGroup]:
-    """Return groups of half the weight, each beside two leases that expire."""
-    return [
-        end
-        for one in _shortest(rate, begin)
-        for end in (one, *[LeasedGroup(one.sent, None, one.expires, 0, False)] * 2)
     ]

@@ -1,4 +1,5 @@
-"""Attacks on pay that need no run: figures of the market, and frauds of an operator. They are computed in this process.
+"""Attacks that need no run: on pay, by figures of the market and frauds of an operator; on third parties; on the memory
+of children. They are computed in this process.
 
 Rules
 1. A row is held if its figure is within its bound, and broken if not, or if it tried nothing; no honest node works
@@ -11,11 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from benchmarks.attacks import market_figures
+from benchmarks.attacks import child_memory, market_figures
 from benchmarks.attacks.attack import AttackFinding
+from benchmarks.attacks.known_fleet_row import KNOWN_FLEET, known_fleet
 from benchmarks.attacks.market_figures import MARKETS, MarketFigure
 from benchmarks.attacks.operator_frauds import FRAUDS
 from benchmarks.attacks.outcome import AttackRow
+from benchmarks.attacks.third_parties import THIRD_PARTIES
 from echo2.runtime.figures import figure
 
 PAY: Final = "pay"
@@ -23,10 +26,11 @@ QUICK_MARKETS: Final = 5
 
 
 class ComputedAttack(NamedTuple):
-    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it takes no time."""
+    """An attack that is computed. `compute`: (quick) -> its finding. `quick`: part of `--quick`: it is soon done."""
 
     compute: Callable[[bool], AttackFinding]
     quick: bool = False
+    family: str = PAY
 
     def row(self, sentence: str, quick: bool) -> AttackRow:
         """Compute the attack; return its row."""
@@ -34,7 +38,7 @@ class ComputedAttack(NamedTuple):
         finding = self.compute(quick)
         return AttackRow(
             attack=sentence,
-            family=PAY,
+            family=self.family,
             tried=finding.tried,
             outcome="held" if finding.is_held else "broken",
             prevented=finding.is_held,
@@ -73,13 +77,17 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "keys that are always new ask what pays best": market_figures.always_new,
     "a newcomer makes 10,000 keys and takes those with the best lots": market_figures.ground_lottery,
     "a node does not open its ask after it has seen the others'": market_figures.unopened,
-    "a node hoards leases for the bonus of quick returns": market_figures.hoarding,
 }
 COMPUTED: Final[dict[str, ComputedAttack]] = {
+    KNOWN_FLEET: ComputedAttack(known_fleet, True, "floods"),
     **{
         sentence: ComputedAttack(partial(_market, attack), quick=attack in _AT_ONCE)
         for sentence, attack in _MARKET.items()
     },
     **{sentence: ComputedAttack(lambda _, fraud=fraud: fraud(), quick=True) for sentence, fraud in FRAUDS.items()},  # type: ignore[misc]
+    **{sentence: ComputedAttack(attack, True, "third parties") for sentence, attack in THIRD_PARTIES.items()},
+    "an environment's code reaches for the memory of other processes": ComputedAttack(
+        child_memory.finding, quick=True, family="children"
+    ),
 }
 """Each by the sentence of its row."""

@@ -61,8 +61,8 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
     "leases": {"minimum_seconds": 5.0, "maximum_seconds": 10.0},
 }  # fmt: skip
 _LOOPBACK: Final[dict[str, dict[str, Any]]] = {
-    "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False, "work": False},
-    "https": {"listen": (), "announce": ()},
+    "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False},
+    "https": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": ()},
     "web": {"host": "127.0.0.1", "port": 0, "names": ()},
 }
 
@@ -248,9 +248,11 @@ class ProvingGround:
         page = place.page.read_text().strip().rstrip("/")
         invite = status.invite_of_the_running(place, self.run.config.web, self.run.runspec.run)
         ((era, version, root),) = self._rows("SELECT era, version, root FROM versions ORDER BY version DESC LIMIT 1")
+        addresses = Invite.from_text(invite).addresses
         return Order(
             terms=terms_of(self.run, version, root, self.run.runspec.limit, era),
-            addresses=[one for one in Invite.from_text(invite).addresses if "/https" not in one],
+            addresses=[one for one in addresses if "/https" not in one],
+            https=[one for one in addresses if "/https" in one],
             page=int(page.rpartition(":")[2]),
             database=str(place.database),
             invite=invite,

@@ -214,7 +214,8 @@ class _Teller:
         second = number == 2
         self.tell(announce(self.state, self.now, EpochAnnounced(
             epoch=number, closes=self.now + ASKED, milliseconds=QUARTER, need=NEED,
-            reserve=story.reserve if second else RESERVE, budget=story.budget if second else BUDGET, cap=1000,
+            reserve=story.reserve if second else RESERVE, budget=story.budget if second else BUDGET, newcomers=50,
+            cap=1000, run_off=0,
         )))  # fmt: skip
         for place, (node, ask) in enumerate(self._bids):
             sealed = commitment(self.state.run, node, number, ask, SALT)

@@ -31,7 +31,8 @@ _LOOK: Final = 0.25
 
 
 class WirePlace(AttackPlace):
-    """The environment of nodes whose coordinator is another process. `lines`: all connections made."""
+    """The environment of nodes whose coordinator is another process. `lines`: all connections made. `https`: its
+    addresses over HTTPS."""
 
     tasks: TaskGroup
 
@@ -42,6 +43,7 @@ class WirePlace(AttackPlace):
         self._terms, self._addresses, self._database, self.tasks = terms, addresses, database, tasks
         self._parties: dict[str, int] = {}
         self._base = base
+        self.https: list[str] = []
         self.lines: list[Connection] = []
 
     def now(self) -> int:

@@ -9,6 +9,9 @@
                 process over libp2p and HTTP
     wires       some attacks of room, and attackers over HTTPS, over real connections between processes; not with
                 --quick
+    stopped     attackers that stop halfway, over real connections between processes: at a coordinator, and at a node
+    proxied     the same at a coordinator, all through a TCP proxy: one that sends PROXY headers, and one that does not
+    readers     readers of the page beside one address that asks for the list of nodes or the ledger without end
 
 The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flood.churn`.
 """
@@ -28,8 +31,9 @@ from benchmarks.harness import bench
 
 bench.one_thread()
 
-from benchmarks.flood import cost, doors, forged, greetings, wires, world  # noqa: E402
+from benchmarks.flood import cost, doors, forged, greetings, proxied, readers, stopped, wires, world  # noqa: E402
 from benchmarks.flood.catalogue import CASES, KNOWN, Case  # noqa: E402
+from benchmarks.flood.stopped import Stopped  # noqa: E402
 from benchmarks.flood.world import Outcome, Setting  # noqa: E402
 from benchmarks.harness.bench import Claim  # noqa: E402
 
@@ -71,7 +75,7 @@ class Room:
             steps = calm[_calm(setting)].steps * setting.seconds / KNOWN.seconds
             said = ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())
             rows.append((name, one.steps, one.steps / steps, one.accepted, one.cpu, said))
-            claims += _room_claims(name, case, one, steps)
+            claims += _room_claims(name, case, setting, one, steps)
         print("the learner's steps, accepted groups of honest nodes, CPU seconds of the run, counts of the attackers")
         bench.table(["attack", "steps", "of calm", "accepted", "CPU", "strangers"], rows)
         return claims
@@ -85,8 +89,15 @@ def _calm_name(setting: Setting) -> str:
     return f"calm, {len(setting.nodes)} nodes, known for {setting.before:.0f} s, {setting.seconds:.0f} s"
 
 
-def _room_claims(name: str, case: Case, outcome: Outcome, calm: float) -> list[Claim]:
-    claims = [Claim(f"steps: {name}", outcome.steps / calm, CALM, case.bar)]
+def _room_claims(name: str, case: Case, setting: Setting, outcome: Outcome, calm: float) -> list[Claim]:
+    seconds = setting.seconds
+    claims = [
+        Claim(
+            f"steps{f' in minutes {begin / 60:.0f} to {end / 60:.0f}' if case.spans else ''}: {name}",
+            outcome.steps_within(begin, end) / (calm * (end - begin) / seconds), CALM, case.bar,
+        )
+        for begin, end in case.spans or [(0.0, seconds)]
+    ]  # fmt: skip
     if case.most_groups is not None:
         judged = outcome.said["of one key"]
         claims.append(Claim(f"groups of a key: {name}", judged, "one", case.most_groups, at_most=True))
@@ -155,9 +166,72 @@ def wire_claims(quick: bool) -> list[Claim]:
     return steps + asks
 
 
+def stopped_claims(quick: bool) -> list[Claim]:
+    seconds = 12.0 if quick else SECONDS
+    results, left = stopped.measured(seconds, quick)
+    print(f"half of what was begun, {seconds:.0f} s each; newcomers: one every 3 s")
+    _print_stopped(results)
+    answered, requests = stopped.node(seconds)
+    print(f"a node under idle streams of one private address answered {answered:.3f} of {requests} requests")
+    print(f"{left / 1e6:.1f} MB left behind at the coordinator\n")
+    claims = [Claim("requests a node answers under idle streams", answered, "all", 0.99)]
+    claims.append(Claim("MB left behind a minute later", left / 1e6, "one", stopped.KEPT / 1e6, at_most=True))
+    for name, one in results.items():
+        claims.append(Claim(f"groups: {name}", one.groups / one.calm, CALM, 0.9))
+        claims.append(Claim(f"late: {name}", one.late, "one", 0, at_most=True))
+        claims.append(Claim(f"newcomers served: {name}", one.served / max(1, one.came), "all", 0.95))
+    return claims
+
+
+def _print_stopped(results: dict[str, Stopped]) -> None:
+    columns = ["attack", "calm groups/s", "groups/s", "of calm", "late", "newcomers", "served", "strangers"]
+    rows: list[tuple[object, ...]] = [
+        (
+            *(name, one.calm, one.groups, one.groups / one.calm, one.late, one.came, one.served),
+            ", ".join(f"{key} {value:.3g}" for key, value in one.said.items()),
+        )
+        for name, one in results.items()
+    ]
+    bench.table(columns, rows)
+
+
+def proxied_claims(quick: bool) -> list[Claim]:
+    claims = list[Claim]()
+    for proxy, behind in proxied.measured(12.0 if quick else SECONDS, quick).items():
+        print(f"all through {proxy}; status: {behind.hidden or 'nothing on hidden strangers'}")
+        _print_stopped(behind.stopped)
+        names_clients = proxied.HEADERS[proxy] > 0
+        claims.append(Claim(f"status says why: {proxy}", float(bool(behind.hidden) != names_clients), "it does", 1))
+        for name, one in behind.stopped.items():
+            claims.append(Claim(f"groups: {proxy}: {name}", one.groups / one.calm, CALM, 0.9))
+            claims.append(Claim(f"late: {proxy}: {name}", one.late, "one", 0, at_most=True))
+            if names_clients:
+                claims.append(Claim(f"newcomers served: {proxy}: {name}", one.served / max(1, one.came), "all", 0.95))
+    return claims
+
+
+def reader_claims(quick: bool) -> list[Claim]:
+    measured = readers.measured()
+    print(f"{readers.OTHERS} readers beside one address that sends {readers.GREEDY:.0f} requests per second")
+    rows: list[tuple[object, ...]] = [
+        (kind, one.answered, one.seconds, ", ".join(f"{status}: {count}" for status, count in one.greedy.items()))
+        for kind, one in measured.items()
+    ]
+    bench.table(["reading", "answered", "slowest, s", "the greedy one's answers"], rows)
+    return [
+        Claim(f"readers answered: {kind}", one.answered / readers.OTHERS, "all", 1) for kind, one in measured.items()
+    ]
+
+
 Part = Callable[[bool], list[Claim]]
 ROOM: Final = "room"
-TIMED: Final[dict[str, Part]] = {"doors": door_claims, "wires": wire_claims}
+TIMED: Final[dict[str, Part]] = {
+    "doors": door_claims,
+    "wires": wire_claims,
+    "stopped": stopped_claims,
+    "proxied": proxied_claims,
+    "readers": reader_claims,
+}
 """Parts measured by the clock: each runs alone."""
 COUNTED: Final[dict[str, Part]] = {"requests": request_claims, "forged": forged_claims, "greetings": greeting_claims}
 """Parts measured by CPU time: they run beside `room`."""

@@ -25,9 +25,9 @@ has `_SETTLES` seconds to clean up.
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import anyio
 import psutil
@@ -44,13 +44,10 @@ from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
 from echo2.protocol.requests import Refusal  # noqa: E402
 
-SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
+SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2, tick=5.0, look=2.0)
+"""At the defaults of 1 s and 0.25 s ticks and looks would be most of the CPU time of a calm day."""
 SAMPLES: Final = 24
 """Number of samples in the first run."""
-TICK: Final = 5.0
-LOOK: Final = 2.0
-"""Seconds between two ticks of the coordinator, and between two looks of its planner. At the defaults of 1 s and 0.25 s
-they would be most of the CPU time of a calm day."""
 LASTING: Final = (
     *("entries", "leases", "submissions", "verdicts", "versions", "buffer", "sums", "balances", "accounts"),
     *("nodes", "ends", "refused_tokens"),
@@ -115,7 +112,7 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
                 print(samples[-1].report_line(), flush=True)
         return samples
 
-    return _running(setting, main)
+    return running(setting, main)
 
 
 def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
@@ -135,17 +132,7 @@ def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
             samples.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
         return samples
 
-    return _running(replace(SETTING, nodes=()), main)
-
-
-def _running(setting: Setting, main: Callable[[World], Awaitable[list[Any]]]) -> list[Any]:
-    """Play `main` beside a coordinator that ticks at `TICK` and `LOOK`."""
-
-    async def slowly(world: World) -> list[Any]:
-        world.coordinator.tick_seconds, world.coordinator.feeding.look_seconds = TICK, LOOK
-        return await main(world)
-
-    return running(setting, slowly)
+    return running(replace(SETTING, nodes=()), main)
 
 
 async def _visit(world: World, number: int, kind: int) -> None:

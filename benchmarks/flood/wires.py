@@ -8,7 +8,7 @@ attackers come with the nodes, and the run before it is fresh and calm.
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from benchmarks.flood.catalogue import CASES
-from benchmarks.flood.wire import VISITORS, Order
+from benchmarks.flood.wire import NEWCOMERS, OVER_HTTPS, VISITORS, Order
 from benchmarks.harness.lab import Process
 from benchmarks.load.station import Measure, Station, free_port, station
 
@@ -67,47 +67,57 @@ def compared(seconds: float) -> dict[str, Wired]:
 
 
 def _known(attack: str, seconds: float, bar: float) -> Wired:
-    with _place() as place:
+    with wired_run() as place:
         time.sleep(BEFORE)
         calm, calm_cpu = place.counted(seconds)
         honest = place.honest()
         strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
         asked = {what: count - honest[what] for what, count in place.honest().items()}
-        return Wired(bar, calm, steps, calm_cpu, cpu, **asked, said=_said(strangers))
+        return Wired(bar, calm, steps, calm_cpu, cpu, asked["requests"], asked["unanswered"], said_by(strangers))
 
 
 def _fresh(attack: str, seconds: float, bar: float) -> Wired:
-    with _place() as place:
+    with wired_run() as place:
         calm, calm_cpu = place.counted(seconds)
-    with _place() as place:
+    with wired_run() as place:
         strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
-        return Wired(bar, calm, steps, calm_cpu, cpu, **place.honest(), said=_said(strangers))
+        asked = place.honest()
+        return Wired(bar, calm, steps, calm_cpu, cpu, asked["requests"], asked["unanswered"], said_by(strangers))
 
 
-class _Place:
+class WiredRun:
     """A coordinator process, with honest nodes in two processes: over libp2p, and over HTTPS."""
 
-    def __init__(self, place: Station, https: list[str]) -> None:
-        self._at, self._https = place, https
+    def __init__(self, place: Station, libp2p: list[str], https: list[str], nodes: Sequence[float]) -> None:
+        self.at, self._libp2p, self._https = place, libp2p, https
         self._crowds: list[Process] = []
-        self._nodes = [self._crowd(nodes=list(NODES[::2])), self._crowd(nodes=list(NODES[1::2]), https=True)]
+        self._nodes = [self._crowd(nodes=list(nodes[::2])), self._crowd(nodes=list(nodes[1::2]), https=True)]
 
     def strangers(self, attack: str) -> Process:
         """Start a process of attackers."""
-        return self._crowd(attack=attack, https=attack == VISITORS)
+        return self._crowd(attack=attack, https=attack in OVER_HTTPS)
+
+    def newcomers(self, https: bool) -> Process:
+        """Start a process of newcomers."""
+        return self._crowd(attack=NEWCOMERS, https=https)
 
     def counted(self, seconds: float) -> tuple[int, float]:
         """Wait for `seconds`; return the learner's steps in them, and the main process's milliseconds of CPU per
         second."""
-        before, began = self._version(), self._at.measure()
+        before, began = self._version(), self.at.measure()
         time.sleep(seconds)
-        return self._version() - before, _cpu(began, self._at.measure())
+        return self._version() - before, _cpu(began, self.at.measure())
+
+    def groups(self, https: bool) -> int:
+        """Return the groups that honest nodes handed in so far: those over HTTPS, or over libp2p."""
+        return int(said_by(self._nodes[https])["groups"])
 
     def honest(self) -> dict[str, float]:
-        """Return the number of requests of honest nodes so far, and of those that were not answered."""
-        parts = [_said(crowd) for crowd in self._nodes]
+        """Return the number of requests of honest nodes so far, of those that were not answered, and of their
+        groups."""
+        parts = [said_by(crowd) for crowd in self._nodes]
         return {what: sum(part[what] for part in parts) for what in parts[0]}
 
     def leave(self) -> None:
@@ -115,17 +125,17 @@ class _Place:
             crowd.kill()
 
     def _version(self) -> int:
-        return int(self._at.value("SELECT max(version) FROM versions"))
+        return int(self.at.value("SELECT max(version) FROM versions"))
 
     def _crowd(self, nodes: list[float] | None = None, attack: str = "", *, https: bool = False) -> Process:
         process = Process([], "benchmarks.flood.wire")
         self._crowds.append(process)
         order = Order(
-            terms=self._at.terms(40),
-            addresses=self._https if https else self._at.addresses,
-            pin=self._at.run.https_pin if https else None,
-            coordinator=self._at.run.peer_id,
-            database=str(self._at.run.folder.database),
+            terms=self.at.terms(40),
+            addresses=self._https if https else self._libp2p,
+            pin=self.at.run.https_pin if https else None,
+            coordinator=self.at.run.peer_id,
+            database=str(self.at.run.folder.database),
             nodes=nodes or [],
             attack=attack,
         )
@@ -134,21 +144,47 @@ class _Place:
 
 
 @contextmanager
-def _place() -> Iterator[_Place]:
-    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
-    sections = {**SECTIONS, "https": {"listen": [listen]}}
+def wired_run(
+    nodes: Sequence[float] = NODES, header: int | None = None, **sections: dict[str, Any]
+) -> Iterator[WiredRun]:
+    """Start a coordinator and its honest nodes. `nodes`: seconds per group of each. `header`: everybody comes through a
+    TCP proxy, which sends PROXY headers of this version, or none (0). `sections`: further settings."""
+    https = free_port()
+    listen = f"/ip4/127.0.0.1/tcp/{https}"
+    sections = {**SECTIONS, **sections, "https": {"listen": [listen]}}
     with (
         tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
         station(Path(folder) / "run", sections=sections, options=OPTIONS) as station_run,
+        _before(station_run.port, header) as libp2p_port,
+        _before(https, header) as https_port,
     ):
-        place = _Place(station_run, [f"{listen}/https/p2p/{station_run.run.peer_id}"])
+        peer = f"p2p/{station_run.run.peer_id}"
+        place = WiredRun(
+            station_run,
+            [f"/ip4/127.0.0.1/tcp/{libp2p_port}/{peer}"],
+            [f"/ip4/127.0.0.1/tcp/{https_port}/https/{peer}"],
+            nodes,
+        )
         try:
             yield place
         finally:
             place.leave()
 
 
-def _said(crowd: Process) -> dict[str, float]:
+@contextmanager
+def _before(port: int, header: int | None) -> Iterator[int]:
+    """Yield the port at which clients dial `port`: that of a TCP proxy, or itself."""
+    if header is None:
+        yield port
+        return
+    proxy = Process([], "benchmarks.attacks.tcp_proxy", str(port), "--header", str(header))
+    try:
+        yield int(proxy.hear()["port"])
+    finally:
+        proxy.kill()
+
+
+def said_by(crowd: Process) -> dict[str, float]:
     crowd.say(say="said")
     return crowd.hear()
 

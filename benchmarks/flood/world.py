@@ -4,8 +4,8 @@ Rules
 1. Only sleep takes time here: generating, scoring and a step are slept. So a run repeats exactly, and shows what an
    attack takes of room, order and leases. The CPU cost of attacks is measured apart (benchmarks/flood/cost.py).
 2. Honest nodes hear of a version at once, and work on one group at a time.
-3. There is no attack for the first `Setting.before` seconds (0 in a fresh run). Then the attack begins, and steps are
-   counted for `Setting.seconds`.
+3. There is no attack for the first `Setting.before` seconds (0 in a fresh run). Then the attack is prepared and begins,
+   and steps are counted for `Setting.seconds`.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ _MEMORY: Final = Path("/dev/shm")
 class Setting:
     """One run. `nodes`: seconds per group of each honest node. `step`: seconds of a step of the learner. `scoring`:
     seconds in which an honest group is scored. `before`, `seconds`: rule 3. `tokens`: most sampled tokens of a rollout.
-    `sections`: settings of the coordinator, each (section, name, value)."""
+    `tick`, `look`: seconds between two ticks of the coordinator, and between two looks of its planner. `sections`:
+    settings of the coordinator, each (section, name, value)."""
 
     nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
     step: float = 3.0
@@ -61,11 +62,15 @@ class Setting:
     batch_groups: int = 4
     staleness: int = 4
     seed: int = 1
+    tick: float = 1.0
+    look: float = 0.25
     sections: tuple[tuple[str, str, Any], ...] = ()
 
 
 class Attack(Protocol):
-    """An attack: given the world, it runs until it is cancelled."""
+    """An attack: given the world, it is prepared, and then runs until it is cancelled."""
+
+    async def prepare(self, world: AttackPlace) -> None: ...
 
     async def run(self, world: AttackPlace) -> None: ...
 
@@ -74,13 +79,22 @@ class Attack(Protocol):
 
 
 class Outcome(NamedTuple):
-    """Result of a run. `steps`: of the learner, in the counted time. `accepted`: groups of honest nodes in the counted
-    time. `said`: see `Attack.said`. `cpu`: seconds of the simulation."""
+    """Result of a run. `at`: when each step of the learner ended, seconds since the counted time began. `accepted`:
+    groups of honest nodes in the counted time. `said`: see `Attack.said`. `cpu`: seconds of the simulation."""
 
-    steps: int
+    at: tuple[float, ...]
     accepted: int
     said: dict[str, float]
     cpu: float
+
+    @property
+    def steps(self) -> int:
+        """The steps of the counted time."""
+        return len(self.at)
+
+    def steps_within(self, begin: float, end: float) -> int:
+        """Count the steps between two times, seconds."""
+        return sum(begin <= one < end for one in self.at)
 
 
 class World(AttackPlace):
@@ -150,13 +164,15 @@ def went(setting: Setting, attack: Attack | None = None) -> Outcome:
         for seconds in setting.nodes:
             world.tasks.start_soon(world.volunteer, seconds)
         await anyio.sleep(setting.before)
+        if attack is not None:
+            await attack.prepare(world)
         before, began = _accepted(world), anyio.current_time()
         if attack is not None:
             world.tasks.start_soon(attack.run, world)
         await anyio.sleep(setting.seconds)
-        steps = sum(began <= at for at in world.learner.steps)
+        at = tuple(one - began for one in world.learner.steps if one >= began)
         said = {} if attack is None else attack.said(world)
-        return Outcome(steps, _accepted(world) - before, said, time.process_time() - started)
+        return Outcome(at, _accepted(world) - before, said, time.process_time() - started)
 
     return running(setting, main)
 
@@ -190,7 +206,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
             "staleness": setting.staleness,
             "evaluate_every": 1_000_000,
         },
-        "network": {"plan": False, "mdns": False, "work": False},
+        "network": {"plan": False, "mdns": False},
     }
     for section, name, value in setting.sections:
         sections.setdefault(section, {})[name] = value
@@ -207,10 +223,12 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
                 Models(learner, scorer or StandInScorer(setting.scoring / tokens)),
                 store=store,
                 database=database,
+                parties=network.parties,
                 clock=anyio.current_time,
                 entropy=np.random.default_rng(setting.seed).bytes,
             )
             coordinator.absence.ran = anyio.current_time  # real running time does not follow this clock
+            coordinator.tick_seconds, coordinator.feeding.look_seconds = setting.tick, setting.look
             world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)

@@ -62,6 +62,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     "flood": [
         *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
         ("--only", "wires"),
+        ("--quick", "--only", "readers"),
     ],
     "flood.churn": (("--hours", "0.2", "--identities", "20", "--without-work", "10"),),
     "learning": (("--quick", "--seeds", "1", "--steps", "10"),),

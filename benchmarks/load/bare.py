@@ -7,7 +7,7 @@ is the coordinator's.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,6 @@ class Nobody:
 
     def origin(self, peer: str) -> Origin:
         return LOCAL_ORIGIN
-
-    def keep_places(self, parties: Collection[str]) -> None: ...
 
     async def publish(self, topic: str, data: bytes) -> None:
         return None

@@ -28,7 +28,7 @@ def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
     ours: dict[str, dict[str, Any]] = {
         "run": {"task": "reverse", "group_size": 2, "batch_groups": 10, "limit": 6, "staleness": 4, "heldout": 4},
         "https": {"listen": []},
-        "network": {"listen": ["/ip4/127.0.0.1/tcp/0"], "work": False},
+        "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
     }
     ours["run"]["engines"] = (ENGINE,)
     for name, values in sections.items():

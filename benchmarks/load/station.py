@@ -94,8 +94,8 @@ def station(
     """Run a coordinator until the block ends: that of `run`, or of a new run in `folder`. `sections`: settings of a new
     run. `options`: of benchmarks/load/host.py. Raises `StationFault`, `ProcessEnded`."""
     port, page = free_port(), free_port()
-    listen = {"network": {"listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}}
-    run = run or make_run(folder, now=time.time_ns() // 1_000_000, **{**sections, **listen})
+    network = {**sections.get("network", {}), "listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}
+    run = run or make_run(folder, now=time.time_ns() // 1_000_000, **{**sections, "network": network})
     head = run.folder.path / "head"
     before = head.stat().st_mtime_ns if head.exists() else None
     host = Process([], "benchmarks.load.host", str(run.folder.path), "--web-port", str(page), *options)

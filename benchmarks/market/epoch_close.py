@@ -39,7 +39,7 @@ def taken(state: MarketState, new: NewEntry | None) -> None:
 def terms(epoch: int, at: int, rates: int) -> EpochAnnounced:
     return EpochAnnounced(
         epoch=epoch, closes=at + 1, milliseconds=QUARTER, need=rates // 2, reserve=10**9, budget=10**17,
-        beta=100, run_off=QUARTER,
+        newcomers=50, cap=400, run_off=QUARTER,
     )  # fmt: skip
 
 

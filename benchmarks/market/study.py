@@ -21,6 +21,7 @@ from benchmarks.harness.picture import Axis, Linear
 from benchmarks.market import cheating
 from benchmarks.market.cheating import CheatFigures, Lie
 from benchmarks.plays.market_play import MarketPlay, PlayTerms, steady
+from benchmarks.plays.price_rules import PriceRule
 from benchmarks.plays.seeded_markets import (
     RESERVE,
     MarketSetting,
@@ -32,14 +33,14 @@ from benchmarks.plays.seeded_markets import (
 )
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
-from echo2.coordinator.market.prices import MILLI, Mode
+from echo2.coordinator.market.prices import MILLI
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "results"
 SIZES: Final = {5: 40, 10: 40, 40: 40, 200: 20, 1000: 4, 10_000: 1}
 """Nodes -> seeded markets."""
 TRIED: Final = 3
 """Nodes per market that try false asks."""
-RULES: Final[tuple[Mode, ...]] = ("pivot", "uniform", "paybid", "random")
+RULES: Final[tuple[PriceRule, ...]] = ("pivot", "uniform", "paybid", "random")
 EPOCHS: Final = 8
 SEEDS: Final = 3
 _STYLES: Final = ("c5", "c3", "c4", "c2", "c1", "c6")
@@ -60,7 +61,7 @@ class Table(NamedTuple):
         ]  # fmt: skip
 
 
-Gains = dict[Mode, dict[int, float]]
+Gains = dict[PriceRule, dict[int, float]]
 Cheats = list[tuple[Lie, float, CheatFigures]]
 
 
@@ -243,8 +244,7 @@ def _sybils() -> Table:
         " measured nodes suffice none takes part that costs more than the first of them that is not needed. Beyond:"
         " what the keys that were drawn are paid beyond the mean price of the same work. Each"
         f" key costs a canary, a group of 8 rollouts, whose pay is withheld until {VESTED_AFTER} further groups are "
-        "accepted, beside 0.6 CPU s of its"
-        " hello. Pay is linear in work: among measured nodes keys gain nothing."
+        "accepted. Pay is linear in work: among measured nodes keys gain nothing."
     )
     columns = ["fresh keys", "ask", "drawn", "of the work %", "beyond, thousandths an epoch", "canaries", "gain"]
     return Table("Sybils, a canary each", said, columns, rows)

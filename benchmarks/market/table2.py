@@ -12,6 +12,7 @@ from typing import Final
 from benchmarks.ablation import CLASSES, LEARNER_PRICE, STEP
 from benchmarks.harness import bench
 from benchmarks.plays.market_play import MarketPlay, PlayTerms, steady
+from benchmarks.plays.price_rules import PriceRule
 from echo2.coordinator.market.throughput import HOUR
 
 NANO: Final = 10**9
@@ -20,7 +21,7 @@ RATE: Final = 1_000_000
 EPOCHS: Final = 6
 SEEDS: Final = 10
 PAPER: Final = {"cheapest": 8.098, "lottery": 9.339}
-ROWS: Final = {
+ROWS: Final[dict[str, tuple[PriceRule, str]]] = {
     "cheapest, paid its ask": ("paybid", "cheapest"),
     "by lot, paid its ask": ("random", "lottery"),
     "cheapest, pivot": ("pivot", ""),
@@ -30,7 +31,7 @@ ROWS: Final = {
 
 def show() -> None:
     """Print the table."""
-    costs = {name: step_costs(mode) for name, (mode, _) in ROWS.items()}
+    costs = {name: step_costs(rule) for name, (rule, _) in ROWS.items()}
     full = statistics.mean(costs["cheapest, paid its ask"])
     rows = [
         (
@@ -48,16 +49,16 @@ def show() -> None:
     )
 
 
-def step_costs(mode: str, seeds: int = SEEDS) -> list[float]:
+def step_costs(rule: PriceRule, seeds: int = SEEDS) -> list[float]:
     """Return the cost of a step for each seed, per work that the need asks for."""
     nodes = [(f"{number}-{at}", one) for number, one in enumerate(CLASSES) for at in range(one.number)]
     rates = {name: int(RATE * one.speed) for name, one in nodes}
     asks = {name: int(NANO * one.ask) for name, one in nodes}
     need, length = sum(rates.values()) // 2, int(1000 * STEP)
-    terms = PlayTerms(need, 10**15 // RATE, milliseconds=length, mode=mode, newcomers=0)
+    terms = PlayTerms(need, 10**15 // RATE, milliseconds=length, newcomers=0)
     costs = []
     for seed in range(seeds):
-        play = MarketPlay(seed)
+        play = MarketPlay(seed, rule)
         play.measure(rates)
         spent, work = 0, 0
         for number in range(EPOCHS):

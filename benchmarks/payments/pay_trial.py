@@ -34,7 +34,7 @@ from echo2.runtime.figures import figure
 from echo2.runtime.python_command import module_command
 
 PATIENCE: Final = 120.0
-"""Seconds for one command, and for the nodes to tell that they hold a plan's head."""
+"""Seconds for one command, and for the nodes to tell which head of the ledger they hold."""
 PASSES: Final = 3
 """Of `payout reconcile`: they stand for those of an hour and of days."""
 LOOK: Final = 2.0
@@ -112,10 +112,11 @@ class PayTrial(DemoPayments):
         self._peers = {node.name: node.id for node in nodes}
         self._state_accounts(nodes, running)
         self.say(TERMS)
+        self._wait_for_nodes("plan", running)
         self._coord("payout", "plan", "--yes")
         plan = str(self.home / "payouts" / "1")
         self._show("echo2-coord", ["payout", "approve", plan, "--keys", str(self.folder / "approver"), "--yes"])
-        self._publish(running)
+        self._wait_for_nodes("send", running)
         self._coord("payout", "send", "--yes")
         for _ in range(PASSES):
             self._coord("payout", "reconcile", "--yes")
@@ -145,18 +146,19 @@ class PayTrial(DemoPayments):
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.json.encode({node.id: f"acct_{node.name}" for node in nodes if node.accepted}))
 
-    def _publish(self, running: Sequence[str]) -> None:
-        """Wait until nothing forbids sending: a node has told that it holds the plan's head. Raises `ProcessFault`."""
+    def _wait_for_nodes(self, word: str, running: Sequence[str]) -> None:
+        """Wait until nothing forbids `payout plan` or `payout send`: nodes have told that the ledger is the newest, and
+        that they hold the plan's head. Raises `ProcessFault`."""
         until, told = time.monotonic() + PATIENCE, False
         while True:
-            code, lines = self._run("echo2-coord", ["payout", "send", "--home", str(self.home)])
+            code, lines = self._run("echo2-coord", ["payout", word, "--home", str(self.home)])
             if code == 0:
                 return
             if not told:
-                self._print("echo2-coord", ["payout", "send"], lines)
+                self._print("echo2-coord", ["payout", word], lines)
                 self.say("each node asks for heads once per minute; these ask now, as `receipts fetch` does")
             if told and time.monotonic() > until:
-                raise ProcessFault(f"plan 1 could not be sent within {figure(PATIENCE)} s: {' '.join(lines)}")
+                raise ProcessFault(f"`payout {word}` was refused for {figure(PATIENCE)} s: {' '.join(lines)}")
             for name in [] if told else running:
                 self._run("echo2-node", ["receipts", "fetch", "--home", str(self.folder / name)])
             told = True

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from benchmarks.plays.price_rules import PriceRule, RuledState
 from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, NewEntry, StatedEnd
 from echo2.coordinator.market.epochs import (
     announce,
@@ -54,10 +55,8 @@ class PlayTerms(NamedTuple):
     reserve: int
     budget: int = PLENTY_PER_EPOCH
     milliseconds: int = QUARTER
-    mode: str = "pivot"
     newcomers: int = 50
     cap: int = 1000
-    beta: int = 0
     run_off: int = 0
 
 
@@ -88,8 +87,9 @@ class PlayedEpoch(NamedTuple):
 class MarketPlay:
     """A market in memory. `state`: the product's. `now`: ms."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self.state = MarketState(_RUN)
+    def __init__(self, seed: int = 0, rule: PriceRule = "pivot") -> None:
+        """`rule`: of prices."""
+        self.state: MarketState = RuledState(_RUN, rule) if rule != "pivot" else MarketState(_RUN)
         self.balances = Counter[str]()
         self.now = HOUR
         self._seed = seed

@@ -9,7 +9,6 @@ from benchmarks.plays import market_simulation
 from benchmarks.plays.market_play import PlayTerms
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
 from echo2.coordinator.command_line.command_options import errors_reported
-from echo2.coordinator.command_line.market_app import PriceMode
 from echo2.coordinator.market.epoch_terms import MOST_MONEY
 from echo2.coordinator.market.market_quote import QuoteChanges
 from echo2.coordinator.market.quote_text import amount_of, check_changes
@@ -28,12 +27,10 @@ def market_simulate(
     away: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of the nodes that are away in an epoch.")] = 0.1,
     reserve: Annotated[str, typer.Option(help="Highest price per RE.")] = "0.005",
     budget: Annotated[str | None, typer.Option(help="Of an epoch, as in 2.50.", show_default="it never binds")] = None,
-    prices: Annotated[PriceMode, typer.Option(help="Rule of prices.")] = "pivot",
     newcomers: Annotated[int, typer.Option(min=0, max=1000, help="Thousandths of the need for newcomers.")] = 50,
     owner_cap: Annotated[
         int, typer.Option(min=1, max=1000, help="Thousandths of the need per owner; 1000: no cap.")
     ] = 400,
-    beta: Annotated[int, typer.Option(min=0, max=100, help="Thousandths of pay for quick returns.")] = 0,
     epoch_seconds: Annotated[int, typer.Option(min=60, max=86_400, help="Length of an epoch.")] = 900,
     epochs: Annotated[int, typer.Option(min=1, max=1000, help="Epochs that are counted, per seed.")] = 8,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Populations.")] = 3,
@@ -46,9 +43,7 @@ def market_simulate(
     if not LEAST_ASK <= cost <= MOST_ASK:
         raise BadAsk(f"--ask is {ask}: a cost per hour lies from 0.000001 to 100000")
     population = market_simulation.Population(nodes, cost, 1000 * rate, Fraction(str(need)), Fraction(str(away)))
-    terms = PlayTerms(
-        0, most, MOST_MONEY if whole is None else whole,
-        1000 * epoch_seconds, prices, newcomers, owner_cap, beta,
-    )  # fmt: skip
+    most_paid = MOST_MONEY if whole is None else whole
+    terms = PlayTerms(0, most, most_paid, 1000 * epoch_seconds, newcomers, owner_cap)
     rows = list(market_simulation.tried(population, terms, epochs, seeds))
     print("\n".join(market_simulation.lines(rows, terms.milliseconds, "units of the currency")))

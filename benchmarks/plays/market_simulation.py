@@ -7,7 +7,7 @@ Rules
 1. A population is drawn as in seeded_markets.py, and asks its costs. In each epoch some of its nodes are away. Speeds
    differ by a tenth between epochs.
 2. All begin as newcomers with their rates benchmarked, and are measured by their work. The first `LEARNING` epochs are
-   not counted: while few nodes are measured, `pivot` pays the reserve price.
+   not counted: while few nodes are measured, they are paid the reserve price.
 3. A node gets no further lease once its accepted work is what it is paid for in the epoch, as in a run
    (coordinator/epochs/lease_gate.py): an owner alone does the share of the need that its cap leaves it.
 4. Where no budget is set, the row of half a budget has half of what the epochs as set cost.
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from benchmarks.plays.market_play import TURNAROUND, MarketPlay, PlayedEpoch, PlayTerms, steady
 from benchmarks.plays.seeded_markets import MarketSetting, SeededMarket, drawn_offers, false_asks
 from echo2.coordinator.market.epoch_terms import MOST_MONEY, PER_MILLE
-from echo2.coordinator.market.prices import MILLI, MODES, Mode
+from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.market.throughput import HOUR, LeasedGroup
 from echo2.protocol.money_text import rounded_text
 
@@ -87,7 +87,7 @@ def tried(population: Population, terms: PlayTerms, epochs: int, seeds: int) -> 
 
 
 def _variants(terms: PlayTerms, first: TriedMarket) -> list[tuple[str, PlayTerms]]:
-    rows = [(f"prices: {mode}", terms._replace(mode=mode)) for mode in MODES if mode != terms.mode]
+    rows = list[tuple[str, PlayTerms]]()
     for step in (Fraction(4, 5), Fraction(5, 4)):
         rows.append((f"reserve times {float(step):g}", terms._replace(reserve=max(1, int(terms.reserve * step)))))
     budget = terms.budget if terms.budget < MOST_MONEY else int(first.pay)
@@ -166,14 +166,13 @@ def _fleet(population: Population, seed: int) -> Fleet:
 
 
 def _gain(population: Population, terms: PlayTerms, seeds: int) -> float | None:
-    """Return the mean gain of the best false ask in one-epoch markets with the same rule of prices."""
-    if terms.mode == "split" or population.nodes > MOST_TRIED:
+    """Return the mean gain of the best false ask in one-epoch markets."""
+    if population.nodes > MOST_TRIED:
         return None
-    mode: Mode = next(one for one in MODES if one == terms.mode)
     cap = None if terms.cap == PER_MILLE else Fraction(terms.cap, PER_MILLE)
     gains = list[float]()
     for seed in range(seeds):
-        market = SeededMarket(MarketSetting(mode, cap, nodes=population.nodes, need=population.need), seed)
+        market = SeededMarket(MarketSetting(cap=cap, nodes=population.nodes, need=population.need), seed)
         places = random.Random(seed).sample(range(population.nodes), min(TRIED, population.nodes))
         gains += [float(market.gain(place, false_asks(place))) for place in places]
     return statistics.mean(gains)

@@ -3,10 +3,9 @@
 import math
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from benchmarks.plays.simulated_prompts import PromptTerms, SelectionFigures
-from echo2.coordinator.market.activation import ActivationOrder
 
 
 class RunScene(NamedTuple):
@@ -34,7 +33,7 @@ class RunScene(NamedTuple):
     broadcast: float = 0.2
     asks: tuple[int, ...] = ()
     gamma: float = 1.1
-    order: ActivationOrder | None = None
+    order: Literal["cheapest", "random"] | None = None
     step_seconds: float = 60.0
     length_spread: float = 0.0
     by_signal: bool = False

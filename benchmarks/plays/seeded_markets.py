@@ -3,7 +3,7 @@
 A node's cost per hour is log-normal (sigma 0.35), and its throughput too (0.5), as in the design's simulation.
 
 Rules
-1. Prices are those of coordinator/market/prices.py. A node's ask is its cost, unless it is one that tries others.
+1. Prices are those of price_rules.py. A node's ask is its cost, unless it is one that tries others.
 2. The profit of an owner is the pay of its nodes at full delivery, less their costs for that work.
 3. The gain of asks is their profit less that of the true asks, over the true asks of the owner's nodes that try.
 """
@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from benchmarks.plays.price_rules import PriceRule, clear_by
 from echo2.coordinator.market.activation import Offer
-from echo2.coordinator.market.prices import MILLI, Market, Mode, PriceTerms, clear_market
+from echo2.coordinator.market.prices import MILLI, Market, PriceTerms
 from echo2.coordinator.market.throughput import HOUR
 
 NODES: Final = 40
@@ -30,7 +31,7 @@ class MarketSetting(NamedTuple):
     """A kind of market. `need`: share of the supply. `budget`: over the pay of the costs alone; None: it does not bind.
     `owned`: nodes per owner. `large`: factor of the first node's throughput and cost."""
 
-    mode: Mode = "pivot"
+    rule: PriceRule = "pivot"
     cap: Fraction | None = None
     budget: Fraction | None = None
     owned: int = 1
@@ -65,7 +66,7 @@ class SeededMarket:
 
     def market(self, percent: Mapping[int, int]) -> Market:
         """Return the market in which some nodes ask other than their costs. `percent`: place -> per cent of cost."""
-        return self._cleared(percent, self.setting.mode, self._budget)
+        return self._cleared(percent, self.setting.rule, self._budget)
 
     def profit(self, market: Market, place: int) -> Fraction:
         """Return the profit of a node's owner, nano units per hour (rule 2)."""
@@ -111,12 +112,12 @@ class SeededMarket:
         nodes = self._cleared({}, "paybid", PLENTY).nodes
         return sum((node.price * node.expected for node in nodes), Fraction(0)) / MILLI
 
-    def _cleared(self, percent: Mapping[int, int], mode: Mode, budget: int) -> Market:
+    def _cleared(self, percent: Mapping[int, int], rule: PriceRule, budget: int) -> Market:
         offers = list(self.offers)
         for place, each in percent.items():
             offers[place] = offers[place]._replace(ask=offers[place].ask * each // 100)
-        terms = PriceTerms(self._need, RESERVE, budget, HOUR, self._beacon, Fraction(0), mode, self.setting.cap)
-        return clear_market(offers, terms, self._owners)
+        terms = PriceTerms(self._need, RESERVE, budget, HOUR, self._beacon, Fraction(0), self.setting.cap)
+        return clear_by(rule, offers, terms, self._owners)
 
 
 def drawn_offers(setting: MarketSetting, seed: int) -> list[Offer]:

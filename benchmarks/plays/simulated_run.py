@@ -23,6 +23,7 @@ from collections import Counter, deque
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from benchmarks.plays.price_rules import placed_by_lot
 from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
@@ -314,7 +315,9 @@ class SimulatedRun:
         ]
         assert scene.order is not None
         epoch = int(self.clock.now / EPOCH).to_bytes(8)
-        terms = ActivationTerms(int(need), None, Fraction(0), epoch, scene.order)
+        terms = ActivationTerms(int(need), None, Fraction(0), epoch)
+        if scene.order == "random":
+            offers = placed_by_lot(offers, epoch)
         chosen = set(activate_offers(offers, terms).active)
         for node in self.nodes:
             before, node.active = node.active, node.key in chosen

@@ -11,8 +11,12 @@ integers:
                in random orders, and its tokens to refusal are counted
     doubted    a node that cheats where it costs nothing (benchmarks/trust/doubtful_days.py): its false groups that are
                trained on and paid
+    bound      honest rollouts, forced tokens, and an attacker that knows the bound on a token
+               (benchmarks/trust/forced_tokens.py)
     float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens; the
                check of a canary against a pass of the scorer (benchmarks/trust/canary_check.py)
+
+`--bound` measures the bound on a token alone, with `--smollm2` on random weights in SmolLM2-135M's shape.
 
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
@@ -61,6 +65,9 @@ from echo2.engines.registry import is_exact
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""
+HONEST_ROLLOUTS: Final = 30_000
+SHAPE_ROLLOUTS: Final = 1_000
+"""Honest rollouts that are compared with the bound: of the demo's model, and of SmolLM2-135M's shape."""
 FIRST: Final = 8_000
 """Number of a bad node's first prompt."""
 
@@ -156,7 +163,7 @@ class Experiment:
 
 async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Generate, compare and bet; return the claims."""
-    from benchmarks.trust import policies
+    from benchmarks.trust import forced_tokens, policies
 
     tokens = order.tokens or (40_960 if order.versions else 2_400 if order.quick else 16_384)
     model, prompts = (policies.import_smollm2 if order.smollm2 else policies.make_model)(folder / "model")
@@ -168,6 +175,8 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         claims = []
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
+            if not (exact or order.versions or order.smollm2 or order.honest):
+                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS)
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
             if order.versions:
@@ -175,6 +184,19 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
             else:
                 claims += await (experiment.exact() if exact else experiment.inexact(dtype))
         return claims
+
+
+def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
+    """Measure the bound on a token alone; return the claims."""
+    from benchmarks.trust import forced_tokens
+
+    claims: list[Claim] = []
+    for dtype in order.dtype or ["bfloat16", "float16"]:
+        if order.smollm2:
+            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS)
+        else:
+            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS)
+    return claims
 
 
 def main() -> int:
@@ -190,6 +212,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="of the nodes")
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
+    parser.add_argument("--bound", action="store_true", help="the bound on a token alone, in 16-bit formats")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
@@ -206,8 +229,8 @@ def main() -> int:
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
-        claims = asyncio.run(measure(Path(name), order))
-    if not order.versions:
+        claims = measure_bound(Path(name), order) if order.bound else asyncio.run(measure(Path(name), order))
+    if not (order.versions or order.bound):
         claims += (
             receipt_claims(order.quick) + document_claims(order.quick) + audit_share(12.0 if order.quick else 24.0)
         )

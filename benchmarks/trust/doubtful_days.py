@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from benchmarks.trust.streams import INT8, Groups
+from benchmarks.trust.streams import INT8, Groups, beyond_bound
 from echo2.coordinator.verification.evidence import MOST_PEAK, NodeEvidence, Stake, Tables, products
 from echo2.runtime.units import DAY
 
@@ -78,8 +78,11 @@ class Gain(NamedTuple):
     paid: float
 
 
-def live(strategy: Strategy, honest: Bets, false: Bets, seed: int) -> list[list[JudgedGroup]]:
-    """Let a key hand in groups by a strategy; return them by day. It knows E, and what doubt is from it."""
+def live(
+    strategy: Strategy, honest: Bets, false: Bets, seed: int, beyond: Sequence[bool] = ()
+) -> list[list[JudgedGroup]]:
+    """Let a key hand in groups by a strategy; return them by day. It knows E, and what doubt is from it. `beyond`:
+    whether each false group has a token beyond the bound."""
     random, evidence = np.random.default_rng(seed), NodeEvidence()
     days = []
     for day in range(DAYS):
@@ -91,8 +94,10 @@ def live(strategy: Strategy, honest: Bets, false: Bets, seed: int) -> list[list[
             may = not doubted or (strategy.in_doubt and number < GROUPS * (1 - HONEST_END))
             cheats = rising and may and random.random() < strategy.share
             bets = false if cheats else honest
-            evidence = evidence.after(bets[random.integers(len(bets))], day * DAY)
-            groups.append(JudgedGroup(cheats, evidence.daily.power(), evidence.conclusion() == "refusal"))
+            number = int(random.integers(len(bets)))
+            evidence = evidence.after(bets[number], day * DAY)
+            refused = evidence.conclusion() == "refusal" or (cheats and any(beyond[number : number + 1]))
+            groups.append(JudgedGroup(cheats, evidence.daily.power(), refused))
         days.append(groups)
     return days
 
@@ -115,8 +120,8 @@ def doubted(dtype: str, tables: Tables, honest: Groups, swaps: Mapping[str, Grou
     """Print the best gain of each swap under each rule; return the claims for the product's own."""
     honest_bets, rows, claims = [products(group, tables) for group in honest], [], []
     for name in CHEATS:
-        false = [products(group, tables) for group in swaps[name]]
-        lives = [live(strategy, honest_bets, false, seed) for seed, strategy in enumerate(STRATEGIES)]
+        false, beyond = [products(group, tables) for group in swaps[name]], beyond_bound(swaps[name], tables)
+        lives = [live(strategy, honest_bets, false, seed, beyond) for seed, strategy in enumerate(STRATEGIES)]
         best = {
             rule: Gain(*map(max, zip(*(gain(days, law) for days in lives), strict=True))) for rule, law in RULES.items()
         }

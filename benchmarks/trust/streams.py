@@ -14,6 +14,7 @@ from echo2.coordinator.verification.evidence import (
     EProcess,
     NodeEvidence,
     Tables,
+    exceeding,
     products,
 )
 from echo2.coordinator.verification.token_evidence import DIFFERS, TokenArray
@@ -40,17 +41,22 @@ def pieces(groups: Iterable[TokenArray], tokens: int = 64) -> Groups:
 def tokens_to_refusal(
     groups: Groups, tables: Tables, order: np.random.Generator, before: NodeEvidence | None = None
 ) -> int:
-    """Return the tokens after which a node is refused, its groups taken again and again in random orders;
-    `MOST_TOKENS` if never. `before`: the evidence at the beginning."""
-    bets = [products(group, tables) for group in groups]
+    """Return the tokens after which a node is refused, by evidence or by a token beyond the bound, its groups taken
+    again and again in random orders; `MOST_TOKENS` if never. `before`: the evidence at the beginning."""
+    bets, beyond = [products(group, tables) for group in groups], beyond_bound(groups, tables)
     evidence, tokens = before or NodeEvidence(), 0
     while tokens < MOST_TOKENS:
         number = int(order.integers(len(groups)))
         evidence = evidence.after(bets[number], 0)
         tokens += len(groups[number])
-        if evidence.conclusion() == "refusal":
+        if evidence.conclusion() == "refusal" or beyond[number]:
             return tokens
     return MOST_TOKENS
+
+
+def beyond_bound(groups: Groups, tables: Tables) -> list[bool]:
+    """Tell of each group whether a token is beyond the bound."""
+    return [bool(exceeding(group, tables).any()) for group in groups]
 
 
 def describe(groups: Groups) -> list[object]:
@@ -58,7 +64,7 @@ def describe(groups: Groups) -> list[object]:
     tokens = np.concatenate(groups)
     differs = float(((tokens["flags"] & DIFFERS) > 0).mean())
     drift = float(np.abs(tokens["drift"].astype(np.int64)).mean()) / 2**16
-    return [len(tokens), differs, float(tokens["margin"].mean()) / 2**17, drift]
+    return [len(tokens), differs, float(tokens["margin"].mean()) / 2**14, drift]
 
 
 def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
@@ -67,7 +73,7 @@ def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
     for name, groups in machines.items():
         tables = fit({other: np.concatenate(parts) for other, parts in machines.items() if other != name})
         peaks = _peaks(groups, tables)
-        refused += sum(peak >= REFUSAL_EVIDENCE for peak in peaks)
+        refused += sum(peak >= REFUSAL_EVIDENCE for peak in peaks) + sum(beyond_bound(groups, tables))
         doubted += sum(peak >= DOUBT_EVIDENCE for peak in peaks)
         tokens += sum(map(len, groups))
         rows.append([name, *describe(groups), max(peaks)])

@@ -12,8 +12,8 @@ seconds. Their strategies:
 
 Shares are of all leases, of those that are no canaries and so take room, of accepted work in milli-RE, and of the
 records in the answer to a newcomer's hello, in the mean over the hours of the attack. The cost is the owner's:
-`Hello.work` of each key, as computed here, and `TURNAROUND` seconds of one core for each group that it generates. The
-learner's steps are divided by those of the same run in calm.
+`TURNAROUND` seconds of one core for each group that it generates. The learner's steps are divided by those of the same
+run in calm.
 """
 
 import itertools
@@ -42,7 +42,6 @@ from echo2.p2p.discovery.peer_records import RecordIssuer, decode_own
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
-from echo2.protocol import hello_work
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
 from tests.support.group_world import HELLO, RUN, World, group, opened
@@ -245,29 +244,19 @@ def _share(given: Counter[bool]) -> float:
     return given[True] / max(1, given.total())
 
 
-def hello_seconds(keys: int = 4) -> float:
-    """Return the CPU seconds of the work of one first hello: 2^20 hashes, by the speed of some of them here."""
-    began = time.process_time()
-    hashes = sum(
-        1 + int.from_bytes(hello_work.compute(RUN, number.to_bytes(32), 480_000) or b"") for number in range(keys)
-    )
-    return (time.process_time() - began) / hashes * float(1 << hello_work.BITS)
-
-
 def sybil_table(hours: float, strategies: Sequence[str] = STRATEGIES, seed: int = 0) -> list[Claim]:
     """Play each strategy beside calm; print the table, and return the claim on the learner's steps."""
-    work = hello_seconds()
     names = ["", *strategies]
     with ProcessPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
         outcomes = pool.map(_played, names, itertools.repeat(hours), itertools.repeat(seed))
         played: Mapping[str, Outcome] = dict(zip(names, outcomes, strict=True))
     calm, rows = played[""].steps, list[list[object]]()
     for name, one in itertools.islice(played.items(), 1, None):
-        cpu = SYBILS * work / 3600, one.groups * TURNAROUND / 3600
-        rows.append([name, one.leases, one.room, one.work, one.told, *cpu, one.canaries, one.steps / max(1, calm)])
-    print(f"{SYBILS} keys of {SUBNETS} subnets, {HONEST} honest nodes, {hours:g} h; a first hello: {work:.2f} s of CPU")
-    shares, costs = ["leases", "of room", "accepted work", "peer list"], ["CPU h, hellos", "CPU h, groups"]
-    bench.table(["sybils", *shares, *costs, "canaries", "learner"], rows)
+        cpu = one.groups * TURNAROUND / 3600
+        rows.append([name, one.leases, one.room, one.work, one.told, cpu, one.canaries, one.steps / max(1, calm)])
+    print(f"{SYBILS} keys of {SUBNETS} subnets, {HONEST} honest nodes, {hours:g} h")
+    shares = ["leases", "of room", "accepted work", "peer list"]
+    bench.table(["sybils", *shares, "CPU h, groups", "canaries", "learner"], rows)
     worst = min(one.steps for name, one in played.items() if name) / max(1, calm)
     return [Claim("learner beside sybils", worst, "its steps in calm", 0.9)]
 

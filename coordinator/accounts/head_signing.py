@@ -14,7 +14,6 @@ Rules
    (coordinator/publishing/foreign_heads.py).
 """
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -39,9 +38,6 @@ from echo2.runtime.figures import number_of
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
-SMALL_ENTRY_BYTES: Final = 4096
-"""Bytes of an entry that every answer has room for: the terms of an epoch come with its close, whatever its size."""
-
 REMEMBERED_HEADS: Final = 1024
 """Heads whose proofs are remembered."""
 
@@ -119,7 +115,6 @@ class LedgerHeads:
                 root=self._ledger.tree.root(tip.entries),
                 tip=tip.hash,
                 issued=now if before is None else max(now, before.head.issued + 1),
-                previous=None if before is None else hashlib.sha256(before.sealed).digest(),
                 before=None if before is None else payload_hash(before.sealed),
             )
             sealed, note = self._seal("ledgerhead", encode(head)), self._note(head, checkpoint(head))
@@ -196,7 +191,7 @@ class LedgerHeads:
         proofs: list[EntryProof] = []
         left = MOST_BYTES
         for number in entries:
-            if proofs and self._ledger.bytes_of(number) > max(left, SMALL_ENTRY_BYTES):
+            if proofs and self._ledger.bytes_of(number) > left:
                 continue
             proof = self.proof(number, size)
             if proof is None:

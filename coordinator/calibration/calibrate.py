@@ -24,6 +24,7 @@ from echo2.coordinator.learner.eras import FIRST_ERA
 from echo2.coordinator.run.model_folder import write_base
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, Calibration, TooFewTokens, fit, seal_calibration
+from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.mixed_machines import mixed_machines
 from echo2.coordinator.verification.token_evidence import Incomparable
 from echo2.engines.engine import dtype_named
@@ -73,7 +74,8 @@ async def calibrate_class(run: Run, engine_class: str, tokens: int, now: int) ->
             version=weights.version,
             root=weights.root,
             machines={name: len(array) for name, array in honest.machines.items()},
-            tables=tables,
+            tables={name: table for name, table in tables.items() if name != BOUND},
+            bound=tables[BOUND][0],
             at=now,
         )
         path = place / f"{now}-{engine_class.replace('/', '-')}.calibration"

@@ -1,7 +1,7 @@
 """`echo2-coord market`: what work would cost now, and an operator's settings tried on seeded populations."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
@@ -9,7 +9,6 @@ from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import Home, errors_reported
 
 market_app = typer.Typer(help="Prices of a market, before they are paid.", no_args_is_help=True)
-PriceMode = Literal["pivot", "uniform", "paybid", "split", "random"]
 MOST_RATE: Final = 10**9
 """RE per hour."""
 
@@ -25,10 +24,9 @@ def market_quote_command(
         str | None, typer.Option(help="Highest price per RE, as in 0.0125.", show_default="as announced")
     ] = None,
     budget: Annotated[str | None, typer.Option(help="Of an epoch, as in 2.50.", show_default="as announced")] = None,
-    prices: Annotated[PriceMode | None, typer.Option(help="Rule of prices.", show_default="as announced")] = None,
 ) -> None:
-    """Say what an epoch would cost by the asks and measurements of now, what other prices, budgets and needs change,
-    and what was spent of the budgets. Works while the coordinator runs, and changes nothing."""
+    """Say what an epoch would cost by the asks and measurements of now, what another reserve price, budget or need
+    changes, and what was spent of the budgets. Works while the coordinator runs, and changes nothing."""
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
     from echo2.coordinator.database.run_folder import RunFolder
@@ -42,7 +40,6 @@ def market_quote_command(
         None if need is None else 1000 * need,
         None if reserve is None else quote_text.amount_of(reserve, "--reserve"),
         None if budget is None else quote_text.amount_of(budget, "--budget"),
-        prices,
     )
     quote_text.check_changes(changes)
     place = RunFolder(home)

@@ -23,11 +23,18 @@ def _result_of(work: Coroutine[Any, Any, T]) -> T:
 
 @payout_app.command("plan")
 @errors_reported
-def payout_plan(home: Home = Path("."), yes: Yes = False) -> None:
+def payout_plan(
+    home: Home = Path("."),
+    yes: Yes = False,
+    unwitnessed: Annotated[
+        bool, typer.Option("--unwitnessed", help="Go on before nodes confirmed the ledger; it says so for ever.")
+    ] = False,
+) -> None:
     """Plan payments of what the ledger has as payable: a file, and an entry of the ledger."""
     from echo2.coordinator.payouts import payout_commands
 
-    print("\n".join(_result_of(payout_commands.plan(home, command_options.now, do=yes))))
+    lines = payout_commands.plan(home, command_options.now, do=yes, unwitnessed=unwitnessed)
+    print("\n".join(_result_of(lines)))
 
 
 @payout_app.command("approve")

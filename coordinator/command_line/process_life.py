@@ -21,7 +21,6 @@ from echo2.p2p.multiaddr import address_of
 from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
-from echo2.runtime.own_memory import keep_private
 
 if TYPE_CHECKING:
     from echo2.coordinator.run.setup import Run
@@ -42,7 +41,6 @@ def check_start(run: "Run") -> None:
 def serve_until_stopped(run: "Run") -> None:
     """Run the coordinator; blocks until SIGTERM, which returns, or Ctrl-C, which raises KeyboardInterrupt. Raises the
     daemon's errors."""
-    keep_private()
     descriptors.raise_limit()
     descriptors.watch()
     if asyncio.run(serve_until_cancelled(run)):

@@ -125,17 +125,20 @@ def recheck(home: Home = Path(".")) -> int:
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say which protections of the run's keys, and against its child processes, are in force here, and what to do for
-    the others."""
+    """Say which protections of the run's keys, and against its child processes and strangers, are in force here, and
+    what to do for the others."""
     from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
     from echo2.coordinator.settings import config
 
     place = RunFolder(home)
     settings = config.load(place.config)
     checks = key_checks.examine(place, settings.payout, command_options.now())
-    print("\n".join(one.describe_finding() for one in checks))
     _, _, _, spec = setup.read_documents(place)
+    strangers = status.hidden_strangers(place, settings.web, spec.run)
+    checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
+    print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)
     if remark := price_mode.cap_remark(settings, spec):
         print(remark)

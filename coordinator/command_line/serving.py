@@ -19,14 +19,15 @@ from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
-from echo2.coordinator.web.connection_limits import WebLimits
+from echo2.coordinator.web.page_listener import WebLimits
 from echo2.coordinator.web.site import application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine, Supervisor
 from echo2.engines.registry import TRANSFORMERS
 from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.limits.party import Parties, subnet_of
 from echo2.p2p.limits.relay_quota import RelayLimits
-from echo2.p2p.limits.subnets import PeerLimits, subnet_of
+from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
 from echo2.runtime import descriptors
@@ -106,7 +107,9 @@ async def serve(run: Run) -> None:
     with lock_run(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         async with hosted_all(run.tasks, run.config.environment, died) as hosts:
             check_all_sizes(run, [host.facts for host in hosts])
-            coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
+            coordinator = Coordinator(
+                run, network, models, store=store, database=database, hosts=hosts, parties=limits.parties
+            )
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             web = run.config.web
@@ -139,11 +142,15 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
     https = config.https.connections if config.https.listen else 0
     wanted = (config.network.connections, https, config.web.connections)
     over_libp2p, over_https, with_page = descriptors.fit_connections(files, *wanted)
-    of_ip = or_stand_in("subnets", subnet_of)
+    parties = Parties(
+        or_stand_in("subnets", subnet_of),
+        proxies=config.network.trusted_proxies,
+        private_is_one=config.network.private_parties == "one",
+    )
     return (
-        PeerLimits(over_libp2p, config.network.subnet_connections, of_ip),
-        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections, subnet_of=of_ip),
-        WebLimits(connections=with_page, per_address=config.web.address_connections),
+        PeerLimits(over_libp2p, config.network.subnet_connections, parties),
+        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections, parties=parties),
+        WebLimits(connections=with_page, per_visitor=config.web.address_connections, parties=parties),
     )
 
 
@@ -158,5 +165,5 @@ def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: Ht
         return Network.of(peer)
     context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
     listen = listenable(run.config.https.listen)
-    server = HttpsServer(peer.peer_id, peer.handlers, listen, context, limits, uplink=uplink)
+    server = HttpsServer(peer.peer_id, peer.handlers, listen, context, limits, uplink=uplink, run=run.id)
     return PeerAndHttps(peer, server).network

@@ -66,7 +66,7 @@ CREATE TABLE leases (
     state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
     sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
     party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1,
-    ahead INTEGER, late_after INTEGER, UNIQUE (node, nonce)
+    ahead INTEGER, late_after INTEGER, stood INTEGER NOT NULL DEFAULT 0, UNIQUE (node, nonce)
 ) STRICT;
 CREATE INDEX leases_late ON leases (sent + late_after) WHERE state = 'open' AND late_after IS NOT NULL;
 CREATE INDEX leases_by_node ON leases (node, sent);
@@ -120,10 +120,10 @@ CREATE TABLE again (
 ) STRICT;
 CREATE TABLE skipped (reasons TEXT PRIMARY KEY, positions INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE budgets (
-    holder BLOB PRIMARY KEY, hour INTEGER NOT NULL, expired INTEGER NOT NULL, forgiven INTEGER NOT NULL,
+    holder BLOB PRIMARY KEY, since INTEGER NOT NULL, expired INTEGER NOT NULL, forgiven INTEGER NOT NULL,
     until INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX budgets_by_hour ON budgets (hour);
+CREATE INDEX budgets_by_age ON budgets (since);
 CREATE TABLE paces (node BLOB PRIMARY KEY, p90 INTEGER NOT NULL, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE bets (node BLOB PRIMARY KEY, state BLOB NOT NULL, day INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE INDEX bets_by_day ON bets (day);

@@ -46,7 +46,7 @@ from echo2.coordinator.demo.demo_settings import (
 from echo2.coordinator.demo.engine_nodes import EngineFaults
 from echo2.coordinator.demo.interruption import ignore_signals, terminated_like_interrupted
 from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
-from echo2.coordinator.demo.processes import MARK_VARIABLE, ProcessFault, ProcessGroup
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
 from echo2.coordinator.demo.screen import Screen, screen_for, working
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
@@ -156,7 +156,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
         "OMP_WAIT_POLICY": "passive",
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(folder / "tmp"),
-        MARK_VARIABLE: str(folder / "node.toml"),
+        "ECHO2_CONFIG": str(folder / "node.toml"),
     }
     return {**kept, **ours}
 

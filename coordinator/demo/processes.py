@@ -3,8 +3,8 @@
 1. Each process leads a process group of its own, so Ctrl-C at the terminal reaches only the demo, which then ends the
    others in order.
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
-3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are found by the
-   environment variable `MARK_VARIABLE`, which they inherit; they are waited for, then killed.
+3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are noted before the
+   daemon is ended, waited for, then killed.
 4. Where the demo itself is killed, its processes get SIGTERM (on Linux), and end in order.
 """
 
@@ -23,9 +23,6 @@ import psutil
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.runtime.figures import figure
 
-MARK_VARIABLE = "ECHO2_CONFIG"
-"""The environment variable that marks a demo's processes: its value is a path in the demo's own folder, so no other
-process has it."""
 KILL_GRACE_SECONDS = 3.0
 """Seconds that `stop` waits before SIGKILL; all durable state was written before."""
 ORPHAN_SECONDS = 1.0
@@ -54,11 +51,12 @@ class _Member:
 @dataclass
 class ProcessGroup:
     """The processes of one demo, by name. `logs`: folder with one log file per process. `env`: environment of all
-    processes; it has `MARK_VARIABLE`."""
+    processes."""
 
     logs: Path
     env: Mapping[str, str]
     _members: dict[str, _Member] = field(default_factory=dict)
+    _children: set[psutil.Process] = field(default_factory=set)
 
     def start(self, name: str, argv: Sequence[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Start a process under the unique name `name`. `more`: variables of its own."""
@@ -97,12 +95,14 @@ class ProcessGroup:
         """Send SIGKILL to a process, on purpose."""
         member = self._members[name]
         member.killed = True
+        self._note_children(member)
         member.process.kill()
 
     def tell(self, name: str, number: signal.Signals) -> None:
         """Send the signal `number` to a process, for an orderly end."""
         member = self._members[name]
         member.signalled = number
+        self._note_children(member)
         if member.process.poll() is None:
             member.process.send_signal(number)
 
@@ -126,6 +126,7 @@ class ProcessGroup:
     def stop(self, grace: float = KILL_GRACE_SECONDS) -> None:
         """End all running processes: SIGTERM, then SIGKILL after `grace` seconds, then their children (rule 3)."""
         for member in self._members.values():
+            self._note_children(member)
             self._signal(member, signal.SIGTERM)
         until = time.monotonic() + grace
         for member in self._members.values():
@@ -134,11 +135,10 @@ class ProcessGroup:
         for member in self._members.values():
             self._signal(member, signal.SIGKILL)
             member.process.wait()
-        while left := self._marked_processes():
-            _, stubborn = psutil.wait_procs(left, timeout=ORPHAN_SECONDS)
-            for process in stubborn:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        _, stubborn = psutil.wait_procs(self._children, timeout=ORPHAN_SECONDS)
+        for process in stubborn:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def tail(self, name: str) -> list[str]:
         """Return the last `TAIL_LINES` lines of a process's log."""
@@ -146,17 +146,11 @@ class ProcessGroup:
             return self._members[name].log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return []
 
-    def _marked_processes(self) -> list[psutil.Process]:
-        """Return the living processes of this demo, wherever they are in the process tree."""
-        pids = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                if (
-                    process.environ().get(MARK_VARIABLE) == self.env[MARK_VARIABLE]
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    pids.append(process)
-        return [process for process in pids if process.pid != os.getpid()]
+    def _note_children(self, member: _Member) -> None:
+        """Note the children of a process that is about to end (rule 3)."""
+        with suppress(psutil.NoSuchProcess):
+            if member.process.poll() is None:  # else the process id may have been reused
+                self._children.update(psutil.Process(member.process.pid).children(recursive=True))
 
     @staticmethod
     def _signal(member: _Member, number: signal.Signals) -> None:

@@ -33,7 +33,8 @@ from echo2.coordinator.environments.messages import (
     TurnTaken,
 )
 from echo2.runtime.child_pipe import Pipe
-from echo2.runtime.own_network import OwnNetworkUnavailable
+from echo2.runtime.namespaces import NamespaceRefused
+from echo2.runtime.own_memory import keep_private
 from echo2.tasks import plugins
 from echo2.tasks.chat import ChatTokenizer
 from echo2.tasks.measure import measure_of
@@ -238,10 +239,11 @@ def is_spent(error: BaseException | None) -> bool:
 
 def main() -> None:
     """Serve until the daemon goes away."""
+    keep_private()
     pipe = Pipe()
     try:
         unfiltered = apply(msgspec.json.decode(sys.argv[1], type=Limits))
-    except OwnNetworkUnavailable as missing:
+    except NamespaceRefused as missing:
         sys.exit(f"its processes can have no network of their own: {missing}. Set environment.network = true")
     host = EnvironmentHost(unfiltered)
     pipe.serve(

@@ -26,8 +26,8 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
-    why its system calls are not filtered; empty: they are. `measure`: measure of its held-out results. `opens`: whether
-    it opens its episodes. `remarks`: its sentences for the operator."""
+    which of its limits are missing, and why; empty: none is. `measure`: measure of its held-out results. `opens`:
+    whether it opens its episodes. `remarks`: its sentences for the operator."""
 
     version: int
     train: int

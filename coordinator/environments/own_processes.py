@@ -1,48 +1,54 @@
-"""A namespace of process ids for an environment that may start processes (Linux): whatever it starts ends with it.
+"""A namespace of process ids for an environment (Linux): it sees no other process, and whatever it starts ends with it.
 
 Rules
 1. `enter` forks twice and returns in the second child. The process itself, whose id the daemon knows, waits. The first
    child, with which the namespace begins, takes in what loses its parent. Both end as the second child ends.
 2. When the first of a namespace ends, in whatever way, the kernel kills all others in it, also those with sessions of
    their own. It is killed with the process that waits, and this one with the daemon.
-3. Without privileges the process gets a user namespace too, in which its user and group are what they were.
+3. A /proc of the namespace's own hides the system's, with the memory, the environment and the open files of all other
+   processes. What shared memory has a name is the namespace's own, too.
+4. The second child has no privileges, so it cannot uncover the system's /proc: in a namespace that it makes later what
+   was mounted before is locked.
 
-Source: pid_namespaces(7), user_namespaces(7), PR_SET_PDEATHSIG in prctl(2).
+Source: pid_namespaces(7), user_namespaces(7), mount_namespaces(7), PR_SET_PDEATHSIG in prctl(2).
 """
 
 import ctypes
 import errno
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import Final, NoReturn
 
-_NEW_USER: Final = 0x10000000
-_NEW_PROCESSES: Final = 0x20000000
+from echo2.runtime import namespaces
+from echo2.runtime.capabilities import give_up
+from echo2.runtime.namespaces import NamespaceRefused
+
+_SAFE_MOUNT: Final = 2 | 4 | 8
+"""Without set-user-ID, devices and programs."""
+_SHARED_MEMORY: Final = b"size=64m,mode=1777"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _OF_A_SIGNAL: Final = 128
 """Added to a signal's number for an exit code, as shells do."""
 
 
 def enter() -> str:
-    """Go on in a namespace of processes (rule 1), before this process starts threads. Return why there is none; empty:
-    there is one."""
-    if not sys.platform.startswith("linux"):
-        return f"{sys.platform} has no namespaces of processes"
+    """Go on in a namespace of processes (rule 1), before this process starts threads. Return what of it is missing, and
+    why; empty: nothing."""
     try:
-        _leave_the_systems()
-    except OSError as error:
-        return f"the kernel refuses a namespace of processes ({errno.errorcode.get(error.errno or 0, error.errno)})"
+        own_mounts = _leave_the_systems()
+    except NamespaceRefused as refused:
+        return f"it sees other processes, and what it starts may outlive it, as {refused}"
     die_with_parent()
     first = os.fork()
     if first:
         _wait_for(first)
     die_with_parent()
+    missing = _mount_own() if own_mounts else "this system has no user namespaces"
     second = os.fork()
     if second:
         _take_in(second)
-    return ""
+    give_up()
+    return f"it sees other processes, as {missing}" if missing else ""
 
 
 def die_with_parent() -> None:
@@ -50,21 +56,23 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _leave_the_systems() -> None:
-    user, group = os.geteuid(), os.getegid()
+def _leave_the_systems() -> bool:
+    """Leave the system's processes. Return whether the mounts are its own, too. Raises `NamespaceRefused`."""
     try:
-        _unshare(_NEW_PROCESSES)
-    except PermissionError:
-        _unshare(_NEW_USER | _NEW_PROCESSES)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            Path("/proc/self", name).write_text(text)
+        return namespaces.leave(namespaces.USER | namespaces.MOUNTS | namespaces.PROCESSES)
+    except NamespaceRefused:  # as root a namespace of processes needs no other
+        namespaces.leave(namespaces.PROCESSES)
+        return False
 
 
-def _unshare(flags: int) -> None:
+def _mount_own() -> str:
+    """Mount /proc, and the folder of shared memory, anew (rule 3). Return why the first cannot be; empty: it is."""
     library = ctypes.CDLL(None, use_errno=True)
-    if library.unshare(flags) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    library.mount(b"none", b"/dev/shm", b"tmpfs", _SAFE_MOUNT, _SHARED_MEMORY)
+    if library.mount(b"none", b"/proc", b"proc", _SAFE_MOUNT, None) == 0:
+        return ""
+    code = ctypes.get_errno()
+    return f"the kernel refuses a /proc of its own ({errno.errorcode.get(code, code)})"
 
 
 def _wait_for(first: int) -> NoReturn:

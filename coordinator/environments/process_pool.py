@@ -35,6 +35,7 @@ from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.printable import printable
+from echo2.tasks import plugins
 from echo2.tasks.task import TaskFault
 
 A = TypeVar("A")
@@ -89,7 +90,8 @@ class ProcessPool:
         tell: Callable[[str], None],
     ) -> None:
         """`kind`, `make`, `tell`: the same as in `Environment`."""
-        self._order, self._limits = order, limits
+        files = (*limits.files, order.tokenizer, *plugins.files_of(order.task))
+        self._order, self._limits = order, msgspec.structs.replace(limits, files=files)
         self.trouble = ""
         self.opened: TaskOpened | None = None
         self._kind, self._make, self._tell = kind, make, tell
@@ -111,7 +113,7 @@ class ProcessPool:
             self._idle.give(worker)
         self._start_behind([one for one in self._workers if one.process is None])
         if opened.unfiltered:
-            log.warning("the environment's network and processes are not limited", reason=opened.unfiltered)
+            log.warning("the environment is not limited in all", reason=opened.unfiltered)
         return opened
 
     @property

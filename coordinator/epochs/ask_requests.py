@@ -107,5 +107,5 @@ class AskRequests:
     def _wire(self, terms: EpochAnnounced) -> EpochTerms:
         return EpochTerms(
             epoch=terms.epoch, closes=terms.closes, opens=self._terms.opens(terms), milliseconds=terms.milliseconds,
-            need=terms.need, reserve=terms.reserve, mode=terms.mode,
+            need=terms.need, reserve=terms.reserve,
         )  # fmt: skip

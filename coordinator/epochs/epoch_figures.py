@@ -22,11 +22,10 @@ from echo2.ledger.ledger_entries import Entry
 class PresentMarket(NamedTuple):
     """The market at a moment. `entry`: the last one that it has read. `epoch`: epoch of the last epoch that was opened.
     `running`: the open one, with its `offers`; None: none is open. `closes`: time until which asks for the next epoch
-    are sealed; None: it is not announced. `earned`: pay earned in the open epoch so far; None: its prices follow at the
-    close."""
+    are sealed; None: it is not announced. `earned`: pay earned in the open epoch so far;
+    None: none is open."""
 
     currency: str
-    mode: str
     payments: PaymentView
     entry: int
     epoch: int
@@ -37,11 +36,11 @@ class PresentMarket(NamedTuple):
 
 
 class EpochFigures:
-    """The figures of a run's market. `state`: state of the market, read by others. `mode`: mode of the coming epochs.
-    `payments`: how money leaves the ledger."""
+    """The figures of a run's market. `state`: state of the market, read by others. `payments`: how money leaves the
+    ledger."""
 
-    def __init__(self, state: MarketState, currency: str, mode: str, payments: PaymentView) -> None:
-        self._state, self._currency, self._mode, self._payments = state, currency, mode, payments
+    def __init__(self, state: MarketState, currency: str, payments: PaymentView) -> None:
+        self._state, self._currency, self._payments = state, currency, payments
         self._entry = 0
         self._offers: tuple[Offer, ...] = ()
         self._priced: dict[str, PricedNode] = {}
@@ -60,12 +59,11 @@ class EpochFigures:
         """Return the market as it is (rule 2)."""
         state = self._state
         running, announced = state.open, state.announced
-        mode = self._mode if running is None else running.terms.mode
         return PresentMarket(
-            self._currency, mode, self._payments, self._entry, state.epoch, running,
+            self._currency, self._payments, self._entry, state.epoch, running,
             () if running is None else self._offers,
             None if announced is None else announced.closes,
-            None if running is None or mode == "split" else self._earned,
+            None if running is None else self._earned,
         )  # fmt: skip
 
     def _take_opening(self) -> None:

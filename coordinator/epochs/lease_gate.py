@@ -67,7 +67,7 @@ class LeaseGate:
 
     def _left_out(self, peer: str, open_: OpenEpoch | None, now: int) -> Refusal:
         state = self._service.state
-        if peer not in state.asks and self._terms.mode != "split":
+        if peer not in state.asks:
             return refusal("no-ask", retry_after=self._wait(now), currency=self._terms.currency)
         if open_ is None:
             return self._not_active(now, "no epoch is open yet; the next one takes its ask")

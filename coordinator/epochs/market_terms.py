@@ -11,7 +11,6 @@ class MarketTerms(NamedTuple):
     """Times in ms, money in units of the ledger, rates in milli-RE per hour, shares per mille."""
 
     currency: str
-    mode: str
     epoch: int
     asks: int
     reserve: int
@@ -19,7 +18,6 @@ class MarketTerms(NamedTuple):
     least_need: int
     newcomers: int
     cap: int
-    beta: int
     run_off: int
     untrainable: int = PER_MILLE
 
@@ -27,18 +25,16 @@ class MarketTerms(NamedTuple):
     def of(cls, section: MarketSection, currency: str) -> Self:
         """Return the terms of these settings."""
         return cls(
-            currency, section.prices, 1000 * section.epoch_seconds, 1000 * section.asks_seconds,
+            currency, 1000 * section.epoch_seconds, 1000 * section.asks_seconds,
             nano(section.reserve), nano(section.budget), 1000 * section.least_need, section.newcomers,
-            section.owner_cap, section.beta, 1000 * section.run_off_seconds,
-            section.untrainable,
+            section.owner_cap, 1000 * section.run_off_seconds, section.untrainable,
         )  # fmt: skip
 
     def epoch_terms(self, epoch: int, closes: int, need: int) -> EpochAnnounced:
         """Return the terms of one epoch. `closes`: time until which its asks are sealed."""
         return EpochAnnounced(
             epoch=epoch, closes=closes, milliseconds=self.epoch, need=need, reserve=self.reserve,
-            budget=self.budget, mode=self.mode, newcomers=self.newcomers, cap=self.cap, beta=self.beta,
-            run_off=self.run_off,
+            budget=self.budget, newcomers=self.newcomers, cap=self.cap, run_off=self.run_off,
         )  # fmt: skip
 
     def opens(self, terms: EpochAnnounced) -> int:

@@ -86,7 +86,7 @@ class RunningMarket:
         self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate, free)
         self.late_refusals = LateRefusals(self.service)
-        self.figures = EpochFigures(self.service.state, terms.currency, terms.mode, payment_view(payouts.settings))
+        self.figures = EpochFigures(self.service.state, terms.currency, payment_view(payouts.settings))
         self.service.watchers.append(self.figures.take)
         group_service.leases.paid_work = self.gate
         timely.most = None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE)

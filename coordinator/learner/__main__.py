@@ -15,6 +15,7 @@ from echo2.runtime.child_budgets import confine
 from echo2.runtime.child_network import meeting
 from echo2.runtime.child_pipe import Handlers, Pipe
 from echo2.runtime.hidden_folder import hide_named
+from echo2.runtime.own_memory import keep_private
 
 TORCHRUN_POLL_SECONDS: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
@@ -23,6 +24,7 @@ TORCHRUN_POLL_SECONDS: Final = 0.5
 def main(alter: Callable[[Handlers], Handlers] = lambda calls: calls) -> NoReturn:
     """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it. `alter`:
     function from the learner's calls to those that are served."""
+    keep_private()
     hide_named()
     ranks, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0")))
     if rank:

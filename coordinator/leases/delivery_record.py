@@ -1,4 +1,4 @@
-"""Read a node's recent groups from run.sqlite: its time per group, and its groups per time.
+"""Read a node's recent groups from run.sqlite: its time per group, its groups per time, and whether any came lately.
 
 Rules
 1. A late group counts for the node's turnaround only if no group came in time. So a node that was offline for a while
@@ -7,6 +7,9 @@ Rules
    that is more. Groups that were under way together end together: fewer of them would not show how long they took.
 3. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
    counts as nothing (superseded_leases.py, rule 6).
+4. Whatever a node did before, its last lease *was lost* if it ended without a group in time: until another one comes,
+   it shares the room of slow nodes (room_shares.py, rule 5). A node is *silent* if that is so of its last `LAST_LEASES`
+   leases, or of all where `LEAST_LEASES` or more have ended: it has one at a time (open_lease_limit.py, rule 5).
 """
 
 from typing import Final, NamedTuple
@@ -16,6 +19,8 @@ from echo2.runtime.quantiles import union
 
 MEASURED_GROUPS: Final = 20
 """The number of last groups that are measured."""
+LAST_LEASES: Final = 8
+LEAST_LEASES: Final = 3
 MOST_SEARCHED_LEASES: Final = 3 * MEASURED_GROUPS
 """Most ended leases of a node that are searched for its groups, beyond the number of groups to find."""
 
@@ -25,16 +30,18 @@ class DeliveryRecord(NamedTuple):
 
     `turnarounds`: milliseconds from lease sent to group received, newest first, at most `MEASURED_GROUPS`. `late`: no
     group came before its lease's end. `rate`: groups in time, per millisecond in which the node had one of these
-    leases. `last`: when the lease of its newest group was sent, ms; 0: it has no group."""
+    leases. `last`: when the lease of its newest group was sent, ms; 0: it has no group. `lost`, `silent`: rule 4."""
 
     turnarounds: list[int]
     late: bool
     rate: float
     last: int
+    lost: bool = False
+    silent: bool = False
 
 
 UNMEASURED_RECORD: Final = DeliveryRecord([], True, 0.0, 0)
-"""The record of a node that has handed in no group."""
+"""The record of a node that has handed in no group, and let fewer than `LEAST_LEASES` leases end."""
 
 
 def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) -> DeliveryRecord:
@@ -47,12 +54,14 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
         (node, groups + MOST_SEARCHED_LEASES),
     )
+    came = [at is not None and at <= expires for _, at, expires in ended[:LAST_LEASES]]
+    lost, silent = came[:1] == [False], len(came) >= LEAST_LEASES and not any(came)
     rows = [(sent, at, expires) for sent, at, expires in ended if at is not None][:groups]
     if not rows:
-        return UNMEASURED_RECORD
+        return UNMEASURED_RECORD._replace(lost=lost, silent=silent)
     in_time = [row for row in rows if row[1] <= row[2]]
     oldest = rows[-1][0]
     busy = union((sent, expires if at is None else at) for sent, at, expires in ended if sent >= oldest)
     rate = len(in_time) / busy if busy > 0 else 0.0
     turnarounds = [at - sent for sent, at, _ in in_time or rows]
-    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, rows[0][0])
+    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, rows[0][0], lost, silent)

@@ -8,11 +8,15 @@ Rules
 2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
    `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
    whose subnet is not known it is the relay.
-3. An expiry counts, and for a new key a group refused for a fault that is a strike (coordinator/accounts/strikes.py):
+3. The expiries of known keys that are not forgiven count for their party as well, and the pause after one is as long as
+   after that many of one key: an owner of many keys has one series of pauses. A key that keeps within its own budget
+   makes none, whatever the others of its party do.
+4. An expiry counts, and for a new key a group refused for a fault that is a strike (coordinator/accounts/strikes.py):
    each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
-4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
+5. Budgets are operational state in run.sqlite. An hour begins with a holder's first expiry, so that no two budgets are
+   used up at once. An expiry drops the rows of hours that have passed, and whose pauses must have.
 """
 
 from typing import Final, NamedTuple
@@ -24,7 +28,7 @@ from echo2.runtime.backoff import Backoff
 HOUR: Final = 3_600_000
 FREE_EXPIRIES: Final = 3
 FREE_OF_PARTY: Final = 24
-GROUPS_PER_EXPIRY: Final = 20
+GROUPS_PER_EXPIRY: Final = 8
 """One lease per so many groups."""
 EXPIRY_PAUSE_MS: Final = 15_000
 LONGEST_EXPIRY_PAUSE_MS: Final = 900_000
@@ -52,15 +56,14 @@ def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
     return holders
 
 
-def pause_after(expired: int, groups: int, free: int = FREE_EXPIRIES) -> int:
-    """Return how long a holder pauses after an expiry. `expired`, `groups`: how many of its leases expired, and how
-    many groups it handed in, within the hour. `free`: how many are forgiven."""
-    beyond = expired - free - groups // GROUPS_PER_EXPIRY
+def pause_after(beyond: int) -> int:
+    """Return how long a holder pauses after an expiry. `beyond`: how many of the hour were not forgiven."""
     return int(_EXPIRY_PAUSES.delay(beyond))
 
 
 class ExpiryBudgets:
-    """The table `budgets`: each holder's expired leases of the hour of its last expiry, and the end of its pause."""
+    """The table `budgets`: each holder's expired leases of the hour that its first one began, and the end of its
+    pause."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -74,19 +77,37 @@ class ExpiryBudgets:
             else None
         )
 
-    def on_expiry(self, holder: bytes, node: bytes | None, now: int, free: int = FREE_EXPIRIES) -> None:
-        """Count an expired lease of `holder`, in the caller's transaction. `node`: the node's key if that
-        is the holder, else None. `free`: see `pause_after`."""
-        hour = now // HOUR
-        self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
-        row = self._database.one("SELECT expired, forgiven FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
-        if row is None:
-            row = 0, free if node is None else max(free, 1 + self._count_lent(node))
-        count, forgiven = 1 + row[0], row[1]
-        until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), forgiven)
-        self._database.do(
-            "INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", (holder, hour, count, forgiven, until)
-        )
+    def on_expiry(self, node: bytes, party: str, now: int) -> None:
+        """Count an expired lease of a known key, in the caller's transaction."""
+        expired, forgiven = self._count(node, max(FREE_EXPIRIES, 1 + self._count_lent(node)), now)
+        beyond = expired - forgiven - self._handed_in(node, now) // GROUPS_PER_EXPIRY
+        if beyond > 0 and party:
+            of_party, _ = self._count(f"known {unchosen(party)}".encode(), 0, now)
+            beyond = max(beyond, of_party)
+        self._pause(node, beyond, now)
+
+    def on_end_of_new(self, origin: Origin, now: int) -> None:
+        """Count a lease of a new key, in the caller's transaction (rules 2 and 4)."""
+        for holder, free in holders_of_new_key(origin):
+            expired, forgiven = self._count(holder, free, now)
+            self._pause(holder, expired - forgiven, now)
+
+    def _count(self, holder: bytes, free: int, now: int) -> tuple[int, int]:
+        """Count an expiry; return how many there are in this hour, and how many are forgiven: `free`, as it was at the
+        first of them."""
+        kept = now - HOUR - LONGEST_EXPIRY_PAUSE_MS, now
+        self._database.do("DELETE FROM budgets WHERE since NOT BETWEEN ? AND ?", kept)
+        query = "SELECT since, expired, forgiven, until FROM budgets WHERE holder = ?"
+        since, expired, forgiven, until = self._database.one(query, (holder,)) or (now, 0, free, 0)
+        if since < now - HOUR:
+            since, expired, forgiven = now, 0, free
+        row = holder, since, expired + 1, forgiven, until
+        self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", row)
+        return expired + 1, forgiven
+
+    def _pause(self, holder: bytes, beyond: int, now: int) -> None:
+        if beyond > 0:
+            self._database.do("UPDATE budgets SET until = ? WHERE holder = ?", (now + pause_after(beyond), holder))
 
     def _count_lent(self, node: bytes) -> int:
         """Count the leases of a node that have not ended."""

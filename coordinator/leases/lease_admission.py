@@ -107,9 +107,9 @@ class LeaseAdmission:
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
         lifetime = lease_duration(record.turnarounds, fleet, self._bounds)
-        share: Share = "new" if rank == "new" else "slow" if lifetime.slow else "known"
+        share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
-        most_leases = most_open(self._per_node, at_once, rank, record.rate, record.turnarounds, quick)
+        most_leases = most_open(self._per_node, at_once, rank, record, quick)
         if rank == "new":
             open_leases = self._open_leases_over(origin.connection)
         holders = [holder for holder, _ in holders_of_new_key(origin)] if rank == "new" else []
@@ -193,20 +193,16 @@ class LeaseAdmission:
 
     def on_expiry(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease that ended without a group, in the caller's transaction."""
-        if not self._counted_as_new(lent, now):
-            self._budgets.on_expiry(lent.node, lent.node, now)
+        if lent.share == "new" and lent.origin.connection:
+            self._budgets.on_end_of_new(lent.origin, now)
+        else:
+            self._budgets.on_expiry(lent.node, lent.origin.party, now)
 
     def on_strike(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone
-        (expiry_budgets.py, rule 3)."""
-        self._counted_as_new(lent, now)
-
-    def _counted_as_new(self, lent: LeaseOwner, now: int) -> bool:
-        """Count a lease of a new key in the budgets of its origin; return False for any other."""
-        holders = holders_of_new_key(lent.origin) if lent.share == "new" else []
-        for holder, free in holders:
-            self._budgets.on_expiry(holder, None, now, free)
-        return bool(holders)
+        (expiry_budgets.py, rule 4)."""
+        if lent.share == "new":
+            self._budgets.on_end_of_new(lent.origin, now)
 
     def _open_leases(self, node: bytes, now: int) -> tuple[int, int]:
         """Return (leases and undecided groups, leases) of a node; leases that are overdue are left out."""

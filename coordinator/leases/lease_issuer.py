@@ -300,7 +300,7 @@ class LeaseIssuer:
             "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
             " connection, party, twin, counts, ahead, late_after, state)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin, twin, twin != "canary", ahead, demand.lifetime.late_after),
+            (*row, chosen.attempt, *origin[:2], twin, twin != "canary", ahead, demand.lifetime.late_after),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         if twin != "canary" and demand.requester.share == "new":

@@ -109,7 +109,7 @@ class LeaseTable(LeaseRows):
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
-        (expiry_budgets.py, rule 3). `code`: code of the refusal, "expired", or an `Early` one."""
+        (expiry_budgets.py, rule 4). `code`: code of the refusal, "expired", or an `Early` one."""
         lent = self.admission.owner_of_lease(lease)
         query = "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.counts"
         if self._database.value(query, (lease,)) == "new":

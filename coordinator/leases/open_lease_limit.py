@@ -12,15 +12,15 @@ Rules
 4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than
    `MOST_OPEN_LEASES`.
 5. A lease that expires counts as time without a group (delivery_record.py). So leases that are not returned lower the
-   limit down to `per_node`, and it must be earned again.
+   limit down to `per_node`, and it must be earned again. A silent node (delivery_record.py, rule 4) may have one.
 
 A claimed need alone gives nothing. A new key has `per_node` at most, within the shares of room_shares.py.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
+from echo2.coordinator.leases.delivery_record import DeliveryRecord
 from echo2.ledger.standing import Rank
 from echo2.runtime.quantiles import quantile
 
@@ -31,13 +31,12 @@ USUAL_TURNAROUND_QUANTILE: Final = 0.5
 """The share of a node's last turnarounds that its usual one exceeds. At 0.1 engines that batch stay half empty."""
 
 
-def most_open(
-    per_node: int, at_once: int, rank: Rank, rate: float, turnarounds: Sequence[int], quick_turnaround: float
-) -> int:
-    """Return how many leases a node may have open. `at_once`: groups that it says it can use. `rate`: groups per
-    millisecond. `turnarounds`: turnarounds of its last groups; `quick_turnaround`: the longest at which it is not
-    slow."""
-    if rank == "new" or not turnarounds:
+def most_open(per_node: int, at_once: int, rank: Rank, record: DeliveryRecord, quick_turnaround: float) -> int:
+    """Return how many leases a node may have open. `at_once`: groups that it says it can use. `record`: record of its
+    last groups. `quick_turnaround`: the longest at which it is not slow."""
+    if record.silent:
+        return 1
+    if rank == "new" or not record.turnarounds:
         return per_node
-    earned = rate * min(LIMIT_GROWTH * quantile(turnarounds, USUAL_TURNAROUND_QUANTILE), quick_turnaround)
+    earned = record.rate * min(LIMIT_GROWTH * quantile(record.turnarounds, USUAL_TURNAROUND_QUANTILE), quick_turnaround)
     return max(per_node, min(math.ceil(earned), at_once, MOST_OPEN_LEASES))

@@ -16,8 +16,9 @@ Rules
    an empty room, and one lease of a room in demand.
 4. If more new keys wait than there is room, they are served round robin by subnet, connection and key
    (coordinator/leases/round_robin.py).
-5. While known keys make requests, slow nodes (coordinator/leases/lease_lifetime.py) get a tenth of the whole, or a
-   quarter of the free room if that is more.
+5. While known keys make requests, slow nodes (coordinator/leases/lease_lifetime.py), and those of known keys whose last
+   lease was lost (delivery_record.py, rule 4), get a tenth of the whole, or a quarter of the free room if that is more.
+   They are served round robin as by rule 4. So keys that were honest once, and return nothing now, take the room once.
 6. A node with a known key, slow or not, may have `LEAST_UNDECIDED_GROUPS` groups waiting for verdicts, or as many as it
    may have leases open (open_lease_limit.py): groups that were under way together arrive together.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
@@ -39,7 +40,7 @@ SLOW_SHARE: Final = 0.1
 FREE_ROOM_DIVISOR: Final = 8
 SLOW_THRESHOLD: Final = 4
 
-WAITING_CODES: Final = ("no-room", "new-share")
+WAITING_CODES: Final = ("no-room", "new-share", "slow-share")
 """Codes of refusals after which a node waits for room."""
 
 Share = Literal["new", "known", "slow"]
@@ -99,7 +100,7 @@ class RoomShares:
         self._known_until = 0
         """End of the presence of known keys, milliseconds."""
         self._rates = NodeRates()
-        self._new_wait, self._known_wait = RoundRobin(), RoundRobin()
+        self._wait: dict[Share, RoundRobin] = {"new": RoundRobin(), "slow": RoundRobin(), "known": RoundRobin()}
         """Keys that were refused for lack of room, and will retry."""
 
     def denial_for(self, requester: Requester, room: Room, now: int) -> Denial | None:
@@ -107,7 +108,8 @@ class RoomShares:
         if requester.share == "new":
             return self._new(requester, room, now)
         self._rates.note(requester.node, requester.rate, now)
-        self._new_wait.on_service(_path(requester))  # in case it waited there while its key was new
+        for other in self._wait.keys() - {requester.share}:  # it may have waited there before
+            self._wait[other].on_service(_path(requester))
         if requester.share == "known":
             self.note_known(now)
         return self._known_denial(requester, room, now)
@@ -122,11 +124,11 @@ class RoomShares:
 
     def waits(self, requester: Requester, until: int, now: int) -> None:
         """Note that a node was refused for lack of room (`WAITING_CODES`), and retries by `until`."""
-        (self._new_wait if requester.share == "new" else self._known_wait).wait(_path(requester), until, now)
+        self._wait[requester.share].wait(_path(requester), until, now)
 
     def on_service(self, requester: Requester) -> None:
         """Note that a node was given a lease."""
-        (self._new_wait if requester.share == "new" else self._known_wait).on_service(_path(requester))
+        self._wait[requester.share].on_service(_path(requester))
 
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
         free, reserved = room.left, room.part(self._newcomers)
@@ -134,7 +136,7 @@ class RoomShares:
             return Denial("no-room", {})
         if self.known_present(now):
             free = reserved - room.new
-            if not self._known_wait.anyone(now):
+            if not self._wait["known"].anyone(now):
                 free = max(free, room.left - (0 if room.sequential else reserved))
             free = min(free, room.left)
         if free <= 0:
@@ -142,7 +144,7 @@ class RoomShares:
         most = max(1 + (2 * free > room.whole), free // FREE_ROOM_DIVISOR)
         if requester.origin.connection and requester.open_leases >= most:
             return Denial("new-connection", {"held": requester.open_leases})
-        if not self._new_wait.is_next(_path(requester), free, now):
+        if not self._wait["new"].is_next(_path(requester), free, now):
             return Denial("new-share", {"share": reserved, "whole": room.whole})
         return None
 
@@ -152,19 +154,20 @@ class RoomShares:
             return Denial("undecided", {"held": requester.undecided, "most": most})
         reserved = room.part(self._newcomers)
         left = room.left + (min(room.new, reserved) if room.sequential else room.lent_in_vain(reserved))
-        if self._new_wait.anyone(now) and not room.sequential:
+        if self._wait["new"].anyone(now) and not room.sequential:
             left -= max(0, reserved - room.new)
         if left <= 0:
             return Denial("no-room", {})
         if requester.share == "slow":
             share = room.part(SLOW_SHARE)
             most = max(share, left // SLOW_THRESHOLD)
-            at_most = room.slow >= most and self.known_present(now)
-            return Denial("slow-share", {"share": share, "whole": room.whole}) if at_most else None
+            free = most - room.slow if self.known_present(now) else left
+            served = free > 0 and self._wait["slow"].is_next(_path(requester), free, now)
+            return None if served else Denial("slow-share", {"share": share, "whole": room.whole})
         share = max(1, int(room.whole * self._rates.part(requester.node)))
-        if self._known_wait.anyone(now) and requester.open_leases >= share:
+        if self._wait["known"].anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})
-        return None if self._known_wait.is_next(_path(requester), left, now) else Denial("no-room", {})
+        return None if self._wait["known"].is_next(_path(requester), left, now) else Denial("no-room", {})
 
 
 def _path(requester: Requester) -> tuple[str, str, bytes]:

@@ -25,7 +25,10 @@ def of_tables(database: Database, market: MarketRules | None = None) -> LedgerSt
     if market is not None:
         for entry in ledger.entries():
             market.take(entry)
-    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database), market)
+    tip = ledger.tip()
+    last = ledger.entry(tip.entries)
+    at = last.at if last is not None else 0
+    return state_of(*tip, at, ledger.balances(), _accounts(database), _work(database), market)
 
 
 def _accounts(database: Database) -> dict[str, KeyAccount]:

@@ -14,7 +14,6 @@ Rules
 5. Where measured nodes alone reach the need and others stand behind them, only newcomers that cost no more than the
    first of those take part: a dearer one would not be active once it is measured. So a key that is always new gets no
    better price than one that stays.
-6. `random` sets the lottery in place of the cost (for comparison).
 
 After ECHO-2, section 4 (arXiv 2602.02192), where the cheapest workers by unit throughput cost are activated.
 """
@@ -23,13 +22,11 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 INCUMBENT_COST_FACTOR: Final = Fraction(19, 20)
 STANDBY_NEED_FACTOR: Final = Fraction(3, 2)
 """Of the need."""
-
-ActivationOrder = Literal["cheapest", "random"]
 
 
 class Offer(NamedTuple):
@@ -90,7 +87,6 @@ class ActivationTerms(NamedTuple):
     reserve: Fraction | None
     newcomers: Fraction
     beacon: bytes
-    order: ActivationOrder = "cheapest"
 
 
 def activate_offers(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
@@ -122,15 +118,11 @@ def newcomers_limit(measured: Sequence[Offer], terms: ActivationTerms) -> Fracti
     """Return the counted cost above which no newcomer takes part (rule 5); None: none. `measured`: measured in
     order."""
     enough = _reaching(measured, Fraction(terms.need))
-    if terms.order == "random" or enough == len(measured):
-        return None
-    return measured[enough].counted_cost
+    return None if enough == len(measured) else measured[enough].counted_cost
 
 
 def order_offers(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
-    """Return offers in the order in which they are chosen (rules 3 and 5)."""
-    if terms.order == "random":
-        return sorted(offers, key=lambda offer: lot(offer, terms.beacon))
+    """Return offers in the order in which they are chosen (rule 3)."""
     lots = [lot(offer, terms.beacon) for offer in offers]
     places = sorted(zip(whole_costs(offers), lots, range(len(offers)), strict=True))
     return [offers[place] for _, _, place in places]

@@ -1,4 +1,4 @@
-"""The cost up to which a node would still be active: the price of `pivot`. Pure.
+"""The cost up to which a node would still be active: its price. Pure.
 
 Rules
 1. Take a node out. The first of the others, in order, at which the rates that count reach the need ends its chance: the

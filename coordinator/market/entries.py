@@ -56,8 +56,8 @@ class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
 
     `closes`: time until which asks are sealed. `milliseconds`: planned length.
     `reserve`: highest price per RE. `budget`: budget from the operator, without forfeits. `newcomers`: share of the
-    need. `cap`: cap of an owner; 1000: none. `beta`: beta of quick returns. `run_off`: time for which a node that is no
-    longer active may bring the groups that it still has."""
+    need. `cap`: cap of an owner; 1000: none. `run_off`: time for which a node that is no longer active may bring the
+    groups that it still has."""
 
     rules: int = 1
     epoch: int
@@ -66,11 +66,9 @@ class EpochAnnounced(msgspec.Struct, frozen=True, kw_only=True):
     need: int
     reserve: int
     budget: int
-    mode: str = "pivot"
-    newcomers: int = 50
-    cap: int = 400
-    beta: int = 0
-    run_off: int = 0
+    newcomers: int
+    cap: int
+    run_off: int
 
 
 class OwnersGrouped(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,19 +6,18 @@ Rules
 2. A node that was active in the epoch before, and is no longer, is in its run-off: until `run_off` after it was last
    active, it is paid at its last price. It is paid for at most what was left to it, and no more than an epoch's work.
 3. Run-offs of nodes that the whole budget would not keep active are set aside from it, and activation is made with the
-   rest. Nodes that fall out by that have their run-offs from what is then left. If it is too little, each may bring
-   that much less.
-4. In `split` there are no run-offs: all work that is accepted in an epoch shares its budget.
+   rest. Nodes that fall out by that have their run-offs from what is then left. A run-off that this does not cover
+   whole, and those behind it, are not paid.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
+from itertools import accumulate
 from typing import NamedTuple
 
 from echo2.coordinator.market.activation import Offer
 from echo2.coordinator.market.entries import EpochAnnounced
 from echo2.coordinator.market.epoch_terms import price_terms
-from echo2.coordinator.market.prices import Market, PricedNode, clear_market, clearing, cost_of, within_budget
+from echo2.coordinator.market.prices import Market, PricedNode, clearing, cost_of, within_budget
 from echo2.coordinator.market.throughput import NEW_NODE, Throughput
 
 
@@ -66,8 +65,6 @@ def plan_epoch(
 ) -> EpochPlan:
     """Return the plan. `leavers`: leavers of rule 2, should they not be active again. `owners`: node -> tag."""
     tags = {node.encode(): tag for node, tag in owners.items()}
-    if terms.mode == "split":
-        return EpochPlan(clear_market(offered, price_terms(terms, beacon, budget), tags), [], budget, offered)
     whole = clearing(offered, price_terms(terms, beacon, budget), tags)
     gone = _affordable(_not_in(leavers, whole.within(price_terms(terms, beacon, budget))), budget)
     left = budget - _cost(gone)
@@ -92,10 +89,6 @@ def _cost(run_offs: Iterable[RunOff]) -> int:
 
 
 def _affordable(leavers: Sequence[RunOff], budget: int) -> list[RunOff]:
-    """Return run-offs that a budget covers (rule 3)."""
-    cost = _cost(leavers)
-    if cost <= budget:
-        return list(leavers)
-    # Each is rounded up by less than 1: the share leaves room for that.
-    share = Fraction(max(0, budget - len(leavers)), cost)
-    return [one._replace(node=one.node._replace(most=one.node.most * share)) for one in leavers]
+    """Return the longest beginning of run-offs that a budget covers (rule 3)."""
+    costs = accumulate(cost_of(one.node.price, one.node.most) for one in leavers)
+    return [one for one, cost in zip(leavers, costs, strict=True) if cost <= budget]

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from echo2.coordinator.market.entries import EpochAnnounced
-from echo2.coordinator.market.prices import MODES, Mode, PriceTerms
+from echo2.coordinator.market.prices import PriceTerms
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import DAY
 
@@ -31,7 +31,6 @@ _LIMITS: Final[dict[str, tuple[int, int]]] = {
     "budget": (0, MOST_MONEY),
     "newcomers": (0, PER_MILLE),
     "cap": (1, PER_MILLE),
-    "beta": (0, 100),
     "run_off": (0, DAY),
 }
 
@@ -45,8 +44,6 @@ def check_terms(terms: EpochAnnounced, at: int) -> None:
     for name, (least, most) in _LIMITS.items():
         if not least <= getattr(terms, name) <= most:
             raise BadTerms(f"{name} of an epoch lies from {least} to {most}, not at {str(getattr(terms, name))[:40]}")
-    if terms.mode not in MODES:
-        raise BadTerms(f"price mode {terms.mode[:40]!r} is not one of {', '.join(MODES)}")
     if terms.closes <= at:
         raise BadTerms(f"asks close at {terms.closes}, and the terms must be known before; it is {at}")
 
@@ -60,9 +57,6 @@ def check_beacon(beacon: bytes) -> None:
 def price_terms(terms: EpochAnnounced, beacon: bytes, budget: int) -> PriceTerms:
     """Return the terms of the prices. `beacon`: beacon of the lottery. `budget`: budget of the active nodes, with
     forfeits."""
-    mode: Mode = next(one for one in MODES if one == terms.mode)
     cap = None if terms.cap == PER_MILLE else Fraction(terms.cap, PER_MILLE)
-    return PriceTerms(
-        terms.need, terms.reserve, budget, terms.milliseconds, beacon,
-        Fraction(terms.newcomers, PER_MILLE), mode, cap,
-    )  # fmt: skip
+    share = Fraction(terms.newcomers, PER_MILLE)
+    return PriceTerms(terms.need, terms.reserve, budget, terms.milliseconds, beacon, share, cap)

@@ -16,7 +16,6 @@ Rules
 """
 
 from collections.abc import Iterable
-from fractions import Fraction
 
 from echo2.coordinator.market.asks import check_opened, check_sealed
 from echo2.coordinator.market.entries import (
@@ -34,8 +33,8 @@ from echo2.coordinator.market.entries import (
     Settled,
     postings_of_changes,
 )
-from echo2.coordinator.market.epoch_pay import EpochPay, pay_nodes, split_prices
-from echo2.coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, PER_MILLE, BadTerms
+from echo2.coordinator.market.epoch_pay import EpochPay, pay_nodes
+from echo2.coordinator.market.epoch_terms import MOST_MONEY, MOST_RATE, BadTerms
 from echo2.coordinator.market.holdback import earned_tranche, forfeit_amount
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
@@ -107,30 +106,18 @@ def close_epoch(state: MarketState, at: int) -> NewEntry:
     if state.open is None:
         raise BadTerms("no epoch is open")
     open_ = state.open
-    nodes = _paid_nodes(state, open_)
-    deliveries = [state.work_of(node.node.decode()).delivery for node in nodes]
-    if open_.terms.mode == "split":
-        nodes = split_prices(nodes, deliveries, open_.plan.budget)
-    pay = pay_nodes(nodes, deliveries, Fraction(open_.terms.beta, PER_MILLE))
-    active = len(open_.plan.market.nodes)
-    rows = [
-        _row(state, node, pay.pay[place], one.work, place < active)
-        for place, (node, one) in enumerate(zip(nodes, deliveries, strict=True))
-    ]
     market = open_.plan.market
+    nodes = [*market.nodes, *(one.node for one in open_.plan.run_offs)]
+    works = [state.work_of(node.node.decode()).work for node in nodes]
+    pay = pay_nodes(nodes, works)
+    rows = [
+        _row(state, node, pay.pay[place], work, place < len(market.nodes))
+        for place, (node, work) in enumerate(zip(nodes, works, strict=True))
+    ]
     fact = EpochClosed(
         epoch=open_.terms.epoch, since=open_.opened, short=market.activation.short, binding=market.binding, nodes=rows
     )
     return NewEntry(at, "epoch.closed", f"epoch:{open_.terms.epoch}:closed", fact, _closing(open_, rows, pay))
-
-
-def _paid_nodes(state: MarketState, open_: OpenEpoch) -> list[PricedNode]:
-    if open_.terms.mode != "split":
-        return [*open_.plan.market.nodes, *(one.node for one in open_.plan.run_offs)]
-    reserve, working = Fraction(open_.terms.reserve), {node.encode() for node in state.records}
-    active = list(open_.plan.market.nodes)
-    others = sorted(working - {node.node for node in active})
-    return [*active, *(PricedNode(node, reserve, Fraction(0), Fraction(0)) for node in others)]
 
 
 def _row(state: MarketState, node: PricedNode, pay: int, work: int, active: bool) -> ClosedNode:

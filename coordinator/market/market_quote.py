@@ -24,7 +24,7 @@ from echo2.coordinator.market.entries import EpochAnnounced, EpochClosed, EpochO
 from echo2.coordinator.market.epoch_terms import check_terms
 from echo2.coordinator.market.market_replay import NotReproduced, replay_market
 from echo2.coordinator.market.market_state import MarketState
-from echo2.coordinator.market.prices import MILLI, MODES
+from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.market.throughput import HOUR
 from echo2.ledger.ledger_entries import Entry
 from echo2.runtime.errors import LocalFault
@@ -88,7 +88,6 @@ class QuoteChanges(NamedTuple):
     need: int | None = None
     reserve: int | None = None
     budget: int | None = None
-    mode: str | None = None
 
 
 class _Notes:
@@ -157,7 +156,6 @@ def quote_markets(past: MarketHistory, changes: QuoteChanges) -> list[QuotedMark
             other = int(getattr(terms, field) * step)
             other = other if field == "need" else max(1, other)
             rows.append((f"{name} times {float(step):g}", _with(terms, **{field: other})))
-    rows += [(f"prices: {mode}", _with(terms, mode=mode)) for mode in MODES if mode != terms.mode]
     return [_quote(past, name, one) for name, one in rows]
 
 
@@ -169,7 +167,7 @@ def change_terms(terms: EpochAnnounced, changes: QuoteChanges) -> EpochAnnounced
     return other
 
 
-def _with(terms: EpochAnnounced, **changes: int | str) -> EpochAnnounced:
+def _with(terms: EpochAnnounced, **changes: int) -> EpochAnnounced:
     return msgspec.structs.replace(terms, **changes)
 
 
@@ -178,18 +176,8 @@ def _quote(past: MarketHistory, name: str, terms: EpochAnnounced) -> QuotedMarke
     here = [node for node in past.present if not state.is_barred(node, past.at)]
     plan = state.plan_for(terms, here, terms.budget + state.forfeits, past.at)
     nodes = plan.market.nodes
-    if terms.mode == "split":
-        return _split(name, terms, plan.market.activation.rate, len(nodes), plan.market.activation.short, plan.budget)
     work = sum((one.expected for one in nodes), Fraction(0))
     pay = sum((one.price * one.expected for one in nodes), Fraction(0)) / MILLI
     rate = int(work * HOUR / terms.milliseconds)
     short = max(0, terms.need - rate)
     return QuotedMarket(name, len(nodes), rate, short, MILLI * pay / work if work else None, pay, plan.market.binding)
-
-
-def _split(name: str, terms: EpochAnnounced, rate: int, nodes: int, short: int, budget: int) -> QuotedMarket:
-    """Return the market of `split`, in which all work shares the budget, up to the reserve price."""
-    work = Fraction(rate * terms.milliseconds, HOUR)
-    price = min(Fraction(terms.reserve), budget * MILLI / work) if work else None
-    pay = price * work / MILLI if price is not None else Fraction(0)
-    return QuotedMarket(name, nodes, rate, short, price, pay, binding=price is not None and price < terms.reserve)

@@ -16,6 +16,8 @@ Rules
    to it meanwhile. Work that is credited to the key (rule 5) once its balance has moved is the successor's work.
 7. A replaced key whose balance stays with it, as that was disputed, is on probation until its wait ends at the latest:
    it works no more, so its tenth group in a row never comes.
+8. A suspension and a ban are two things: a banned key whose suspension ends stays banned. `node.unbanned` ends both, a
+   refused group that is paid after all the suspension alone.
 """
 
 from collections import defaultdict
@@ -44,7 +46,7 @@ from echo2.coordinator.market.entries import (
     Settled,
     StatedEnd,
 )
-from echo2.coordinator.market.epoch_pay import Delivery, delivery
+from echo2.coordinator.market.epoch_pay import accepted_work
 from echo2.coordinator.market.epoch_plan import EpochPlan, RunOff, offers, plan_epoch
 from echo2.coordinator.market.epoch_terms import BadTerms, check_beacon, check_terms
 from echo2.coordinator.market.holdback import (
@@ -79,12 +81,12 @@ _NO_TRANCHES: Final[Tranches] = ()
 class WorkedNode(NamedTuple):
     """The work of a node in the open epoch so far, and its measurement if the epoch closed now."""
 
-    delivery: Delivery
+    work: int
     measured: MeasuredNode
 
 
 def _worked_node(before: Throughput, records: list[LeasedGroup], count: int) -> WorkedNode:
-    return WorkedNode(delivery(records), measure_node(before, records))
+    return WorkedNode(accepted_work(records), measure_node(before, records))
 
 
 class OpenEpoch(NamedTuple):
@@ -96,11 +98,16 @@ class OpenEpoch(NamedTuple):
     plan: EpochPlan
 
 
-class Suspension(msgspec.Struct, frozen=True):
-    """The facts of `node.suspended`, `node.banned` and `node.unbanned` that the market reads. `until`: ms."""
+class _OfKey(msgspec.Struct, frozen=True):
+    """The facts of `node.banned` and `node.unbanned` that the market reads."""
 
     node: str
-    until: int = 0
+
+
+class _Suspension(_OfKey, frozen=True):
+    """The facts of `node.suspended` that the market reads. `until`: ms."""
+
+    until: int
 
 
 class MarketState:
@@ -117,8 +124,9 @@ class MarketState:
         self.records: dict[str, list[LeasedGroup]] = defaultdict(list)
         """Ends of leases since the last close."""
         self.tranches: dict[str, Tranches] = {}
-        self.suspended: dict[str, int | None] = {}
-        """Node -> until when; None: for good."""
+        self.suspended: dict[str, int] = {}
+        """Node -> until when."""
+        self.banned: set[str] = set()
         self.owners: dict[str, bytes] = {}
         self.announced: EpochAnnounced | None = None
         self.beacon: bytes | None = None
@@ -197,8 +205,7 @@ class MarketState:
 
     def is_barred(self, node: str, now: int) -> bool:
         """Whether a node is suspended or banned."""
-        until = self.suspended.get(node, 0)
-        return until is None or until > now
+        return node in self.banned or self.suspended.get(node, 0) > now
 
     def next_terms(self, epoch: int) -> EpochAnnounced:
         """Return the terms that were announced for an epoch. Raises `BadTerms`."""
@@ -242,6 +249,8 @@ class MarketState:
 
     def _take_credit(self, entry: Entry) -> None:
         fact = _facts(entry, CreditedWork)
+        if fact.paid:
+            self.suspended.pop(fact.node, None)
         if fact.paid and fact.weight:
             record = LeasedGroup(entry.at, entry.at, entry.at, fact.weight, accepted=True, measured=False)
             self.records[holder(self.waits, fact.node)].append(record)
@@ -255,7 +264,9 @@ class MarketState:
                 table[fact.successor] = table.pop(fact.node)
         if left is not None:
             self.measurements[fact.node] = left.forgotten()
-        self.suspended[fact.node] = None
+        if fact.node in self.banned:
+            self.banned.add(fact.successor)
+        self.banned.add(fact.node)
         if self.beacon is not None:
             self.late.add(fact.successor)
         add_wait(self.waits, fact.node, fact.successor, entry.at)
@@ -334,7 +345,7 @@ class MarketState:
         known = present | self.measurements.keys() | self.tranches.keys()
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
-        self.suspended = {node: until for node, until in self.suspended.items() if self.is_barred(node, now)}
+        self.suspended = {node: until for node, until in self.suspended.items() if until > now}
 
     def _take_close(self, entry: Entry) -> None:
         fact, open_ = _facts(entry, EpochClosed), self.open
@@ -379,8 +390,16 @@ class MarketState:
             self.tranches[fact.node] = forfeit_amount(tranches, entry.at, proven, fact.amount).tranches
 
     def _take_suspension(self, entry: Entry) -> None:
-        fact = _facts(entry, Suspension)
-        self.suspended[fact.node] = None if entry.kind == "node.banned" else fact.until
+        fact = _facts(entry, _Suspension)
+        self.suspended[fact.node] = fact.until
+
+    def _take_ban(self, entry: Entry) -> None:
+        self.banned.add(_facts(entry, _OfKey).node)
+
+    def _take_unban(self, entry: Entry) -> None:
+        node = _facts(entry, _OfKey).node
+        self.banned.discard(node)
+        self.suspended.pop(node, None)
 
 
 def _facts(entry: Entry, kind: type[_Facts]) -> _Facts:
@@ -392,7 +411,7 @@ def _facts(entry: Entry, kind: type[_Facts]) -> _Facts:
 
 def _leavers(open_: OpenEpoch, work: dict[str, int], now: int) -> list[RunOff]:
     """Return what the active nodes of a closed epoch may still bring, should they leave."""
-    if open_.terms.mode == "split" or not open_.terms.run_off:
+    if not open_.terms.run_off:
         return []
     until = now + open_.terms.run_off
     return [RunOff(_remaining_promise(node, work), until) for node in open_.plan.market.nodes]
@@ -430,7 +449,7 @@ _HANDLERS: Final[dict[str, Callable[[MarketState, Entry], Any]]] = {
     "released": MarketState._take_release,
     "forfeited": MarketState._take_forfeit,
     "node.suspended": MarketState._take_suspension,
-    "node.banned": MarketState._take_suspension,
-    "node.unbanned": MarketState._take_suspension,
+    "node.banned": MarketState._take_ban,
+    "node.unbanned": MarketState._take_unban,
 }
 """Kind of entry -> what reads it."""

@@ -5,7 +5,7 @@ An owner is a tag that the coordinator gives to nodes it takes for one person's:
 Rules
 1. Of the rates of an owner's nodes at most `OWNER_CAP_SHARE` of the need counts, rounded down. In the order of
    activation each node counts with what is left of that, measured nodes before newcomers.
-2. A node that counts for less than its rate delivers no more than that (prices.py, rule 6). One that counts for nothing
+2. A node that counts for less than its rate delivers no more than that (prices.py, rule 4). One that counts for nothing
    is left out.
 3. A node without a tag is an owner of its own.
 """

@@ -18,7 +18,7 @@ from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.market.throughput import LeasedGroup, Throughput
 from echo2.ledger.balance_waits import Waits
 
-FORM: Final = 6
+FORM: Final = 7
 """Raise with every change of the types below."""
 NODES: Final = 256
 """Most nodes of a part."""
@@ -31,7 +31,8 @@ class _Packed(msgspec.Struct, array_like=True):
     sealed: dict[str, bytes]
     benchmarks: dict[str, int]
     records: dict[str, list[LeasedGroup]]
-    suspended: dict[str, int | None]
+    suspended: dict[str, int]
+    banned: set[str]
     owners: dict[str, bytes]
     announced: EpochAnnounced | None
     forfeits: int
@@ -57,9 +58,9 @@ def pack_state(state: MarketState) -> Iterator[bytes]:
     records = {node: list(of_node) for node, of_node in state.records.items()}
     rest = _Packed(
         FORM, state.epoch, dict(state.asks), dict(state.sealed), dict(state.benchmarks), records,
-        dict(state.suspended), dict(state.owners), state.announced, state.forfeits, sorted(state.incumbents),
-        list(state.leavers), set(state.settled), state.beacon, set(state.late), dict(state.payable),
-        dict(state.waits),
+        dict(state.suspended), set(state.banned), dict(state.owners), state.announced, state.forfeits,
+        sorted(state.incumbents), list(state.leavers), set(state.settled), state.beacon, set(state.late),
+        dict(state.payable), dict(state.waits),
     )  # fmt: skip
     return _parts(rest, dict(state.measurements), dict(state.tranches))
 
@@ -89,7 +90,7 @@ def unpack_state(run: bytes, parts: Iterable[bytes]) -> MarketState:
         state.tranches |= nodes.tranches
     state.epoch, state.asks, state.sealed, state.benchmarks = one.epoch, one.asks, one.sealed, one.benchmarks
     state.records = defaultdict(list, one.records)
-    state.suspended, state.owners = one.suspended, one.owners
+    state.suspended, state.banned, state.owners = one.suspended, one.banned, one.owners
     state.announced, state.forfeits = one.announced, one.forfeits
     state.incumbents, state.leavers, state.settled = frozenset(one.incumbents), one.leavers, one.settled
     state.beacon, state.late, state.payable, state.waits = one.beacon, one.late, one.payable, one.waits

@@ -5,24 +5,21 @@ Prices are nano units per reference rollout (RE), rates milli-RE per hour, the b
 Rules
 1. Activation chooses (activation.py), with what counts of each owner (owner_cap.py). While the measured nodes are short
    of the need, newcomers get what is lacking, beyond their share. A newcomer's price is its own cost.
-2. `pivot`: the highest cost at which the node would still be active (critical_costs.py), at most the reserve price. It
-   does not depend on the node's own ask and is not below its cost, so its true cost is the best ask of an owner of one
-   node. Where the budget binds, and for an owner of several nodes, that is not so.
-3. `uniform`: the cost of the first measured node behind the active ones, at most the reserve price; for an incumbent
-   over 19/20. `paybid`: its own cost. `random`: the lottery chooses instead of the cost, and each is paid its own cost.
-4. `split`: everybody is active, whatever is asked, and the budget is divided by accepted work when the epoch closes
-   (epoch_pay.py), at most at the reserve price.
-5. The budget binds where the prices times what the active nodes deliver in an epoch, at their counted rates, exceed it.
+2. A measured node's price is the highest cost at which it would still be active (critical_costs.py), at most the
+   reserve price. It does not depend on the node's own ask and is not below its cost, so its true cost is the best ask
+   of an owner of one node. Where the budget binds, and for an owner of several nodes, that is not so.
+   benchmarks/plays/price_rules.py compares it with other rules.
+3. The budget binds where the prices times what the active nodes deliver in an epoch, at their counted rates, exceed it.
    Then the largest beginning of k active nodes stays whose greatest cost is at most M / Q_k: the budget over what they
    deliver. None is paid more than M / Q_k per RE.
-6. A node is paid for at most `most`: what it delivers at its counted rate; where the budget does not bind and its
+4. A node is paid for at most `most`: what it delivers at its counted rate; where the budget does not bind and its
    owner's share does not limit it, more by the factor budget over expected pay. So an epoch never costs more than its
    budget.
 """
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 from echo2.coordinator.market.activation import (
     INCUMBENT_COST_FACTOR,
@@ -37,8 +34,6 @@ from echo2.coordinator.market.critical_costs import CriticalCosts
 from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE, cap_offers, most_per_owner
 from echo2.coordinator.market.throughput import HOUR
 
-Mode = Literal["pivot", "uniform", "paybid", "split", "random"]
-MODES: Final = get_args(Mode)
 MILLI: Final = 1000
 """Milli-RE in a reference rollout."""
 
@@ -53,7 +48,6 @@ class PriceTerms(NamedTuple):
     milliseconds: int
     beacon: bytes
     newcomers: Fraction = Fraction(1, 20)
-    mode: Mode = "pivot"
     cap: Fraction | None = OWNER_CAP_SHARE
 
 
@@ -87,27 +81,19 @@ class Clearing(NamedTuple):
     cost: int
 
     def within(self, terms: PriceTerms) -> list[bytes]:
-        """Return the nodes that the budget leaves (rule 5), in order."""
+        """Return the nodes that the budget leaves (rule 3), in order."""
         count = len(self.active) if self.cost <= terms.budget else _affordable(self.active, terms)[0]
         return [offer.node for offer in self.active[:count]]
 
 
 def clear_market(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Market:
     """Return active nodes with their prices. `owners`: node -> tag."""
-    if terms.mode == "split":
-        return _split(offers, terms)
     return within_budget(clearing(offers, terms, owners), terms)
 
 
 def clearing(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, bytes]) -> Clearing:
-    """Return active nodes with the prices that they would have with any budget. Not for `split`."""
-    choice = ActivationTerms(
-        terms.need,
-        Fraction(terms.reserve, MILLI),
-        terms.newcomers,
-        terms.beacon,
-        "random" if terms.mode == "random" else "cheapest",
-    )
+    """Return active nodes with the prices that they would have with any budget."""
+    choice = ActivationTerms(terms.need, Fraction(terms.reserve, MILLI), terms.newcomers, terms.beacon)
     fitting = [offer for offer in offers if offer.fits(Fraction(terms.reserve, MILLI))]
     measured = order_offers([offer for offer in fitting if not offer.newcomer], choice)
     fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: lot(offer, terms.beacon))
@@ -119,7 +105,11 @@ def clearing(offers: Sequence[Offer], terms: PriceTerms, owners: Mapping[bytes, 
     by_node = {offer.node: offer for offer in counting}
     active = [by_node[node] for node in activation.active]
     critical = CriticalCosts(measured, activation.measured_need, owners, most)
-    prices = _prices(active, measured, activation, critical, terms)
+    places = {offer.node: place for place, offer in enumerate(measured)}
+    prices = [
+        offer.cost * MILLI if offer.newcomer else price_at(critical.of(places[offer.node]), offer, terms.reserve)
+        for offer in active
+    ]
     expected = [delivered_weight(offer.counted_rate, terms.milliseconds) for offer in active]
     cost = sum(cost_of(price, work) for price, work in zip(prices, expected, strict=True))
     return Clearing(active, prices, activation, expected, cost)
@@ -133,29 +123,7 @@ def _newcomers(counting: Sequence[Offer], terms: PriceTerms) -> Fraction:
     return max(terms.newcomers, 2 * lacking)
 
 
-def _prices(
-    active: Sequence[Offer],
-    measured: Sequence[Offer],
-    activation: Activation,
-    critical: CriticalCosts,
-    terms: PriceTerms,
-) -> list[Fraction]:
-    """Return the prices of active nodes without regard to the budget."""
-    places = {offer.node: place for place, offer in enumerate(measured)}
-    chosen = set(activation.active)
-    behind = next((one for one in measured if one.node not in chosen and one.counted_rate > 0), None)
-    prices = []
-    for offer in active:
-        if offer.newcomer or terms.mode in ("paybid", "random"):
-            prices.append(offer.cost * MILLI)
-        elif terms.mode == "uniform":
-            prices.append(_at_most(None if behind is None else behind.counted_cost, offer, terms.reserve))
-        else:
-            prices.append(_at_most(critical.of(places[offer.node]), offer, terms.reserve))
-    return prices
-
-
-def _at_most(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fraction:
+def price_at(counted_cost: Fraction | None, offer: Offer, reserve: int) -> Fraction:
     """Return the cost of a node whose counted cost is this one, at most the reserve price."""
     if counted_cost is None:
         return Fraction(reserve)
@@ -176,7 +144,7 @@ def cost_of(price: Fraction, work: Fraction) -> int:
 
 
 def within_budget(clearing: Clearing, terms: PriceTerms) -> Market:
-    """Return the market within its budget (rules 5 and 6)."""
+    """Return the market within its budget (rules 3 and 4)."""
     active, prices, activation, whole, cost = clearing
     if cost <= terms.budget:
         more = Fraction(terms.budget, cost) if cost else Fraction(1)
@@ -194,7 +162,7 @@ def within_budget(clearing: Clearing, terms: PriceTerms) -> Market:
 
 
 def _affordable(active: Sequence[Offer], terms: PriceTerms) -> tuple[int, Fraction]:
-    """Return the number of nodes that stay where the budget binds, and the price per RE that none exceeds (rule 5)."""
+    """Return the number of nodes that stay where the budget binds, and the price per RE that none exceeds (rule 3)."""
     count, limit = 0, Fraction(0)
     rate, dearest = 0, Fraction(0)
     for place, offer in enumerate(active, 1):
@@ -203,12 +171,3 @@ def _affordable(active: Sequence[Offer], terms: PriceTerms) -> tuple[int, Fracti
         if dearest <= share:
             count, limit = place, share
     return count, limit
-
-
-def _split(offers: Sequence[Offer], terms: PriceTerms) -> Market:
-    """Return the market of rule 4: the reserve price, which the epoch's close lowers to the budget over the work."""
-    free = [offer._replace(ask=0) for offer in offers]
-    activation = activate_offers(free, ActivationTerms(terms.need, None, Fraction(0), terms.beacon))
-    bound = Fraction(terms.budget * MILLI, max(1, terms.reserve))
-    nodes = [PricedNode(node, Fraction(terms.reserve), bound, bound) for node in activation.active]
-    return Market(activation, nodes, False)

@@ -50,7 +50,7 @@ def lines(
         f"epoch {terms.epoch}{now}: a need of {figure(terms.need / MILLI)} RE/h, at most {amount(terms.reserve)} "
         f"{currency}"
         " per RE,"
-        f" {amount(terms.budget)} for {figure(terms.milliseconds / 60_000)} minutes, prices by {terms.mode};"
+        f" {amount(terms.budget)} for {figure(terms.milliseconds / 60_000)} minutes;"
         f" {number_of(len(past.present), 'node')} present",
         f"{'':<26} {'nodes':>6} {'RE/h':>9} {'short':>9} "
         f"{'per RE':>10} {'an epoch':>10} {'an hour':>10} {'a step':>10}",

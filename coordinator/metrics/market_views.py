@@ -90,13 +90,12 @@ class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarketView(msgspec.Struct, frozen=True, kw_only=True):
-    """The market of a run. `mode`: the rule of prices. `entry`: the ledger's last one that is in the figures. `closes`:
+    """The market of a run. `entry`: the ledger's last one that is in the figures. `closes`:
     until when asks for the next epoch are sealed; None: it is not announced. `spent`: amount of the operator's money in
     all closed epochs. `step_cost`: step cost of a learner's step, at what the last epoch paid per second; None: not
     known yet. `payments`: how it leaves the ledger; None: not told."""
 
     currency: str
-    mode: str
     entry: int
     closes: int | None = None
     running: OpenMarket | None = None

@@ -109,6 +109,17 @@ def decode(body: bytes) -> RunState:
         raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
 
 
+def hidden_strangers(folder: RunFolder, web: "WebSection", run: bytes) -> tuple[str, str]:
+    """Return what the folder's running coordinator sees of the addresses of strangers, and what to do; "" where it is
+    in order, or no coordinator runs. `run`: the run's id."""
+    try:
+        hidden = decode(fetch_of(folder, web, run)).links.hidden
+    except Unreachable:
+        return "not known, no coordinator runs in this folder", ""
+    actual, _, remedy = hidden.partition("; ")
+    return (actual, remedy) if hidden else ("not hidden, as far as the coordinator sees", "")
+
+
 def invite_of_the_running(folder: RunFolder, web: "WebSection", run: bytes) -> str:
     """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Waits for one
     that has just started, whose page is there before its addresses are known. `run`: the run's id. Raises
@@ -196,7 +207,7 @@ def market_lines(market: MarketView, now: int) -> list[tuple[str, str]]:
     """Describe the epoch that runs, what was spent, and what a step costs."""
     currency, running, last = market.currency, market.running, market.last
     if running is None:
-        rows = [("market", f"{market.mode} prices in {currency}; no epoch runs")]
+        rows = [("market", f"prices in {currency}; no epoch runs")]
     else:
         left, short = max(0, running.ends - now) // 1000, f", {running.short / 1000:g} short" if running.short else ""
         earned = "" if running.earned is None else f"about {money(running.earned)} of "
@@ -259,6 +270,8 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     if state.links.refused:
         turned_away = ", ".join(f"{count} {limit}" for limit, count in sorted(state.links.refused.items()))
         yield ("links", f"{state.links.open} connections open; refused for a limit: {turned_away}")
+    if state.links.hidden:
+        yield ("links", state.links.hidden)
     if state.root_ends:
         yield ("keys", state.root_ends)
     if state.ledger.foreign:

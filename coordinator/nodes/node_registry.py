@@ -30,8 +30,7 @@ from echo2.ledger.standing import rank
 from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, VerifiedRecord, decode_own, has_expired
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import peer_id
-from echo2.p2p.limits.origin import SubnetOf
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import SubnetOf, subnet_of
 from echo2.p2p.multiaddr import address_of
 from echo2.protocol.requests import Hello
 from echo2.runtime.printable import printable

@@ -3,8 +3,8 @@
 Rules
 1. The request is signed by the node, as all are. An account must be one that the run's rail takes.
 2. Only a node with accepted work states one: a free key costs no row. One that is in force changes at most once per
-   `PAYEE_CHANGE_MS`. One that is not in force yet can be replaced after `PENDING_CHANGE_MS`: whoever stole a key brings
-   no account into force while the owner watches.
+   `PAYEE_CHANGE_MS`. One that is not in force yet can be replaced after `PENDING_CHANGE_MS`, half of its wait: whoever
+   stole a key brings no account into force while the owner watches, and a key gets at most two entries a day.
 3. The same account once more changes nothing: the answer to the first may be lost.
 4. The entry `account.set` follows the file (stated_accounts.py, rule 4).
 5. A key that was replaced states none any more: all its requests but a hello are refused. Its successor states its own,
@@ -28,7 +28,8 @@ from echo2.runtime.figures import number_of
 from echo2.runtime.units import DAY
 
 PAYEE_CHANGE_MS: Final = DAY
-PENDING_CHANGE_MS: Final = 3_600_000
+PENDING_CHANGE_MS: Final = DAY // 2
+_HOUR_MS: Final = 3_600_000
 
 
 class PayeeRequests:
@@ -83,7 +84,7 @@ class PayeeRequests:
                 return "a node states one once a group of it was accepted"
             wait = PAYEE_CHANGE_MS if coming is None else PENDING_CHANGE_MS
             if newest is not None and 0 <= now - newest.stated < wait:
-                hours, minutes = wait // PENDING_CHANGE_MS, -(-(wait - (now - newest.stated)) // 60_000)
+                hours, minutes = wait // _HOUR_MS, -(-(wait - (now - newest.stated)) // 60_000)
                 after, again = number_of(hours, "hour"), number_of(minutes, "minute")
                 return f"a node states another one {after} after the last: again in {again}"
             newest = self._accounts.state(peer, account, self._entropy(SALT), now)

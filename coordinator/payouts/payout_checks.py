@@ -3,7 +3,8 @@
 Rules
 1. The whole ledger verifies: chain, tree and balances, and the plan's LedgerHead is that of its entries and signed.
 2. No evidence of a fork is known: no head of another history that the ledger's key signed.
-3. The plan's head is published: a node has told that it holds this head, or a later one.
+3. Unless the plan is unwitnessed: payments wait for no nodes (payment_witnesses.py), and the plan's head is published,
+   as a node has told the running coordinator that it holds this head, or a later one.
 4. The newest Root has the role `payout`, has not expired, and its threshold of keys signed this plan's file and head.
 5. The plan is the newest one in the ledger, and its file is the one that the ledger names.
 6. The rail of the settings is the plan's.
@@ -23,8 +24,8 @@ from typing import Final
 from echo2.coordinator.accounts import fork_evidence
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.payouts.payment_witnesses import Witnessed
 from echo2.coordinator.payouts.plan_files import PlanFile
-from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run.keys import PAYOUT
 from echo2.ledger.ledger_entries import Tampered
 from echo2.ledger.payout_facts import Payouts, payment_id
@@ -42,11 +43,11 @@ NO_ROLE: Final = (
 
 def refusals(
     plan: PlanFile, approval: bytes | None, payouts: Payouts, database: Database, chain: Sequence[Root], rail: str,
-    now: int,
+    now: int, nodes: Witnessed,
 ) -> list[str]:  # fmt: skip
     """Return each reason not to send a plan; empty: it may be sent. `rail`: rail of the settings. `now`: ms."""
     own = [_of_plan(plan, payouts, chain[-1], rail), _of_approval(plan, approval, chain[-1], now)]
-    return [why for why in (*own, *of_ledger(plan, database, chain)) if why]
+    return [why for why in (*own, *of_ledger(plan, database, chain), _of_nodes(plan, nodes)) if why]
 
 
 def of_lost_plan(
@@ -86,18 +87,23 @@ def _has_head(plan: PlanFile, database: Database) -> bool:
 
 
 def of_ledger(plan: PlanFile, database: Database, chain: Sequence[Root]) -> list[str]:
-    """Return what the ledger says against a plan (rules 1 to 3)."""
+    """Return what the ledger says against a plan (rules 1 and 2)."""
     evidence = fork_evidence.evidence(database)
     reasons = [f"evidence of a fork is known: {evidence}"] if evidence else []
     sealed = database.value("SELECT sealed FROM ledger_heads WHERE number = ?", (plan.head,))
     if sealed is None or not _has_head(plan, database):
         return [*reasons, f"the ledger has no LedgerHead {plan.head} as the plan names it: it was restored, or altered"]
-    if foreign_heads.newest_held(database) < plan.head:
-        reasons.append(
-            f"no node has told that it holds LedgerHead {plan.head}, so it counts as not published: let the "
-            "coordinator run until a node has fetched it (each asks once per minute)"
-        )
     return [*reasons, *filter(None, [_fault(sealed, database, chain)])]
+
+
+def _of_nodes(plan: PlanFile, nodes: Witnessed) -> str:
+    """Return why nodes forbid a plan (rule 3); empty: they do not."""
+    if plan.unwitnessed or (not nodes.wait and nodes.newest >= plan.head):
+        return ""
+    return nodes.wait or (
+        f"no node has told the coordinator, since it started, that it holds LedgerHead {plan.head}, so it counts as "
+        "not published: let the coordinator run until a node has fetched it (each asks once per minute)"
+    )
 
 
 def _fault(sealed: bytes, database: Database, chain: Sequence[Root]) -> str:

@@ -10,6 +10,8 @@ Rules
    After a restore nothing is planned or sent before `restored` (coordinator/accounts/payout_hold.py), which is refused
    for payments that the run's files name and the ledger lacks (lost_payments.py): `put_back` puts them back, their
    nodes' pay is withheld, or --why names the key.
+   Nor is anything while nodes have yet to tell that run.sqlite is no older copy (payment_witnesses.py), unless the plan
+   says so.
 4. One command at a time works in a run's `payouts/`.
 5. Each answer of a provider is kept, for the operator alone (answer_record.py).
 """
@@ -21,11 +23,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts import payout_hold, run_logs
+import msgspec
+
+from echo2.coordinator.accounts import fork_evidence, payout_hold, run_logs
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.payouts import lost_payments, payout_book, payout_checks, payout_plan, payout_report, plan_files
+from echo2.coordinator.payouts import (
+    lost_payments,
+    payment_witnesses,
+    payout_book,
+    payout_checks,
+    payout_plan,
+    payout_report,
+    plan_files,
+)
 from echo2.coordinator.payouts.answer_record import open_record
 from echo2.coordinator.payouts.payout_book import PayoutBook
 from echo2.coordinator.payouts.payout_plan import (
@@ -99,12 +111,18 @@ def _alone(folder: PayoutFolder) -> Iterator[None]:
         yield
 
 
-async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
-    """Plan payments of what the ledger has as payable; write files and entry with `do`. Raises `LocalFault`."""
+async def plan(home: Path, clock: Clock, *, do: bool, unwitnessed: bool = False) -> list[str]:
+    """Plan payments of what the ledger has as payable; write files and entry with `do`. `unwitnessed`: also while
+    payments wait for nodes. Raises `LocalFault`."""
     run, folder = _open_run(home), PayoutFolder(home)
     with _alone(folder):
+        wait = (await payment_witnesses.ask(home)).wait
+        if wait and not unwitnessed:
+            raise LocalFault(f"nothing is planned: {wait}; {payment_witnesses.GO_ON}")
         with Database.read(run.place.database) as database:
             folder.check_restored(payout_hold.held_since(database))
+            if why := fork_evidence.evidence(database):
+                raise LocalFault(f"nothing is planned: evidence of a fork is known: {why}")
             waits = payout_book.waits(Ledger(database))
             accounts = folder.payees(clock(), {node: wait.since for node, wait in waits.items()})
             payees = KnownPayees(accounts, folder.coming(clock()), waits, folder.withheld())
@@ -112,6 +130,7 @@ async def plan(home: Path, clock: Clock, *, do: bool) -> list[str]:
             if payout_hold.held_since(database) is None:
                 folder.check_known(newest.number)
             planned, chosen = _choose_payments(run, folder, payees, newest, database, clock())
+            planned = msgspec.structs.replace(planned, unwitnessed=bool(wait))
             balances = Ledger(database).balances()
         owed = payout_plan.owed_to_nodes(balances)
         unknown = payout_report.unknown_payees(folder.named_nodes(), balances)
@@ -179,8 +198,9 @@ async def send(home: Path, clock: Clock, *, do: bool) -> list[str]:
         planned, approval = plan_files.read_plan(where), plan_files.read_approval(where)
         accounts = plan_files.read_accounts(where, planned.payments)
         reasons = payout_checks.refusals(
-            planned, approval, payments_book.payouts, database, run.chain, run.settings.rail, clock()
-        )
+            planned, approval, payments_book.payouts, database, run.chain, run.settings.rail, clock(),
+            await payment_witnesses.ask(home),
+        )  # fmt: skip
         if reasons:
             raise LocalFault(f"plan {planned.plan} is not sent: " + "; ".join(reasons))
         waits = payout_book.waits(Ledger(database))

@@ -129,6 +129,7 @@ def describe_plan(plan: PlanFile, accounts: Mapping[bytes, str] | None = None) -
         f"payments    {len(plan.payments)}, together {money(plan.total)} {plan.currency}",
         f"LedgerHead  {plan.head}, {plan.head_hash.hex()}",
         f"{HASH_LINE}{plan.entry_facts().file.hex()}",
+        *(["UNWITNESSED no nodes have confirmed that the ledger is the newest"] if plan.unwitnessed else []),
         *(
             f"largest     {money(one.amount)} {plan.currency} to {one.node} {known.get(one.payment, '')}".rstrip()
             for one in largest

@@ -52,6 +52,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     head: Annotated[int, msgspec.Meta(ge=1)]
     head_hash: bytes
+    unwitnessed: bool = False
     payments: Annotated[list[PlannedPayment], msgspec.Meta(min_length=1, max_length=MOST_PLAN_PAYMENTS)]
 
     def as_bytes(self) -> bytes:
@@ -63,6 +64,7 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
         return PayoutPlanned(
             plan=self.plan, rail=self.rail, currency=self.currency, payments=len(self.payments), total=self.total,
             file=hashlib.sha256(self.as_bytes()).digest(), head=self.head, head_hash=self.head_hash,
+            unwitnessed=self.unwitnessed,
         )  # fmt: skip
 
     def approval(self) -> bytes:

@@ -26,6 +26,7 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.https.certificate import server_context
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.server import HttpsServer
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import Host
@@ -104,14 +105,17 @@ async def answer_as(former: Former, run: Run, newest: Callable[[], bytes | None]
     alone."""
     from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 
+    parties = Parties(proxies=run.config.network.trusted_proxies)
     peer = ThreadedPeer(
-        former.key, listenable(run.config.network.former_listen), limits=PeerLimits(connections=MOST_FORMER_CONNECTIONS)
+        former.key,
+        listenable(run.config.network.former_listen),
+        limits=PeerLimits(connections=MOST_FORMER_CONNECTIONS, parties=parties),
     )
     FormerIdentity(run, newest).serve(peer.handlers)
     hosts: list[Host] = [peer]
     if run.config.https.former_listen and run.config.https.listen:
         context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-        limits = HttpsLimits(connections=MOST_FORMER_CONNECTIONS, per_visitor=PER_VISITOR)
+        limits = HttpsLimits(connections=MOST_FORMER_CONNECTIONS, per_visitor=PER_VISITOR, parties=parties)
         listen = listenable(run.config.https.former_listen)
         hosts.append(HttpsServer(peer.peer_id, peer.handlers, listen, context, limits))
     log.info("former identity answers", peer=peer.peer_id, until=former.until)

@@ -1,12 +1,15 @@
 """`echo2-coord doctor`: which protections of the run's keys, and against its children, are in force on this machine.
 
 1. Each finding says what is checked, whether it holds, and what to do where it does not. None changes the run.
-2. The key folder is probed as learner and scorer see it: in a process of its own (runtime/hidden_folder.py).
+2. The key folder is probed as learner and scorer see it, and as an environment does: in processes of their own
+   (runtime/hidden_folder.py, coordinator/environments/limits.py).
 """
 
 import os
 import stat
 import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,11 +22,23 @@ from echo2.p2p.identity import peer_id
 from echo2.protocol.authority import Root
 from echo2.protocol.root_chain import ROOT
 from echo2.runtime import network_trials
+from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.python_command import code_command
 
 PROBE_PROGRAM: Final = (
     "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
 )
+ENVIRONMENT_PROGRAM: Final = """
+import os, sys
+from echo2.coordinator.environments.limits import Limits, apply
+missing = apply(Limits())
+try:
+    os.listdir(sys.argv[1])
+    missing = missing or f"it reads {sys.argv[1]}, which lies beside packages of this Python"
+except OSError:
+    pass
+print(missing)
+"""
 _PROBE_SECONDS: Final = 60.0
 
 
@@ -52,6 +67,8 @@ def examine(place: RunFolder, payout: PayoutSection, now: int) -> list[KeyCheck]
         _former(place, chain, now),
         *payments(payout, chain[-1]),
         *_networks(),
+        children_memory(),
+        environments(place.keys),
     ]
 
 
@@ -70,6 +87,28 @@ def hidden_from_children(folder: Path) -> KeyCheck:
 def _networks() -> list[KeyCheck]:
     """Try what keeps each kind of child from the network (runtime/child_budgets.py, rule 3)."""
     return [KeyCheck(f"network of {one.children}", one.actual, one.remedy) for one in network_trials.trials()]
+
+
+def children_memory() -> KeyCheck:
+    """State whose memory is closed to other processes of this user (runtime/own_memory.py)."""
+    check = "memory of our processes is closed to each other"
+    if not sys.platform.startswith("linux"):
+        return KeyCheck(check, f"no, {sys.platform} has nothing for it", "run no task that you do not know")
+    return KeyCheck(check, f"yes, but for {seen_by_all()}, whose processes share the memory of devices")
+
+
+def environments(folder: Path) -> KeyCheck:
+    """Probe what an environment sees of other processes and of the key folder (rule 2)."""
+    check = "environments see no other process, and no files but their own"
+    argv = code_command(ENVIRONMENT_PROGRAM, str(folder.resolve()))
+    with tempfile.TemporaryDirectory() as own:
+        done = subprocess.run(argv, cwd=own, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)
+    missing = done.stdout.strip() if done.returncode == 0 else f"the probe ended with {done.returncode}"
+    if not missing:
+        return KeyCheck(check, "yes")
+    return KeyCheck(
+        check, missing, "run no task that you do not know, or use a Linux with user namespaces and Landlock"
+    )
 
 
 def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:

@@ -76,6 +76,7 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
         network=section.network,
         subprocesses=section.subprocesses,
         loopback=place.name.partition(":")[0] in plugins.LOOPBACK,
+        files=section.files,
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
     order = OpenTask(

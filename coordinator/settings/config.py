@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from echo2.coordinator.settings.config_section import Section
+from echo2.coordinator.settings.config_section import Section, frozen_list
 from echo2.coordinator.settings.market_config import MarketSection
 from echo2.coordinator.settings.named_home import no_run_in
 from echo2.coordinator.settings.network_config import HttpsSection, NetworkSection, WebSection
@@ -51,6 +51,11 @@ class EnvironmentSection(Section):
     subprocesses: Annotated[
         bool, Field(description="Whether the task may start processes (Linux; elsewhere it may).")
     ] = False
+    files: Annotated[
+        tuple[Annotated[str, Field(pattern="^/", max_length=400)], ...],
+        BeforeValidator(frozen_list),
+        Field(description="Absolute paths that the task may read, beside its package's and that in its name (Linux)."),
+    ] = ()
 
 
 class LeasesSection(Section):

@@ -4,7 +4,7 @@ Amounts are decimal numbers of `payout.currency` as text, exact to 0.000000001; 
 """
 
 from fractions import Fraction
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -29,14 +29,6 @@ class MarketSection(Section):
     enabled: Annotated[
         bool, Field(description="Whether accepted work is paid in payout.currency, at prices of a market. Signed.")
     ] = False
-    prices: Annotated[
-        Literal["pivot", "uniform", "paybid", "split", "random"],
-        Field(
-            description="How an active node's price is computed: pivot, the highest cost at which it would still be "
-            "active; uniform, the cost of the first node that is not; paybid, its own; split, the budget over all "
-            "accepted work; random, its own, with nodes chosen by lottery."
-        ),
-    ] = "pivot"
     reserve: Annotated[
         Money,
         Field(
@@ -68,9 +60,6 @@ class MarketSection(Section):
         int,
         Field(ge=1, le=1000, description="Thousandths of the need that one owner's nodes count up to. 1000: no cap."),
     ] = 400
-    beta: Annotated[
-        int, Field(ge=0, le=100, description="Thousandths of pay that move from slow to quick returns. 0: none.")
-    ] = 0
     run_off_seconds: Annotated[
         int,
         Field(

@@ -1,18 +1,27 @@
 """The settings of everything that listens: libp2p, HTTPS and the page."""
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from echo2.coordinator.settings.config_section import Section, Texts
-from echo2.p2p.multiaddr import address_of
+from echo2.p2p.limits.party import TrustedProxies
+from echo2.p2p.multiaddr import address_of, is_open_port
 
 
 def _check_listen(addresses: Texts, key: str = "listen") -> None:
     for address in addresses:
         if not address_of(address).is_listening:
             raise ValueError(f"{key} has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
+
+
+def _check_ports(addresses: Texts, key: str) -> None:
+    """Check that nodes dial the ports of these addresses; of port 0 the system chooses a free one."""
+    for address in addresses:
+        port = address_of(address).port
+        if port and not is_open_port(port):
+            raise ValueError(f"{key} has {address!r}: nodes dial port 443, and ports from 1024 on, and no others")
 
 
 class NetworkSection(Section):
@@ -25,13 +34,6 @@ class NetworkSection(Section):
         Texts,
         Field(max_length=16, description="Addresses that nodes dial, if not those listened on: a public name."),
     ] = ()
-    work: Annotated[
-        bool,
-        Field(
-            description="Ask the first hello of a new key for about a second of work, so that keys are not free: true "
-            "or false. Nodes older than this are refused with a sentence."
-        ),
-    ] = True
     mdns: Annotated[
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True
@@ -67,6 +69,23 @@ class NetworkSection(Section):
     subnet_connections: Annotated[
         int, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
+    trusted_proxies: Annotated[
+        Texts,
+        Field(
+            max_length=64,
+            description="Addresses and networks of TCP proxies before libp2p, HTTPS or the page, as 10.0.0.7 or "
+            "10.0.0.0/24. Each connection from these must begin with a PROXY header (version 1 or 2), which names its "
+            "client; from others it is refused. With the page X-Forwarded-For serves as well.",
+        ),
+    ] = ()
+    private_parties: Annotated[
+        Literal["one", "connection"],
+        Field(
+            description='Limits at private addresses: "one" has all of them share one set where the run has public '
+            'addresses, but for nodes with accepted work, since a proxy may hide anybody; "connection" gives each '
+            "connection its own, for a LAN."
+        ),
+    ] = "one"
     former_listen: Annotated[
         Texts,
         Field(
@@ -80,6 +99,12 @@ class NetworkSection(Section):
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
         _check_listen(self.former_listen, "former_listen")
+        try:
+            TrustedProxies(self.trusted_proxies)
+        except ValueError as error:
+            raise ValueError(f"trusted_proxies: {error}") from None
+        _check_ports(self.advertise or self.listen, "advertise" if self.advertise else "listen")
+        _check_ports(self.relays, "relays")
         return self
 
 
@@ -113,6 +138,7 @@ class HttpsSection(Section):
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
         _check_listen(self.former_listen, "former_listen")
+        _check_ports(self.advertise or self.listen, "advertise" if self.advertise else "listen")
         for address in self.advertise:
             if address_of(address).https_url is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")
@@ -142,8 +168,8 @@ class WebSection(Section):
         Field(
             ge=1,
             le=32768,
-            description="Most of these connections per public IPv4 address or IPv6 /64. Loopback and private "
-            "addresses, such as a reverse proxy's, have no such limit.",
+            description="Most of these connections per public IPv4 address or IPv6 /64. Private addresses have no "
+            "such limit.",
         ),
     ] = 32
 

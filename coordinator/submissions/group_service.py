@@ -22,6 +22,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import pay_rule
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.leases.busy_nodes import BusyNodes
 from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
 from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
 from echo2.coordinator.leases.lease_issuer import LeaseIssuer
@@ -107,6 +108,7 @@ class GroupService:
         self.leases = LeaseTable(
             database, terms, context.prompts, entropy, self.accounts, served, reach=self.broadcasts.reach,
         )  # fmt: skip
+        self._busy = BusyNodes(database)
         self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
         self.arrived = asyncio.Event()
         """Set with each submission, and when a check of a verdict is asked for: work for the scorer."""
@@ -142,15 +144,16 @@ class GroupService:
             pass
         return away
 
-    def tick(self, now: int) -> int:
+    def tick(self, now: int, busy: Collection[str] = ()) -> int:
         """Do the periodic work, and end expired leases; return how many ended. Call every second or so, and again at
-        once while `EXPIRED_AT_ONCE` end."""
+        once while `EXPIRED_AT_ONCE` end. `busy`: connections that were answered BUSY since the last call."""
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
         self._teams.settle(now)
         self._quarantine.settle(self.verdicts.days, now)
         self.steps.tick(now)
+        self._busy.stand(busy, now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
 

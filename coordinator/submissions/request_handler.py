@@ -20,8 +20,6 @@ Rules, in order
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
-   The first hello of a key that is not known shows some work (protocol/hello_work.py), which is checked before anything
-   is written. Without it the refusal `work` states the hour of the coordinator's clock.
 9. Open leases are extended by an absence before anything else (coordinator/leases/absence.py). A submission wakes
    the scorer.
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
@@ -61,7 +59,7 @@ from echo2.p2p.identity import check_peer_id, peer_id, public_bytes
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.multiaddr import Route, route_of_requester
 from echo2.p2p.wire_types import decode, encode
-from echo2.protocol import hello_work, succession
+from echo2.protocol import succession
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.broadcast_messages import Acknowledgement
@@ -139,11 +137,9 @@ class RequestHandler:
         arrived: asyncio.Event,
         absence: Absence,
         clock: Callable[[], int],
-        *,
-        work: bool = False,
     ) -> None:
         """Handle the requests of one run. `arrived`: set with each submission. `clock`: milliseconds since the Unix
-        epoch. `work`: whether the first hello of a key shows work (rule 8)."""
+        epoch."""
         self._run = run
         self._group_service = group_service
         self._publisher = publisher
@@ -151,7 +147,6 @@ class RequestHandler:
         self._arrived = arrived
         self._absence = absence
         self._clock = clock
-        self._work = work
         self._spec = run.runspec
         self._answers = ResponseLog()
         self._fence = KeyFence(group_service.database, group_service.registry.sightings, clock())
@@ -171,8 +166,8 @@ class RequestHandler:
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
-        self.on_ledger_head: Callable[[str, HeadReference], None] = lambda peer, head: None
-        """Called with the peer id and the newest head of the ledger that a node says it took."""
+        self.on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
+        """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""
         self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
         """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
         self.take_keys()
@@ -330,8 +325,6 @@ class RequestHandler:
             refused = refusal("engine", engine=hello.engine, admitted=", ".join(admitted))
             return msgspec.structs.replace(refused, engines=list(admitted))
         registry = self._group_service.registry
-        if self._owes_work(context, hello.work):
-            return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))
         try:
             record = self._record(context, hello.record)
         except BadSignature as error:
@@ -341,7 +334,9 @@ class RequestHandler:
         if self._fence.takes(*daemon, hello.after, context.now, in_time=context.in_time):
             shown = registry.register(context.node, hello, record, context.now, context.instance)
             succeeded = self._take_succession(context, hello)
-        self._told_head(context, hello.ledger)
+        if hello.ledger is not None:
+            peer = peer_id(context.node)
+            self.on_ledger_head(Origin(peer, context.origin.party or peer), hello.ledger)
         return Welcome(
             succession=succeeded,
             roots=list(self._run.roots),
@@ -362,12 +357,6 @@ class RequestHandler:
             return f"The statement of the old key does not hold: {error}"
         service = self._group_service
         return succeed(service.accounts, statement, context.now, waits=service.leases.has_undecided)
-
-    def _owes_work(self, context: RequestContext, work: bytes | None) -> bool:
-        """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
-        if not self._work or hello_work.is_shown(self._spec.run, context.node, work, context.now):
-            return False
-        return not self._group_service.registry.is_introduced(context.node)
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""
@@ -398,11 +387,6 @@ class RequestHandler:
             for sender in taken.senders:
                 check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
-        self._told_head(context, message.ledger)
-
-    def _told_head(self, context: RequestContext, head: HeadReference | None) -> None:
-        if head is not None:
-            self.on_ledger_head(peer_id(context.node), head)
 
     def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
         """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""

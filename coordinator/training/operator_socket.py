@@ -1,5 +1,5 @@
 """Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`,
-`rollback`, `verdict`, `payout`.
+`rollback`, `verdict`, `payout`, `witnesses`.
 
 Only the owner of the run folder can open this socket, while the page is public.
 """
@@ -24,7 +24,8 @@ class OperatorSocket:
     published again with a factor of the learning rate (training/guarding.py), and returns a sentence. `on_verdict`: has
     a verdict checked again or reversed (submissions/verdict_commands.py) by word, lease and reason, and returns a
     sentence. `pay`: writes an entry about a payment (payouts/payout_book.py) by kind and facts in hexadecimal digits,
-    and returns its time, ms."""
+    and returns its time, ms. `payments_wait`: returns why payments wait, empty if they do not, and the newest head of
+    the ledger that a node told this process (publishing/head_witnesses.py)."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class OperatorSocket:
         roll_back: Callable[[int | None, float], str] | None = None,
         on_verdict: Callable[[str, str, str], Awaitable[str]] | None = None,
         pay: Callable[[str, str], Awaitable[int]] | None = None,
+        payments_wait: Callable[[], tuple[str, int]] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
@@ -42,6 +44,7 @@ class OperatorSocket:
         self._roll_back = roll_back
         self._on_verdict = on_verdict
         self._pay = pay
+        self._payments_wait = payments_wait
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -50,6 +53,7 @@ class OperatorSocket:
             "rollback": self._rolled_back,
             "verdict": self._verdict,
             "payout": self._payout,
+            "witnesses": self._witnesses,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -107,6 +111,12 @@ class OperatorSocket:
             return {"at": await self._pay(kind, facts)}
         except LocalFault as error:
             raise ValueError(str(error)) from error
+
+    async def _witnesses(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if self._payments_wait is None:
+            raise ValueError("this coordinator hears no nodes")
+        why, newest = self._payments_wait()
+        return {"wait": why, "newest": newest}
 
     async def _rolled_back(self, asked: dict[str, Any]) -> dict[str, Any]:
         version, factor = asked.get("version"), asked.get("factor", 1.0)

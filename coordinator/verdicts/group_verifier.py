@@ -10,6 +10,7 @@ Rules
    (coordinator/submissions/request_handler.py).
 4. A group whose lease names a Calibration is not judged here: its tokens are compared with the scorer's, and the
    verdict's transaction bets on them. If the first sample alone suffices for a refusal, the others are not scored.
+   A token beyond the bound refuses the group (coordinator/verification/evidence.py, rule 11).
    The bytes of the version that the lease asks for are compared first: a node without them was not at work.
 5. A good group of such a class may be passed again with the version before loaded (`pass_before`): its tokens then
    decide between the two versions (coordinator/verification/version_pairs.py).
@@ -32,7 +33,7 @@ import numpy as np
 
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.cross_version import CrossVersionCheck, VerifiedSample
-from echo2.coordinator.verification.evidence import NodeEvidence, Tables, suffices
+from echo2.coordinator.verification.evidence import NodeEvidence, Tables, exceeding, suffices
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.coordinator.verification.token_evidence import Incomparable, TokenArray
@@ -124,6 +125,9 @@ class GroupVerifier:
                 compared |= {number: compare_rollout(rollouts[number], known[number], self.ends) for number in known}
             except Incomparable as error:
                 return _unscorable(str(error))
+            for number in known:
+                for position in np.flatnonzero(exceeding(compared[number], tables)).tolist():
+                    return _beyond(compared, number, position, float(known[number].margins[position]))
             if len(compared) < len(rollouts) and self._suffices(group, compared, tables):
                 return Verdict("evidence", sentence("evidence"), None, compared)
         behaviour = [float_bytes(score.logprobs) for score in scores if score is not None]
@@ -217,6 +221,11 @@ class GroupVerifier:
             split="train",
             index=lease.index,
         )
+
+
+def _beyond(compared: dict[int, TokenArray], sample: int, position: int, margin: float) -> Verdict:
+    reason = sentence("seeded-choice", sample=sample, position=position, margin=margin)
+    return Verdict("seeded-choice", reason, None, compared, sample=sample, position=position)
 
 
 def _unscorable(detail: str) -> Verdict:

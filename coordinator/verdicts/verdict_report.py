@@ -34,7 +34,7 @@ from echo2.protocol.leases import Lease, Receipt
 
 THRESHOLDS: Final = {
     "seeded-choice": "the submitted token may be worse than the seeded choice by at most "
-    f"{EXACT_THRESHOLDS.margin} nats",
+    f"{EXACT_THRESHOLDS.margin} nats in an exact class, else by the bound of the Calibration",
     "close-choices": f"honest tokens narrowly miss the seeded choice at a rate of {EXACT_THRESHOLDS.close_rate}",
     "drift": f"a log-probability may be off by at most {EXACT_THRESHOLDS.drift_most} nats",
     "drift-median": f"log-probabilities may be off by at most {EXACT_THRESHOLDS.drift_median} nats in the median",
@@ -101,7 +101,7 @@ def basis_of(
     return Basis(
         document, receipt,
         _statistic(database, classes, document, receipt, first, row[2], known or KnownStatistics()),
-        BY_EVIDENCE if "calibration" in first else THRESHOLDS.get(_first_code(receipt, first), ""),
+        BY_EVIDENCE if _is_by_evidence(first) else THRESHOLDS.get(_first_code(receipt, first), ""),
         stored, excerpt, reviews.of(lease), _reversal(reversal), first,
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def _statistic(
 ) -> str:
     if "sampled" in first:
         return f"{first['near_ties']} of {first['sampled']} sampled tokens narrowly miss the seeded choice"
-    if "calibration" not in first:
+    if not _is_by_evidence(first):
         code = _first_code(receipt, first)
         return receipt.reason if code == receipt.code else f"{code}; its figures gave way to the reason of the reversal"
 
@@ -128,6 +128,11 @@ def _statistic(
 
     gone = f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
     return known.of(lease.id, again) or gone
+
+
+def _is_by_evidence(first: dict[str, Any]) -> bool:
+    """Tell whether a verdict is one by evidence over many tokens, and not by one token beyond the bound."""
+    return "calibration" in first and first["code"] != "seeded-choice"
 
 
 def _first_code(receipt: Receipt, first: dict[str, Any]) -> str:

@@ -5,13 +5,17 @@ Rules
    `CONFIDENCE`. Each machine counts with as many tokens as the one that has the fewest.
 2. The bound is that of Hoeffding (1963): the greatest q with n kl(mean, q) <= ln(1 / (1 - confidence)). It holds for
    any values from 0 to 1.
-3. The share of tokens that differ does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound
-   of a bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such
-   order.
+3. The share of tokens that differ does not rise with the gap. So for `differs` the bound of a bin is the least of any
+   run of bins that ends at it or before it (isotonic). Other statistics have no such order.
 4. `THRESHOLD_ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2
    for `above` and `below`.
-5. A bin without tokens has p = 1: a node cannot lose there.
-6. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
+5. A bin without tokens has p = 1: it counts for nothing (coordinator/verification/evidence.py, rule 2). Of `differs` so
+   has a bin in which more than half of the tokens may differ, and one above the bound of rule 6, in which none may.
+6. The bound on a single token is `MARGIN_ALLOWANCE` times the drift that one token in `1 / DRIFT_SHARE` exceeds. A
+   margin is what rounding did to two logits, and is seen where they nearly tie; drift shows the same at each token, so
+   `TOKENS_LEAST` tokens per machine suffice. Where the gap is above the bound, no other token is right. A class whose
+   drift leaves its range has no bound: it is `MOST_MARGIN`.
+7. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
    (`document_hash`); its tables are integers.
 """
 
@@ -24,16 +28,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from echo2.coordinator.verification.evidence import LEAST_P, Tables
-from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS, TokenArray
+from echo2.coordinator.verification.evidence import BOUND, LEAST_P, Tables
+from echo2.coordinator.verification.token_evidence import (
+    BINS,
+    GAP_EDGES,
+    MOST_DRIFT,
+    MOST_MARGIN,
+    ONE,
+    STATISTICS,
+    TokenArray,
+)
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, encode
 from echo2.protocol.authority import RoleKeys
 
-CONFIDENCE: Final = 0.999
+CONFIDENCE: Final = 0.95
 THRESHOLD_ALLOWANCE: Final = 1.5
-MONOTONE_STATISTICS: Final = frozenset(("differs", "start", "end", "raising"))
+DRIFT_SHARE: Final = 1e-3
+MARGIN_ALLOWANCE: Final = 4.0
+"""docs/adr/0071-a-bound-on-each-token.md has the figure."""
+FITTED_STATISTICS: Final = ("differs", "margin", "drift", "above", "below")
 HALF_STATISTICS: Final = frozenset(("above", "below"))
 TOKENS_LEAST: Final = 2_000
 """Fewest tokens per machine of a Calibration."""
@@ -49,7 +64,8 @@ class TooFewTokens(ValueError):
 class Calibration(Wire, frozen=True):
     """coordinator (ledger): the bounds by which groups of a class are judged. `engine_class`: engine/dtype/device.
     `builds`: builds of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine
-    -> its number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `at`: ms."""
+    -> its number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `bound`: greatest margin of a
+    token, in units of 2^-14 nats. `at`: ms."""
 
     run: Hash
     engine_class: Name
@@ -59,11 +75,13 @@ class Calibration(Wire, frozen=True):
     root: Hash
     machines: Annotated[dict[Name, Count], Meta(max_length=256)]
     tables: Annotated[dict[Name, Table], Meta(max_length=64)]
+    bound: Annotated[int, Meta(ge=1, le=MOST_MARGIN)]
     at: Milliseconds
 
 
 def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
-    """Return the tables of a class from the honest tokens of its machines (rules 1 to 5). Raises `TooFewTokens`."""
+    """Return the tables of a class and its `BOUND`, from the honest tokens of its machines (rules 1 to 6). Raises
+    `TooFewTokens`."""
     for name, tokens in machines.items():
         if len(tokens) < TOKENS_LEAST:
             raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
@@ -71,7 +89,18 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
         raise TooFewTokens("there is no machine to calibrate by")
     fewest = min(map(len, machines.values()))
     pooled = np.concatenate([tokens[:fewest] for tokens in machines.values()])
-    return {name: _table(name, pooled) for name in STATISTICS}
+    tables = {name: _table(name, pooled) for name in FITTED_STATISTICS} | {BOUND: [_margin_bound(pooled)]}
+    edges = (0, *GAP_EDGES)  # a quarter of the bound's unit
+    tables["differs"] = [
+        ONE if 2 * p > ONE or edge > 4 * tables[BOUND][0] else p
+        for p, edge in zip(tables["differs"], edges, strict=True)
+    ]
+    return tables
+
+
+def _margin_bound(tokens: TokenArray) -> int:
+    drift = int(np.quantile(np.abs(tokens["drift"].astype(np.int64)), 1 - DRIFT_SHARE, method="higher"))
+    return max(1, math.ceil(MARGIN_ALLOWANCE * drift / 4)) if drift < MOST_DRIFT else MOST_MARGIN
 
 
 def _table(name: str, tokens: TokenArray) -> list[int]:
@@ -87,7 +116,7 @@ def _bounds(name: str, tokens: TokenArray) -> NDArray[np.float64]:
     bins = tokens["gap"][counts]
     numbers = np.bincount(bins, minlength=BINS)
     sums: NDArray[np.float64] = np.bincount(bins, values[counts] / ONE, minlength=BINS).astype(np.float64)
-    if name in MONOTONE_STATISTICS:
+    if name == "differs":
         return _isotonic(sums, numbers)
     return np.array([upper_bound(total, int(number)) for total, number in zip(sums, numbers, strict=True)])
 
@@ -125,12 +154,12 @@ def _divergence(p: float, q: float) -> float:
 
 
 def tables_of(calibration: Calibration) -> Tables:
-    """Return the tables, without those of statistics that this build does not know. Raises `Malformed` if one is
-    missing."""
-    missing = [name for name in STATISTICS if name not in calibration.tables]
+    """Return the tables and the bound, without tables of statistics that this build does not know. Raises `Malformed`
+    if one is missing."""
+    missing = [name for name in FITTED_STATISTICS if name not in calibration.tables]
     if missing:
         raise Malformed(f"the Calibration of {calibration.engine_class} has no table {missing[0]}")
-    return {name: calibration.tables[name] for name in STATISTICS}
+    return {name: calibration.tables[name] for name in FITTED_STATISTICS} | {BOUND: [calibration.bound]}
 
 
 def seal_calibration(calibration: Calibration, key: Ed25519PrivateKey) -> bytes:

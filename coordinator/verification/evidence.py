@@ -6,8 +6,10 @@ dependence between tokens, so a stake of 1 ever reaches n with a chance of at mo
 
 Rules
 1. E is the mean over `STATISTICS` x `BETS` of the stakes; the mean of e-processes is one.
-2. p is a multiple of 2^-32, at least `LEAST_P` and at most 1. A bet is lowered to 1 / (2 p) where it is above, so that
-   no factor is below 1/2. Each factor is a multiple of 2^-32, rounded down; no factor is above 16, so one outlier
+2. p is a multiple of 2^-32, at least `LEAST_P` and at most 1. A token of a bin whose p is 1 counts for nothing: where
+   rounding chooses freely, a node that rounds nothing would gain by each such token, and could spend that elsewhere.
+   Of a statistic without a table of its own p is that of `differs`. A bet is lowered to 1 / (2 p) where it is above, so
+   that no factor is below 1/2. Each factor is a multiple of 2^-32, rounded down; no factor is above 16, so one outlier
    multiplies E by 16 at most.
 3. Products and sums are 64-bit mantissas with an exponent, rounded down after every operation. Rounding down keeps the
    bound, and a second calculation gives the same bits.
@@ -27,6 +29,8 @@ Rules
    Of honest days at most 10^-`MOST_PEAK` reach that. A key that cheats in doubt, and ends its days honestly, does.
 10. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`). They are judged on
    the day of the key's previous group, and without `raising`, since the scorer does not know the rewards.
+11. A token whose margin is above the class's bound is proof by itself (`exceeding`): its group is refused whatever E
+   is. Otherwise a node that rounds nothing could spend what E grants to honest rounding on tokens of its own choice.
 """
 
 import functools
@@ -57,9 +61,10 @@ STAKES: Final = len(STATISTICS) * len(BETS)
 MOST_POWER: Final = 40
 LEAST_POWER: Final = -1024
 
+BOUND: Final = "bound"
 Conclusion = Literal["honest", "doubt", "refusal"]
 Tables = Mapping[str, Sequence[int]]
-"""Statistic -> p of each gap bin, in units of 2^-32."""
+"""Statistic -> p of each gap bin, in units of 2^-32; and `BOUND` -> the bound alone, in units of 2^-14 nats."""
 _HEAD: Final = struct.Struct("<QQQ")
 _STAKE: Final = struct.Struct("<Qi")
 _new: Final = tuple.__new__
@@ -140,8 +145,10 @@ def products(tokens: TokenArray, tables: Tables) -> list[Stake]:
     result = []
     for name, statistic in STATISTICS.items():
         values, counts = statistic(tokens)
-        p = np.asarray(tables[name], np.int64)[tokens["gap"][counts]]
-        result += [_product(factors(values[counts], p, bet).tolist()) for bet in BETS]
+        p = np.asarray(tables.get(name, tables["differs"]), np.int64)[tokens["gap"]]
+        counts &= p < ONE
+        values, p = values[counts], p[counts]
+        result += [_product(factors(values, p, bet).tolist()) for bet in BETS]
     return result
 
 
@@ -270,6 +277,12 @@ class NodeEvidence(NamedTuple):
         stakes = tuple(map(Stake._make, _STAKE.iter_unpack(data[_HEAD.size :])))
         half = len(stakes) // 2
         return cls(day, EProcess(today, stakes[:half]), EProcess(ever, stakes[half:]))
+
+
+def exceeding(tokens: TokenArray, tables: Tables) -> NDArray[np.bool_]:
+    """Tell of each token whether its margin is above the bound (rule 11)."""
+    beyond: NDArray[np.bool_] = tokens["margin"] > tables[BOUND][0]
+    return beyond
 
 
 def suffices(before: NodeEvidence, tokens: TokenArray, tables: Tables) -> bool:

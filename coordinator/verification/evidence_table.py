@@ -27,6 +27,7 @@ from echo2.coordinator.verification.evidence import (
     Conclusion,
     NodeEvidence,
     Tables,
+    exceeding,
     products,
     suffices,
 )
@@ -48,22 +49,24 @@ class EvidenceHashes(NamedTuple):
 
 class EvidenceAgain(NamedTuple):
     """The bet on a group, run again. `suffices`: whether its tokens were enough without the rest of the group. `peak`:
-    of rule 3. `doubted`: whether the key was in doubt by its group before, on the same day."""
+    of rule 3. `doubted`: whether the key was in doubt by its group before, on the same day. `beyond`: whether a
+    token is beyond the bound."""
 
     after: NodeEvidence
     hashes: EvidenceHashes
     suffices: bool
     peak: int
     doubted: bool
+    beyond: bool
 
     def agrees(self, code: str, *, doubted: bool) -> bool:
         """Tell whether a verdict of this code follows. `doubted`: whether the key was in doubt on that day before."""
         conclusion = self.after.conclusion(doubted=doubted)
         if code == "evidence":
             return conclusion == "refusal" or self.suffices
-        if code == "version-lie":  # refused by its second pass
-            return conclusion != "refusal"
-        return conclusion == ("doubt" if code == "quarantine" else "honest")
+        if code in ("version-lie", "seeded-choice"):  # refused by its second pass, or by one token
+            return conclusion != "refusal" and self.beyond == (code == "seeded-choice")
+        return not self.beyond and conclusion == ("doubt" if code == "quarantine" else "honest")
 
 
 class EvidenceStep(NamedTuple):
@@ -147,8 +150,9 @@ class EvidenceTable:
         after = before.after(products(tokens, tables), now)
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(after.encode()))
         return EvidenceAgain(
-            after, hashes, suffices(before, tokens, tables), _peak(before, after), _doubted_on(before, now)
-        )
+            after, hashes, suffices(before, tokens, tables), _peak(before, after), _doubted_on(before, now),
+            bool(exceeding(tokens, tables).any()),
+        )  # fmt: skip
 
     def conclude(self, lease: bytes, tokens: TokenArray, tables: Tables, at: int) -> Conclusion | None:
         """Return the conclusion about a group whose tokens were compared a second time, from the evidence before its

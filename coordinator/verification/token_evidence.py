@@ -5,7 +5,9 @@ Rules
    before the node's choice is, and says how easily honest rounding changes the choice.
 2. Values are rounded down from float32 by powers of two, so every machine computes the same integers.
 3. A statistic maps a token to a value from 0 to 1, in units of 2^-32, or leaves it out. The selection of tokens is
-   known before the node's choice, except for `end` and `raising`. Their tables are fitted to the same selection.
+   known before the node's choice, except for `end` and `raising`.
+4. Within a bin the gaps are spread evenly, whatever the text: noise and logits have no preferred distance. So bins may
+   be wide, which leaves more tokens to each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +23,20 @@ from echo2.tasks.turn_ends import Ends, end_mask
 ONE: Final = 1 << 32
 """The unit of values and tables: 1.0."""
 TOKEN: Final = np.dtype([("gap", "u1"), ("flags", "u1"), ("margin", "<u2"), ("drift", "<i2")])
-"""`gap`: index of its bin. `flags`: a sum of the constants below. `margin`: units of 2^-17 nats, at most 0.5 nats.
+"""`gap`: index of its bin. `flags`: a sum of the constants below. `margin`: units of 2^-14 nats, below 4 nats.
 `drift`: claimed minus scored log-probability, units of 2^-16 nats, from -0.5 to 0.5 nats."""
 DIFFERS, START, END, RAISING = 1, 2, 4, 8
 """Flags. `DIFFERS`: not the seeded choice. `START`: among the first `START_TOKENS` sampled tokens of its rollout.
 `END`: end-of-sequence. `RAISING`: the rollout's reward is above its group's mean."""
 START_TOKENS: Final = 50
+MOST_MARGIN: Final = (1 << 16) - 1
+"""Units of 2^-14 nats."""
+MOST_DRIFT: Final = (1 << 15) - 1
+"""Units of 2^-16 nats."""
 GAP_UNIT: Final = 2.0**-16
 """Nats."""
-GAP_EDGES: Final = (*(edge for power in range(4, 16) for edge in (1 << power, 3 << (power - 1))), 1 << 16)
-"""Lower edges of all gap bins but the first, units of `GAP_UNIT`: from 2^-12 nats to 1 nat, two per octave."""
+GAP_EDGES: Final = tuple(4**power for power in range(2, 9))
+"""Lower edges of all gap bins but the first, units of `GAP_UNIT`: from 2^-12 nats to 1 nat, times 4 each."""
 BINS: Final = len(GAP_EDGES) + 1
 
 Values = NDArray[np.int64]
@@ -74,8 +80,8 @@ def compare_tokens(
     `claimed`, `scored`: log-probabilities. `ends`: whether the token is end-of-sequence. `raising`: as `RAISING`."""
     tokens = np.zeros(len(claimed), TOKEN)
     tokens["gap"] = np.searchsorted(GAP_EDGES, _units(gaps, 16, 0, 1 << 17), side="right")
-    tokens["margin"] = _units(margins, 17, 0, (1 << 16) - 1)
-    tokens["drift"] = _units(np.asarray(claimed, np.float64) - scored, 16, -(1 << 15), (1 << 15) - 1)
+    tokens["margin"] = _units(margins, 14, 0, MOST_MARGIN)
+    tokens["drift"] = _units(np.asarray(claimed, np.float64) - scored, 16, -(1 << 15), MOST_DRIFT)
     tokens["flags"] = (np.asarray(margins) > 0) * DIFFERS + np.asarray(ends) * END + raising * RAISING
     tokens["flags"][:START_TOKENS] |= START
     return tokens
@@ -100,7 +106,7 @@ def _differs_where(flag: int) -> Statistic:
 
 STATISTICS: Final[Mapping[str, Statistic]] = {
     "differs": _all(_differs),
-    "margin": _all(lambda tokens: tokens["margin"].astype(np.int64) << 16),
+    "margin": _all(lambda tokens: np.minimum(tokens["margin"].astype(np.int64), 1 << 13) << 19),
     "drift": _all(lambda tokens: np.abs(tokens["drift"].astype(np.int64)) << 17),
     "above": _all(lambda tokens: (tokens["drift"].astype(np.int64) + (1 << 15)) << 16),
     "below": _all(lambda tokens: ((1 << 15) - tokens["drift"].astype(np.int64)) << 16),
@@ -110,4 +116,5 @@ STATISTICS: Final[Mapping[str, Statistic]] = {
 }
 """The statistics per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, as a
 share of 0.5 nats. drift: the difference of the log-probabilities, as a share of 0.5 nats; above and below: the same
-with its sign, 0.5 where there is none. start, end, raising: `differs` among the tokens with that flag."""
+with its sign, 0.5 where there is none. start, end, raising: `differs` among the tokens with that flag, by its table:
+an honest node's rounding knows neither the place nor the reward."""

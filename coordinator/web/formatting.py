@@ -84,8 +84,11 @@ def clip_identity(identity: str) -> str:
 _LIMITS = {
     "connections": "the limit on all connections was reached (network.connections)",
     "subnet": "one public subnet was at its limit (network.subnet_connections), or connected too often",
+    "reserved": "all other places were kept for nodes with accepted work (network.connections)",
+    "proxy": "a PROXY header was missing, malformed or from elsewhere (network.trusted_proxies)",
     "address": "one address had half of its subnet's limit of handshakes, or connected too often",
     "silent": "the oldest handshake was dropped for a new connection",
+    "streams": "the one that had most streams or unfinished requests open gave way",
     "banned": "the peer had broken the protocol",
     "https": "the limit on all HTTPS connections was reached (https.connections)",
     "https-address": "one address was at its limit over HTTPS (https.address_connections)",

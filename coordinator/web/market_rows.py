@@ -60,7 +60,6 @@ class MarketRows:
         own = 0 if running is None else running.terms.budget
         return MarketView(
             currency=present.currency,
-            mode=present.mode,
             entry=present.entry,
             closes=present.closes,
             running=None if running is None else _open(running, epoch, present.earned),
@@ -106,9 +105,8 @@ def _places(running: OpenEpoch) -> dict[str, _Place]:
     market = running.plan.market
     places = {one.node.node.decode(): _Place("run-off", 0, int(one.node.price)) for one in running.plan.run_offs}
     places |= {one.node.decode(): _Place("standby", one.rank, None) for one in market.activation.standby}
-    known = running.terms.mode != "split"
     for rank, node in enumerate(market.nodes, 1):
-        places[node.node.decode()] = _Place("active", rank, int(node.price) if known else None)
+        places[node.node.decode()] = _Place("active", rank, int(node.price))
     return places
 
 

@@ -4,11 +4,13 @@ Rules
 1. A page has at most `PAGE_NODES` nodes, so no answer grows with the run. It links the next page by the last node shown
    (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
 2. The CSV is sent page by page while it is read, and is never in memory as a whole.
-3. Pages are read one at a time, for a share of the time over all visitors (rationed_reads.py).
+3. Pages are read one at a time, for a share of the time over all visitors (rationed_reads.py). The first page stays in
+   memory for `PAGE_SECONDS`, and any cache may hold each page for as long.
 """
 
 import asyncio
 import gzip
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -18,7 +20,9 @@ from aiohttp import web
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import csv_export, page
 from echo2.coordinator.web.node_rows import Cursor, Page
+from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
+from echo2.coordinator.web.tile_routes import headers_unless_known
 from echo2.p2p.errors import Malformed
 
 PAGE_NODES: Final = 400
@@ -26,7 +30,8 @@ PAGE_NODES: Final = 400
 CSV_PAGE_SECONDS: Final = 30.0
 """Seconds for a client to receive a page of the CSV."""
 T = TypeVar("T")
-_NO_STORE = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+PAGE_SECONDS: Final = 10
+_CACHED = {"Cache-Control": f"public, max-age={PAGE_SECONDS}", "Vary": "Accept-Encoding"}
 
 
 class Source(Protocol):
@@ -42,7 +47,11 @@ class Ranking:
     def __init__(self, source: Source, state: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
         self._source = source
         self._state = state
+        self._clock = clock
         self._reads = RationedReads("the list of nodes", clock)
+        self._first: dict[tuple[str, int, bool], tuple[float, bytes, Cursor | None]] = {}
+        """Content type, nodes of a whole page, packed -> until when the first page is cached, its body, and what
+        follows."""
 
     async def html(self, request: web.Request) -> web.StreamResponse:
         """Answer with an HTML page of `page.NODES_SHOWN` nodes."""
@@ -69,14 +78,14 @@ class Ranking:
         """Answer with all rows as CSV (rule 2)."""
         market = (await self._state()).market is not None
         after, text = await self._read(
-            None, PAGE_NODES, lambda shown: (shown.after, csv_export.of_nodes(shown.rows, market=market))
+            request, None, PAGE_NODES, lambda shown: (shown.after, csv_export.of_nodes(shown.rows, market=market))
         )
         answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
         await answer.prepare(request)
         await _send(answer, text)
         while after is not None:
             after, text = await self._read(
-                after, PAGE_NODES, lambda shown: (shown.after, csv_export.rows_of(shown.rows))
+                request, after, PAGE_NODES, lambda shown: (shown.after, csv_export.rows_of(shown.rows))
             )
             await _send(answer, text)
         await answer.write_eof()
@@ -91,17 +100,23 @@ class Ranking:
             body = render(shown)
             return gzip.compress(body, 6, mtime=0) if packed else body, shown.after
 
-        body, following = await self._read(after, most, rendered)
-        headers = {"Content-Type": kind, **_NO_STORE}
+        key, cached = (kind, most, packed), self._first.get((kind, most, packed))
+        if after is None and cached is not None and self._clock() < cached[0]:
+            _, body, following = cached
+        else:
+            body, following = await self._read(request, after, most, rendered)
+            if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
+                self._first[key] = self._clock() + PAGE_SECONDS, body, following
+        headers = {"Content-Type": kind, **_CACHED, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
         if packed:
             headers["Content-Encoding"] = "gzip"
         if following is not None:
             headers["Link"] = f'<{request.path.rpartition("/")[2]}?after={following}>; rel="next"'
-        return web.Response(body=body, headers=headers)
+        return web.Response(body=body, headers=headers_unless_known(request, headers))
 
-    async def _read(self, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
+    async def _read(self, request: web.Request, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
         """Read a page and render it (rule 3)."""
-        return await self._reads.read(lambda: render(self._source.nodes(after, most)))
+        return await self._reads.read(party_of(request), lambda: render(self._source.nodes(after, most)))
 
 
 def _after(request: web.Request) -> Cursor | None:

@@ -15,7 +15,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.ledger.audited_work import ONE, decay_count
 from echo2.ledger.ledger_entries import accrued_account
-from echo2.ledger.standing import at
+from echo2.ledger.standing import at, rank
 from echo2.p2p.discovery.peer_records import decode_own
 from echo2.p2p.errors import Malformed, P2PError
 from echo2.p2p.identity import peer_id, public_key
@@ -136,7 +136,7 @@ def _row(
         last_seen=last_seen,
         route=ways.get(key),
         reached=_route_to_node(sealed),
-        rank=standing.rank,
+        rank=rank(account, now),
         suspended_until=standing.suspended_until,
         suspended_for=standing.code,
         score=1000 * decay_count(account.audited, account.aged, now)[0] // ONE,

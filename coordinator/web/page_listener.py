@@ -1,9 +1,13 @@
-"""The page's listening sockets, under the limits of coordinator/web/connection_limits.py.
+"""The page's listening sockets, under the limits of p2p/https/client_limits.py.
 
 Rules
 1. The limits are checked before a connection costs more than its descriptor. A refused connection is closed at once and
    counted; the log names it at a limited rate.
 2. A shortage of descriptors stops nothing: accepting is tried again after `_ACCEPT_RETRY_SECONDS` seconds.
+3. A request has a head of at most `head` bytes and no body. A connection that sends more between two requests is
+   closed.
+4. A trusted proxy says for whom it connects: by a PROXY header, or by X-Forwarded-For, which counts for the page alone.
+   From any other address a PROXY header ends the connection, and X-Forwarded-For is not read.
 """
 
 import asyncio
@@ -12,16 +16,21 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from echo2.coordinator.web.connection_limits import MOST_HEADERS, ClientConnections, WebLimits
+from echo2.p2p.errors import Malformed
+from echo2.p2p.https.client_limits import ClientConnections, ClientLimits
+from echo2.p2p.limits.connection_places import ConnectionRefused
+from echo2.p2p.limits.proxy_header import begins_header, may_begin_header, parse, unnamed_proxy
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
 from echo2.runtime.errors import LocalFault
 
+MOST_HEADERS: Final = 64
 _BACKLOG = 1024  # a queued connection costs no descriptor; a dropped one costs its client a 1 s retry
 _SWEEP_SECONDS = 1.0  # seconds between two closings of idle connections
 _ACCEPT_RETRY_SECONDS = 0.1  # seconds
@@ -30,15 +39,39 @@ _SHUTDOWN_SECONDS = 1.0  # seconds for open requests at shutdown
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass(frozen=True)
+class WebLimits(ClientLimits):
+    """The limits of the page. `head`: bytes."""
+
+    section: str = "web"
+    connections: int = 256
+    per_visitor: int = 32
+    rate: float = 50.0
+    burst: float = 200.0
+    idle: float = 30.0
+    bounds_private: bool = False
+    head: int = 16 << 10
+
+
 class PageConnection(asyncio.Protocol):
-    """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `lost`: called when the
+    """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `begun`: handler of
+    the first bytes, which returns those that are the client's, or None while it needs more. `lost`: called when the
     connection has ended."""
 
-    def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["PageConnection"], None]) -> None:
+    def __init__(
+        self,
+        inner: RequestHandler,
+        ip: str,
+        most: int,
+        begun: Callable[["PageConnection", bytes], bytes | None],
+        lost: Callable[["PageConnection"], None],
+    ) -> None:
         self._inner = inner
         self._most = most
+        self._begun: Callable[[PageConnection, bytes], bytes | None] | None = begun
+        self._first = b""
         self._lost = lost
-        self.ip = ip
+        self.ip, self.party = ip, ""
         self.unread = 0
         self._aborted = False
         self._transport: asyncio.Transport | None = None
@@ -51,6 +84,11 @@ class PageConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._begun is not None:
+            self._first += data
+            if (rest := self._begun(self, self._first)) is None:
+                return
+            data, self._first, self._begun = rest, b"", None
         self.unread += len(data)
         if self.unread > self._most:
             self.cut()
@@ -160,15 +198,44 @@ class Listener:
     async def _admit(self, connection: socket.socket, ip: str) -> None:
         server = self._runner.server
         assert server is not None
-        client = PageConnection(server(), ip, self._limits.head, self.connections.remove)
-        evicted = self.connections.add(client, ip, self._clock())
-        if isinstance(evicted, PageConnection):
-            evicted.cut()
+        client = PageConnection(server(), ip, self._limits.head, self._take_source, self.connections.remove)
+        self._count(client)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: client, connection)
         except OSError:
             self.connections.remove(client)
             connection.close()
+
+    def _count(self, client: PageConnection) -> None:
+        evicted = self.connections.add(client, client.ip, self._clock())
+        if isinstance(evicted, PageConnection):
+            evicted.cut()
+
+    def _take_source(self, client: PageConnection, data: bytes) -> bytes | None:
+        """Take the PROXY header at the start of a connection (rule 4). Return the bytes after it; None: it is not
+        complete, or the connection was cut."""
+        try:
+            if client.ip not in self._limits.parties.proxies:
+                if begins_header(data):
+                    raise ConnectionRefused("proxy", unnamed_proxy(client.ip))
+                return data
+            if not may_begin_header(data):
+                return data
+            if (header := parse(data)) is None:
+                return None
+            if header.source is not None:
+                self.connections.remove(client)
+                client.ip = header.source[0]
+                if (refused := self.connections.refusal(client.ip)) is not None:
+                    raise ConnectionRefused(*refused)
+                self._count(client)
+            return data[header.size :]
+        except Malformed as error:
+            self.refusals.count("proxy", f"{client.ip}, a trusted proxy: {error}")
+        except ConnectionRefused as refusal:
+            self.refusals.count(refusal.limit, refusal.why)
+        client.cut()
+        return None
 
     async def _sweep(self) -> None:
         while True:
@@ -181,11 +248,15 @@ class Listener:
     async def _limit_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse requests above the rate limit, and GET and HEAD requests with a body. Close the connection after any
         request with a body."""
-        client = None if request.transport is None else request.transport.get_protocol()
-        if not isinstance(client, PageConnection):
+        client = _connection_of(request)
+        if client is None:
             return await handler(request)
         client.unread = 0
-        wait = self.connections.admit(client, client.ip, self._clock())
+        parties = self._limits.parties
+        ip = parties.proxies.client_of(client.ip, request.headers.getall("X-Forwarded-For", ()))
+        party = parties.at(ip)
+        client.party = party.name or party.household
+        wait = self.connections.admit(client, self._clock(), ip)
         try:
             if wait:
                 raise _error(web.HTTPTooManyRequests, "too many requests", {"Retry-After": str(math.ceil(wait))})
@@ -201,6 +272,17 @@ class Listener:
         if request.body_exists:
             answer.force_close()
         return answer
+
+
+def party_of(request: web.Request) -> str:
+    """Return the party of the request that its connection serves now; "" without this listener."""
+    client = _connection_of(request)
+    return "" if client is None else client.party
+
+
+def _connection_of(request: web.Request) -> PageConnection | None:
+    client = None if request.transport is None else request.transport.get_protocol()
+    return client if isinstance(client, PageConnection) else None
 
 
 def _error(kind: type[web.HTTPException], text: str, headers: Mapping[str, str] | None = None) -> web.HTTPException:

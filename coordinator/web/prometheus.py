@@ -255,8 +255,8 @@ def of_stages(stages: StagesView) -> Iterator[Metric]:
 
 def of_market(market: MarketView) -> Iterator[Metric]:
     """Yield the metrics of a market, amounts in units of its currency: rounded, the API has them exactly."""
-    info = GaugeMetricFamily("echo2_market_info", "The market; always 1.", labels=["currency", "mode"])
-    info.add_metric([market.currency, market.mode], 1)
+    info = GaugeMetricFamily("echo2_market_info", "The market; always 1.", labels=["currency"])
+    info.add_metric([market.currency], 1)
     yield info
     yield _gauge("echo2_market_spent", "Spent of the operator's money in closed epochs.", market.spent / NANO)
     yield _gauge("echo2_market_step_cost", "Cost of a step at the last epoch's pay.", _units(market.step_cost))

@@ -3,10 +3,14 @@
 Rules
 1. A read runs in a thread. After one that took t seconds the next begins t / `READ_TIME_SHARE` later, so reads take at
    most a sixth of the time.
-2. At most `MOST_WAITING` requests wait; further ones are answered 503 with Retry-After.
+2. Parties (p2p/limits/party.py) are served in rotation: of each party one request at a time competes with those of
+   others.
+3. At most `MOST_WAITING` requests wait, `MOST_OF_PARTY` of one party; the last quarter of the places is for parties of
+   which no request waits. Further ones are answered 503 with Retry-After.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -14,7 +18,8 @@ import anyio.to_thread
 from aiohttp import web
 
 READ_TIME_SHARE: Final = 0.2
-MOST_WAITING: Final = 16
+MOST_WAITING: Final = 64
+MOST_OF_PARTY: Final = 4
 T = TypeVar("T")
 
 
@@ -25,18 +30,20 @@ class RationedReads:
         self._subject = subject
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
-        self._waiting = 0
+        self._of_party: dict[str, asyncio.Lock] = {}
+        self._waiting = Counter[str]()
         self._due = 0.0
 
-    async def read(self, action: Callable[[], T]) -> T:
-        """Run an action in a thread, in turn. Raises `HTTPServiceUnavailable`."""
-        if self._waiting >= MOST_WAITING:
+    async def read(self, party: str, action: Callable[[], T]) -> T:
+        """Run an action of a party's request in a thread, in turn. Raises `HTTPServiceUnavailable`."""
+        own, all_waiting = self._waiting[party], self._waiting.total()
+        if own >= MOST_OF_PARTY or all_waiting >= (MOST_WAITING * 3 // 4 if own else MOST_WAITING):
             raise web.HTTPServiceUnavailable(
                 text=f"too many requests for {self._subject}", headers={"Retry-After": "5"}
             )
-        self._waiting += 1
+        self._waiting[party] += 1
         try:
-            async with self._one_at_a_time:
+            async with self._of_party.setdefault(party, asyncio.Lock()), self._one_at_a_time:
                 await asyncio.sleep(max(0.0, self._due - self._clock()))
                 began = self._clock()
                 try:
@@ -45,4 +52,6 @@ class RationedReads:
                     ended = self._clock()
                     self._due = ended + (ended - began) / READ_TIME_SHARE
         finally:
-            self._waiting -= 1
+            self._waiting[party] -= 1
+            if not self._waiting[party]:
+                del self._waiting[party], self._of_party[party]

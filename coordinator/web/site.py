@@ -7,9 +7,9 @@
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
 4. A state has the first nodes of the ranking; the complete ranking is served in pages (node_ranking.py).
-5. Connections and requests are limited (connection_limits.py).
+5. Connections and requests are limited (page_listener.py), and reads per party (rationed_reads.py).
 6. `/ledger/proof/SIZE/ENTRY` has the proof of an entry under the signed head of SIZE entries, an encoded EntryProof: it
-   never changes, so caches may keep it. One is made at a time. Tree and entries as static files: tile_routes.py.
+   never changes, so caches may keep it. Tree and entries as static files: tile_routes.py.
    A lease's proof as a page: proof_page.py.
 """
 
@@ -35,9 +35,8 @@ from echo2.coordinator.web import (
     step_rows,
     task_rows,
 )
-from echo2.coordinator.web.connection_limits import WebLimits
 from echo2.coordinator.web.node_ranking import Ranking, Source
-from echo2.coordinator.web.page_listener import Listener
+from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
@@ -153,7 +152,7 @@ def application(
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
     app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(run, clock))
-    app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run))
+    app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run, clock))
     TileRoutes(run, clock).add_to(app.router)
     app.router.add_get("/healthz", _healthy)
     return app
@@ -211,14 +210,13 @@ def _asset(body: bytes, kind: str) -> Handler:
     return show
 
 
-def _proof(run: Shown) -> Handler:
-    """Return the handler of proofs of ledger entries, one at a time (rule 6)."""
-    working = asyncio.Lock()
+def _proof(run: Shown, clock: Callable[[], float]) -> Handler:
+    """Return the handler of proofs of ledger entries (rule 6)."""
+    reads = RationedReads("proofs of entries", clock)
 
     async def show(request: web.Request) -> web.StreamResponse:
         entry, size = int(request.match_info["entry"]), int(request.match_info["size"])
-        async with working:
-            proof = await anyio.to_thread.run_sync(run.ledger_proof, entry, size)
+        proof = await reads.read(party_of(request), lambda: run.ledger_proof(entry, size))
         if proof is None:
             raise web.HTTPNotFound(text=f"no signed head has {size} entries, or entry {entry} is not among them")
         return web.Response(body=encode(proof), content_type="application/msgpack", headers=FOR_EVER)
@@ -232,7 +230,7 @@ def _lease_proof(run: Shown, clock: Callable[[], float]) -> Handler:
 
     async def show(request: web.Request) -> web.StreamResponse:
         lease = request.match_info["lease"]
-        proof = await reads.read(lambda: run.lease_proof(lease))
+        proof = await reads.read(party_of(request), lambda: run.lease_proof(lease))
         if proof is None:
             raise web.HTTPNotFound(
                 text=f"no signed head covers an entry of lease {lease} yet, or it has none of its own: "

@@ -1,12 +1,16 @@
 """The ledger as static files (accounts/ledger_tiles.py), and the sealed documents that a reader needs with them.
 
 Rules
-1. Whole tiles and bundles never change, and caches may keep them for ever. Partial ones and documents are not cached.
-2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB. A bundle is sent `AT_ONCE` entries at a time, so
-   that memory is that of these; a client that takes longer than `TILE_SECONDS` for them is disconnected.
+1. Tiles and bundles never change: any cache may hold whole ones for ever, and partial ones, which nobody wants once
+   they are whole, for a day. Their ETag is the run's. Documents are not cached.
+2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB, and the last `MOST_TILES` stay in memory. A bundle
+   is sent `AT_ONCE` entries at a time, so that memory is that of these; a client that takes longer than `TILE_SECONDS`
+   for them is disconnected.
 """
 
 import asyncio
+import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -14,12 +18,15 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
+from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
 AT_ONCE: Final = 16
 TILE_SECONDS: Final = 30.0
+MOST_TILES: Final = 512
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+FOR_A_DAY: Final = {"Cache-Control": "public, max-age=86400"}
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 _BINARY: Final = "application/octet-stream"
 
@@ -50,6 +57,8 @@ class TileRoutes:
     def __init__(self, source: TileSource, clock: Callable[[], float]) -> None:
         self._source = source
         self._reads = RationedReads("tiles of the ledger", clock)
+        self._tiles: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
+        self._etag = f'"{hashlib.sha256(source.sealed_runspec()).hexdigest()[:32]}"'
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
@@ -76,17 +85,22 @@ class TileRoutes:
     async def tile(self, request: web.Request) -> web.StreamResponse:
         """Answer with a tile."""
         level, place = int(request.match_info["level"]), _place(request)
-        body = await self._reads.read(lambda: self._source.ledger_tile(level, place))
-        if body is None:
-            raise _absent()
-        return web.Response(body=body, content_type=_BINARY, headers=_caching(place))
+        if (body := self._tiles.get((level, place))) is None:
+            body = await self._reads.read(party_of(request), lambda: self._source.ledger_tile(level, place))
+            if body is None:
+                raise _absent()
+            self._tiles[level, place] = body
+            if len(self._tiles) > MOST_TILES:
+                self._tiles.popitem(last=False)
+        return web.Response(body=body, content_type=_BINARY, headers=self._caching(request, place))
 
     async def entries(self, request: web.Request) -> web.StreamResponse:
         """Answer with a bundle of entries, part by part (rule 2)."""
         place = _place(request)
-        answer = web.StreamResponse(headers={"Content-Type": _BINARY, **_caching(place)})
+        answer = web.StreamResponse(headers={"Content-Type": _BINARY, **self._caching(request, place)})
         for first in range(0, place.width, AT_ONCE):
-            part = await self._reads.read(partial(self._source.ledger_bundle, place, first, AT_ONCE))
+            read = partial(self._source.ledger_bundle, place, first, AT_ONCE)
+            part = await self._reads.read(party_of(request), read)
             if part is None:
                 raise _absent()
             if not first:
@@ -99,6 +113,18 @@ class TileRoutes:
         await answer.write_eof()
         return answer
 
+    def _caching(self, request: web.Request, place: TilePlace) -> dict[str, str]:
+        """Return the headers for caches (rule 1). Raises `HTTPNotModified`."""
+        headers = {**(FOR_EVER if place.width == WIDTH else FOR_A_DAY), "ETag": self._etag}
+        return headers_unless_known(request, headers)
+
+
+def headers_unless_known(request: web.Request, headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers of an answer with an ETag. Raises `HTTPNotModified` if the client has that answer."""
+    if headers["ETag"] in request.headers.get("If-None-Match", ""):
+        raise web.HTTPNotModified(headers=headers)
+    return headers
+
 
 def _place(request: web.Request) -> TilePlace:
     place = place_of(request.match_info["place"])
@@ -109,7 +135,3 @@ def _place(request: web.Request) -> TilePlace:
 
 def _absent() -> web.HTTPException:
     return web.HTTPNotFound(text="no signed head covers such a tile; docs/protocol/ledger.md has the paths")
-
-
-def _caching(place: TilePlace) -> dict[str, str]:
-    return FOR_EVER if place.width == WIDTH else _NOT_KEPT

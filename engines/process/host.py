@@ -35,6 +35,7 @@ from echo2.runtime import child_network
 from echo2.runtime.child_budgets import confine
 from echo2.runtime.child_pipe import Pipe
 from echo2.runtime.hidden_folder import hide_named
+from echo2.runtime.own_memory import keep_private
 
 
 class EngineHost:
@@ -169,6 +170,7 @@ def confinement(server: str) -> Callable[[str], str]:
 
 def main(make: type[EngineHost] = EngineHost) -> None:
     """Serve until the parent goes away. `make`: class of the host."""
+    keep_private()
     nvidia_files.make()
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))

@@ -90,12 +90,11 @@ class ControlCommands:
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
-        fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
-        with a proof. `unproven`: which proofs are missing for too long, and a head dated ahead of its
-        time; empty: none. `other_daemon`: what the owner is told of another daemon with the node's key; empty: none is
-        known. `market`: the node's place and ask
-        in a run that pays money, and an account of its pay that was named elsewhere; empty: it pays points, or has not
-        answered yet."""
+        fetched for the last versions. `ledger`: number of the newest head that this node checked, whether other parties
+        have shown the same history, and number of its receipts with a proof. `unproven`: which proofs are missing for
+        too long, and a head dated ahead of its time; empty: none. `other_daemon`: what the owner is told of another
+        daemon with the node's key; empty: none is known. `market`: the node's place and ask in a run that pays money,
+        and an account of its pay that was named elsewhere; empty: it pays points, or has not answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
@@ -120,7 +119,11 @@ class ControlCommands:
             "peers": len(await links.peers()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
-            "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.count_proved()},
+            "ledger": {
+                "head": 0 if head is None else head.head.number,
+                "history": parts.ledger_exchange.history,
+                "proved": parts.ledger_store.count_proved(),
+            },
             "unproven": self._unproven,
             "other_daemon": parts.context.instance.warning,
             "market": self._market(),

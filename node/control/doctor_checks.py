@@ -91,6 +91,16 @@ def networks(trials: Iterable[NetworkTrial]) -> list[Check]:
     ]  # fmt: skip
 
 
+def engine_memory(shared: str, system: str) -> Check:
+    """State whose memory other processes of this user can read. `shared`: engines whose processes share the memory of
+    devices. `system`: this system's name."""
+    open_ones = f"open: {shared}, whose processes may share the memory of devices" if shared else "closed"
+    return Check(
+        check="memory of engines", wanted="closed to other processes of this user",
+        actual=open_ones if system == "linux" else f"open: {system} has nothing that closes it",
+    )  # fmt: skip
+
+
 def gpu(asked: str, present: str, fault: str) -> Check:
     """Check a device. `asked`: the setting `gpu`, or one of the devices that it names. `present`: the GPUs that the
     system reports, or empty. `fault`: why none of them can be used, with the command that helps; empty where nothing is

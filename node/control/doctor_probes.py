@@ -11,6 +11,7 @@ import importlib.util
 import ipaddress
 import os
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.dial_back import ports_of
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.messages import ReachableRequest
+from echo2.p2p.discovery.peer_records import is_dialable_of_operator
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.https.client import HttpsClient
@@ -43,6 +45,7 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.methods import HEAD, REACHABLE
 from echo2.protocol.versions import Head, HeadRequest
 from echo2.runtime import network_trials
+from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.installation import RunsUninstalled, read_installation
@@ -63,6 +66,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.engine_names())),
+        doctor_checks.engine_memory(seen_by_all(registry.engine_names()), sys.platform),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
@@ -180,6 +184,9 @@ async def _attempts(invite: Invite) -> list[Attempt]:
     few = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(address: str) -> Attempt:
+        if not is_dialable_of_operator(address):
+            trouble = "nodes dial an IP address or a name at port 443, or from 1024 on, and nothing else"
+            return Attempt(route=route_of(address), address=address, trouble=trouble)
         async with few:
             if route_of(address) != "https":
                 async with _up(ThreadedPeer(generate_key(), [])) as network:

@@ -1,10 +1,9 @@
 """The client of the coordinator: find it, greet it, send requests, find it again after a break.
 
 Rules
-1. Candidates are tried in order: by route, in the owner's order (p2p/multiaddr.py), and within a route the addresses of
-   the newest Head before those of the invite.
-   a. Connected by a later route, the client tries the earlier ones again at growing intervals, and switches to one that
-      works. An inbound connection of the coordinator is used as well.
+1. Candidates are tried in the order, and within the limits, of p2p/discovery/operator_addresses.py.
+   a. Connected by a later route, the client tries an address of an earlier one again at growing intervals, and switches
+      to one that works. An inbound connection of the coordinator is used as well.
    b. Between rounds the client asks other peers for a newer Head, which may name a new address.
 2. A peer counts as the coordinator for as long as its answers verify. The connection to a peer that shows a Root of
    another run, or signs an invalid lease, is dropped at once. No answer is trusted because of its connection.
@@ -37,8 +36,10 @@ from echo2.node import newer_build
 from echo2.node.errors import RefusedByRun, TrustFailure
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import RootExpired
+from echo2.p2p.discovery.operator_addresses import OperatorAddresses
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
+from echo2.p2p.limits.dial_backoff import DialLimited
 from echo2.p2p.multiaddr import ROUTES, Route, peer_of, route_of
 from echo2.p2p.network import Links, Rpc
 from echo2.p2p.wire_types import decode, encode
@@ -57,7 +58,7 @@ COORDINATOR_ANSWER_SECONDS: Final = 15.0
 DIAL_BACKOFF: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling."""
 BETTER_ROUTE_BACKOFF: Final = Backoff(15.0, 300.0)
-"""Seconds between two trials of a better route; they double each time."""
+"""Seconds between two trials of an address of a better route; they double each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods whose requests carry requests for verdicts."""
 FINAL_ANSWERS: Final = ("end", "other engine", "finish")
@@ -125,7 +126,8 @@ class Greeter(Protocol):
 class CoordinatorClient:
     """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why
     there is none, one sentence. `failures`: route -> why it failed, until it works. `lies`: why each of the last 16
-    false answers was false. `busy`: how often the coordinator had no slot for a request."""
+    false answers was false. `busy`: how often the coordinator had no slot for a request. `addresses`: its addresses, as
+    this node dials them."""
 
     def __init__(
         self,
@@ -142,6 +144,9 @@ class CoordinatorClient:
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
         self._routes = list(routes)
+        self.addresses = OperatorAddresses(links, context.node, routes, self._named)
+        self._address = ""
+        """Address at which the present coordinator answered."""
         self._up = asyncio.Event()
         self._down = asyncio.Event()
         self._down.set()
@@ -154,6 +159,11 @@ class CoordinatorClient:
         self.reporter: LeaseReporter | None = None
         self._moved_to: list[str] = []
         """Addresses from the Head of a former identity (rule 7)."""
+
+    def _named(self) -> list[str]:
+        """Return the addresses that Heads and the invite name, the newest first."""
+        head = self._trust_store.trusted.head
+        return [*self._moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses]
 
     async def run(self) -> None:
         """Keep the node connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
@@ -193,6 +203,12 @@ class CoordinatorClient:
         """Record a false answer, and drop the connection: the peer is not the run's coordinator (rule 2)."""
         self.lies.append(reason)
         del self.lies[:-16]
+        self._disown(reason)
+
+    def _disown(self, reason: str) -> None:
+        """Drop the connection to a peer that is not the coordinator: its address comes after the others from now on."""
+        if self.peer is not None:
+            self.addresses.on_failure(self._address)
         self.drop_connection(reason)
 
     async def call(self, method: Method[Q, A], request: Q) -> A:
@@ -228,7 +244,7 @@ class CoordinatorClient:
                         return _body(answer, peer, method)
                     except RequestRefused as error:
                         if refusals.then(error.refusal) in FINAL_ANSWERS and not self._is_named(peer):
-                            self.drop_connection(
+                            self._disown(
                                 f"{peer} is not the coordinator that the newest Head names, and refuses: {error}"
                             )
                             continue
@@ -295,42 +311,35 @@ class CoordinatorClient:
             self.distrust(f"the Roots of a refusal do not verify: {error}")
         return self._trust_store.serial != serial
 
-    def _candidates(self) -> list[str]:
-        head = self._trust_store.trusted.head
-        known = dict.fromkeys(
-            [*self._moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses]
-        )
-        ours = [address for address in known if route_of(address) in self._routes]
-        return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
-
     async def _hold(self) -> None:
         """Wait until disconnected; meanwhile try better routes (rule 1)."""
         wait = BETTER_ROUTE_BACKOFF.least
         while True:
             better = await self._better()
             try:
-                async with asyncio.timeout(wait * self._random.uniform(0.8, 1.2) if better else None):
+                async with asyncio.timeout(wait * self._random.uniform(0.8, 1.2)):
                     await self._down.wait()
                     return
             except TimeoutError:
                 wait = BETTER_ROUTE_BACKOFF.after(wait)
-            await self._improve(better)
+            if better:
+                await self._improve(better[0])
 
-    async def _improve(self, better: list[str]) -> None:
-        """Greet the coordinator by a better route, and switch to it if that succeeds."""
-        route = route_of(better[0])
+    async def _improve(self, address: str) -> None:
+        """Greet the coordinator at an address of a better route, and switch to it if that succeeds."""
         try:
-            peer = await self._links.dial(better)
-            if await self._greet(peer):
-                self.failures.pop(route, None)
+            await self._greet_at(address, await self.addresses.dial(address))
+        except DialLimited as error:
+            _log.debug("coordinator not dialled", reason=str(error))
         except P2PError as error:
-            self._on_failure(route, str(error))
+            self._on_failure(route_of(address), str(error))
 
     async def _better(self) -> list[str]:
         """Return the addresses by routes that precede the current one."""
         route = await self._links.route(self.peer) if self.peer else None
         at = self._routes.index(route) if route in self._routes else 0
-        return [address for address in self._candidates() if self._routes.index(route_of(address)) < at]
+        known = self.addresses.candidates(await self._links.peers())
+        return [address for address in known if self._routes.index(route_of(address)) < at]
 
     def _on_failure(self, route: str, reason: str) -> None:
         """Record that a route failed; log the failure once, until the route works again."""
@@ -340,11 +349,12 @@ class CoordinatorClient:
 
     async def _connect(self) -> bool:
         """Try the candidates, one round; tell whether one is the coordinator. Raises `RefusedByRun`, `TrustFailure`."""
-        known, candidates = set(await self._links.peers()), self._candidates()
-        if not candidates:
+        known = set(await self._links.peers())
+        candidates = self.addresses.candidates(known)
+        if not self.addresses.all():
             self.trouble = (
-                f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite, or admit more "
-                "routes by --via"
+                f"the coordinator has no address for {', '.join(self._routes)} at port 443, or 1024 and above: ask for "
+                "a new invite, or admit more routes by --via"
             )
             for route in self._routes:
                 self._on_failure(route, self.trouble)
@@ -353,13 +363,14 @@ class CoordinatorClient:
             address = candidates.pop(0)
             expected = peer_of(address)
             try:
-                peer = expected if expected in known else await self._links.dial([address])
+                peer = expected if expected in known else await self.addresses.dial(address)
                 moved_to = self._moved_to
-                if await self._greet(peer):
-                    self.failures.pop(await self._links.route(peer) or "", None)
+                if await self._greet_at(address, peer):
                     return True
                 if self._moved_to != moved_to and not followed:
-                    followed, candidates = True, self._candidates()
+                    followed, candidates = True, self.addresses.candidates(known)
+            except DialLimited as error:
+                _log.debug("coordinator not dialled", reason=str(error))
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}; for details: echo2-node doctor"
                 self._on_failure(route_of(address), str(error))
@@ -374,6 +385,19 @@ class CoordinatorClient:
                 self.distrust(f"{address}: {error}")
         _log.debug("coordinator not connected", trouble=self.trouble)
         return False
+
+    async def _greet_at(self, address: str, peer: str) -> bool:
+        """Greet the peer that answers at an address, and note there what came of it. As `_greet`."""
+        try:
+            connected = await self._greet(peer)
+        except P2PError:
+            self.addresses.on_failure(address)
+            raise
+        if connected:
+            self._address = address
+            self.addresses.on_coordinator(address)
+            self.failures.pop(await self._links.route(peer) or "", None)
+        return connected
 
     async def _greet(self, peer: str) -> bool:
         """Greet a peer, and connect to it if it proves to be the coordinator; False: it delays this node. Raises

@@ -31,7 +31,7 @@ import structlog
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.peer_records import VerifiedRecord, decode_own, is_dialable
 from echo2.p2p.errors import P2PError
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.multiaddr import address_of, peer_of
 from echo2.p2p.network import Links
 from echo2.runtime.files import writing

@@ -7,14 +7,15 @@ Rules
    change, and every `DIAL_BACK_AGAIN_SECONDS` seconds. If a dial succeeds, the address that the coordinator saw is
    announced beside the local ones.
 3. If no dial succeeds, or this node itself reached the coordinator through a relay, the node reserves a slot at a
-   relay. It asks the coordinator first, then peers, until one grants a slot. Addresses through relays are then
-   announced first, because dialling the others costs time.
+   relay. It asks the coordinator first, then peers, until one grants a slot; those that are not connected it dials
+   within the limits for addresses learnt from others. Addresses through relays are then announced first, because
+   dialling the others costs time.
 4. The node greets the coordinator again when the announced addresses change, or when their signed record
    (p2p/discovery/peer_records.py) is due for renewal. So a node on a new network, or a laptop after sleep, is found.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,10 +48,11 @@ _log = structlog.get_logger("node")
 @dataclass(frozen=True)
 class RelaySources:
     """The relays to try. `named`: addresses that the owner set. `candidates`: returns the addresses of other possible
-    relays, the coordinator's first."""
+    relays, the coordinator's first. `dial`: dials a candidate within limits. Raises `P2PError`."""
 
     named: list[str]
     candidates: Callable[[], list[str]]
+    dial: Callable[[str], Awaitable[str]]
 
 
 class Reachability:
@@ -152,13 +154,26 @@ class Reachability:
         candidates = [address for address in self._relays.candidates() if route_of(address) == "direct"]
         peers = [peer for peer in dict.fromkeys(map(peer_of, candidates)) if peer != self._links.peer_id]
         for peer in peers[: 1 + _PEERS]:
-            reason = await self._reserve(_of_peer(candidates, peer))
+            addresses = _of_peer(candidates, peer)
+            reason = await self._reach(peer, addresses) or await self._reserve(addresses)
             if reason is None:
                 self._relay, self.summary = peer, f"through the relay {peer}: {why}"
                 return
             reasons.append(reason)
         refused = reasons[0] if reasons else "none is known"
         self.summary = f"by nobody: {why}, and no relay accepts this node ({refused})"
+
+    async def _reach(self, peer: str, addresses: list[str]) -> str:
+        """Connect to a candidate; return why that failed, empty if it did not."""
+        why = ""
+        for address in [] if peer in await self._links.peers() else addresses:
+            try:
+                await self._relays.dial(address)
+            except P2PError as error:
+                why = str(error)
+            else:
+                return ""
+        return why
 
     async def _reserve(self, addresses: list[str]) -> str | None:
         """Reserve a slot at the relay with these addresses; return None, or the reason why that failed."""

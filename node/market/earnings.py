@@ -233,16 +233,14 @@ def _explained_epoch(
             f"  promised: {amount_text(promised.price, currency)} per RE for at most {re_text(promised.most)}"
             + (": work beyond that is not paid" if beyond else "")
         )
-    if own.beta:
-        rows.append(f"  quick returns: up to {Fraction(own.beta, 10)} % more or less")
     return [*rows, *([] if row.active else ["  run-off: paid at the price before"])]
 
 
 def _plain_epoch(own: OwnEpoch, promised: MarketResponse | None, receipts: Sequence[Receipt]) -> dict[str, Any]:
     row = own.row
     return {
-        "epoch": own.epoch, "entry": own.entry, "since": own.since, "closed": own.closed, "mode": own.mode,
-        "beta": own.beta, "price": row and row.price, "work": row and row.work, "leased": row and row.leased,
+        "epoch": own.epoch, "entry": own.entry, "since": own.since, "closed": own.closed,
+        "price": row and row.price, "work": row and row.work, "leased": row and row.leased,
         "pay": row and row.pay, "unvested": row and row.unvested, "active": row and row.active,
         "promised": None if promised is None else {"price": promised.price, "most": promised.most},
         "receipts": [{"lease": one.lease.hex(), "entry": one.entry, "work": one.weight} for one in receipts],

@@ -95,8 +95,8 @@ class ForkNotices:
         with anyio.move_on_after(FORK_END_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._tell_coordinator, request)
-                for ask in await self._sources.peers(MOST_NOTIFIED_PEERS):
-                    tasks.start_soon(_show, ask, request)
+                for peer in await self._sources.peers(MOST_NOTIFIED_PEERS):
+                    tasks.start_soon(_show, peer.ask, request)
 
     async def _tell_coordinator(self, request: LedgerRequest) -> None:
         while True:

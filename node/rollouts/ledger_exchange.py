@@ -1,12 +1,15 @@
 """Fetch the heads of the ledger and the proofs of this node's receipts, and compare heads with other peers.
 
 Rules
-1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one.
-   Each is checked (node/trust/ledger_witness.py) and stored before it is used. Where one is refused, or another peer
-   has a later one, the other sources are asked (node/rollouts/ledger_sources.py). Heads that a revoked key signed wait
-   for a later one that vouches for them, at most `MOST_UNVOUCHED`.
+1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one,
+   until there are no more: so it tells which one it holds, and payments wait for that. Each is checked
+   (node/trust/ledger_witness.py) and stored before it is used. Where one is refused, or another peer has a later one,
+   the other sources are asked (node/rollouts/ledger_sources.py). Heads that a revoked key signed wait for a later one
+   that vouches for them, at most `MOST_UNVOUCHED`.
 2. Then it asks a few peers at random for their newest head. One that this node does not hold yet is compared once
-   this node has the head of that number; at most `MOST_WAITING_HEADS` heads wait for that.
+   this node has the head of that number; at most `MOST_WAITING_HEADS` heads wait for that. Each head follows from the
+   first one here, which is taken as it is. So that counts as confirmed once `CONFIRMING_PARTIES` parties have shown,
+   since this daemon's start, a head that is one of those here. Until then the owner is told, and the work goes on.
 3. Then it fetches proofs of its Receipts (node/rollouts/receipt_proofs.py).
 4. A fork is stored, told to others (node/rollouts/fork_notices.py), and ends the node: `TrustFailure`, also one that a
    peer tells, or that is stored from before. A head that the ledger's key did not sign, or that comes without proof, is
@@ -29,7 +32,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -73,8 +76,17 @@ MOST_UNVOUCHED: Final = 4096
 """Most heads that wait for a later one that vouches for them."""
 MOST_WAITING_HEADS: Final = 64
 """Most heads of other peers that wait until this node has theirs."""
+CONFIRMING_PARTIES: Final = 2
+"""Parties, besides the coordinator (rule 2)."""
 
 _log = structlog.get_logger("node")
+
+
+class _ShownHead(NamedTuple):
+    """A head that peers of these parties have shown."""
+
+    one: WitnessedHead
+    parties: set[str]
 
 
 class LedgerExchange:
@@ -93,8 +105,10 @@ class LedgerExchange:
         self._store, self._outbox = store, outbox
         self._receipt_proofs = ReceiptProofs(outbox, store, sources, context.trust_store)
         self._forks = ForkNotices(sources, store, self._check_evidence, run_state)
-        self._waiting: OrderedDict[bytes, WitnessedHead] = OrderedDict()
+        self._waiting: OrderedDict[bytes, _ShownHead] = OrderedDict()
         """Heads of other peers, by payload: copies of one head wait once (rule 2)."""
+        self._confirming: set[str] = set()
+        """Parties that have shown a head which is one of those here (rule 2)."""
         self._refused = ""
         """Why the last round could take no head; empty: it could, or there was none to take."""
         self._every: int | None = None
@@ -105,6 +119,13 @@ class LedgerExchange:
         self.ahead = ""
         """A sentence about the newest head's date (rule 9); empty: it is not ahead."""
         LEDGER.serve(handlers, self._answer)
+
+    @property
+    def history(self) -> str:
+        """Whether other parties have shown a head that is one of those here (rule 2), for the owner."""
+        if len(self._confirming) >= CONFIRMING_PARTIES:
+            return "confirmed"
+        return f"unconfirmed: {len(self._confirming)} of {CONFIRMING_PARTIES} other parties have shown it"
 
     async def run(self) -> None:
         """Fetch and compare until cancelled. Raises `TrustFailure` for a fork (rule 4)."""
@@ -227,7 +248,8 @@ class LedgerExchange:
             if doubted and not of_coordinator:
                 return
             after = None if newest is None else newest.head.number + (len(unvouched) or -doubted)
-            answer = await source(LedgerRequest(after=after, log=self._store.log()))
+            told = self._store.reference() if of_coordinator else None
+            answer = await source(LedgerRequest(after=after, log=self._store.log(), newest=told))
             if of_coordinator:
                 self._every = answer.every
             begun = not unvouched and self._take_logs(answer)
@@ -301,27 +323,29 @@ class LedgerExchange:
     def _later(self) -> list[int]:
         """Return the numbers of heads, signed and held by other peers, that this node could not take yet."""
         reached, logs = self._newest_number(), self._store.logs(self._context.run)
-        heads = [one.head for one in self._waiting.values()]
+        heads = [shown.one.head for shown in self._waiting.values()]
         return [head.number for head in heads if head.number > reached and logs.admits(head)]
 
     async def _compare(self) -> None:
         if self._in_doubt(self._store.newest()):
             return
-        for ask in await self._sources.peers():
+        for party, ask in await self._sources.peers():
             try:
                 answer = await ask(LedgerRequest(log=self._store.log()))
                 self._take_logs(answer)
                 for grown in answer.heads[:1]:
                     one = self._open_head(grown.sealed)
-                    self._waiting[one.payload] = one
+                    self._waiting.setdefault(one.payload, _ShownHead(one, set())).parties.add(party)
             except P2PError as error:
                 _log.debug("peer shows no head of the ledger", reason=str(error))
         while len(self._waiting) > MOST_WAITING_HEADS:
             self._waiting.popitem(last=False)
         reached, logs = self._newest_number(), self._store.logs(self._context.run)
-        for one in list(self._waiting.values()):
+        for one, parties in list(self._waiting.values()):
             for known in self._store.like(one.head):
                 check_fork(known, one)
+                if known.payload == one.payload and len(self._confirming) < CONFIRMING_PARTIES:
+                    self._confirming |= parties
             if one.head.number <= reached or not logs.admits(one.head):
                 del self._waiting[one.payload]
 

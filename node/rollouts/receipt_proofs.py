@@ -99,30 +99,26 @@ class ReceiptProofs:
                 self._store.put_costs(proved, self._trust_store.serial or 0)
 
     async def _fetch_epochs(self, source: Source, number: int, size: int) -> None:
-        """Fetch close and terms of epochs (rule 6). Raises `P2PError`."""
+        """Fetch the closes of epochs (rule 6). Raises `P2PError`."""
         for _ in range(PROOFS // MOST_ENTRIES):
-            wanted = self._store.wanted_epochs(MOST_KEYS // 2)
+            wanted = self._store.wanted_epochs(MOST_KEYS)
             if not wanted:
                 return
-            answer = await source(
-                LedgerRequest(log=self._store.log(), after=number, size=size, keys=pay_witness.keys_of(wanted))
-            )
-            entries = {}
+            keys = {pay_witness.close_key(epoch): epoch for epoch in wanted}
+            answer = await source(LedgerRequest(log=self._store.log(), after=number, size=size, keys=list(keys)))
             for proof in answer.proofs:
-                one = ReceiptProof(proof, size)
-                entries[proved_entry(one, self._store.root_of).key] = one
-            complete = [epoch for epoch in wanted if all(key in entries for key in pay_witness.keys_of([epoch]))]
-            for epoch in complete:
-                closed, announced = (entries[key] for key in pay_witness.keys_of([epoch]))
-                self._store.put_epoch(epoch, closed, announced.proof, self._own(epoch, closed, announced))
-            if len(complete) < len(wanted):
+                closed = ReceiptProof(proof, size)
+                epoch = keys.pop(proved_entry(closed, self._store.root_of).key, None)
+                if epoch is not None:
+                    self._store.put_epoch(epoch, closed, self._own(epoch, closed))
+            if keys:
                 return
 
-    def _own(self, epoch: int, closed: ReceiptProof, announced: ReceiptProof) -> OwnEpoch | None:
-        """Return what close and terms of an epoch say of this node; None where that contradicts itself: they are then
-        evidence, which `receipts verify` names."""
+    def _own(self, epoch: int, closed: ReceiptProof) -> OwnEpoch | None:
+        """Return what the close of an epoch says of this node; None where that contradicts itself: it is then evidence,
+        which `receipts verify` names."""
         try:
-            return pay_witness.own_epoch(epoch, closed, announced, self._outbox.peer, self._store.root_of)
+            return pay_witness.own_epoch(epoch, closed, self._outbox.peer, self._store.root_of)
         except NotProved as error:
             _log.warning("the close of an epoch does not hold", epoch=epoch, reason=str(error))
             return None

@@ -171,9 +171,9 @@ def epochs_of(folder: Path, node: str, root_of: Callable[[int], bytes | None]) -
         with contextlib.closing(MarketStore(folder / FILE)) as market:
             promises = {epoch: market.of_epoch(epoch) for epoch in [*before, *proofs]}
     paid.epochs.extend((before[epoch], promises.get(epoch)) for epoch in before)
-    for epoch, (closed, announced) in sorted(proofs.items()):
+    for epoch, closed in sorted(proofs.items()):
         try:
-            paid.epochs.append((pay_witness.own_epoch(epoch, closed, announced, node, root_of), promises.get(epoch)))
+            paid.epochs.append((pay_witness.own_epoch(epoch, closed, node, root_of), promises.get(epoch)))
         except P2PError as error:
             paid.faults.append(f"epoch {epoch}: {error}")
     paid.epochs.sort(key=lambda one: one[0].epoch)

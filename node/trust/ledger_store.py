@@ -50,7 +50,7 @@ CREATE TABLE ended (entry INTEGER PRIMARY KEY, size INTEGER NOT NULL, proof BLOB
 CREATE TABLE ends (lease BLOB PRIMARY KEY, entry INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE lost (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE epochs (
-    epoch INTEGER PRIMARY KEY, asked INTEGER NOT NULL DEFAULT 0, size INTEGER, closed BLOB, announced BLOB
+    epoch INTEGER PRIMARY KEY, asked INTEGER NOT NULL DEFAULT 0, size INTEGER, closed BLOB
 );
 CREATE TABLE paid (epoch INTEGER PRIMARY KEY, size INTEGER NOT NULL, own BLOB NOT NULL);
 CREATE TABLE logs (
@@ -84,7 +84,7 @@ _HEADS_BEHIND_QUERY: Final = "SELECT number, size, root, sealed, root_serial FRO
 _FORGET_QUERY: Final = (
     "DELETE FROM ends WHERE entry IN (SELECT entry FROM ended WHERE size > ?)",
     *(f"DELETE FROM {table} WHERE size > ?" for table in ("proofs", "ended", "costs", "lost", "paid")),
-    "UPDATE epochs SET size = NULL, closed = NULL, announced = NULL WHERE size > ?",
+    "UPDATE epochs SET size = NULL, closed = NULL WHERE size > ?",
 )
 """Delete the documents beside heads that go, by the size of their trees (rules 3 and 4)."""
 MOST_SETTLED: Final = 16
@@ -267,7 +267,7 @@ class LedgerStore:
         return [(ReceiptProof(decode(proof, EntryProof), size), serial) for size, proof, serial in rows]
 
     def want_epochs(self, epochs: Iterable[int]) -> None:
-        """Record epochs in which this node was accepted: the proofs of their close and terms are wanted."""
+        """Record epochs in which this node was accepted: the proofs of their closes are wanted."""
         self._file.do_many("INSERT OR IGNORE INTO epochs (epoch) VALUES (?)", [(epoch,) for epoch in epochs])
 
     def wanted_epochs(self, most: int) -> list[int]:
@@ -278,19 +278,17 @@ class LedgerStore:
         self._file.do_many("UPDATE epochs SET asked = asked + 1 WHERE epoch = ?", [(epoch,) for epoch in epochs])
         return epochs
 
-    def put_epoch(
-        self, epoch: int, closed: ReceiptProof, announced: EntryProof, own: OwnEpoch | None, most: int = MOST_CLOSES
-    ) -> None:
-        """Store the proofs of an epoch's close and of its terms, in the same tree. `own`: what follows from them; None:
-        nothing does, and they stay as they are. `most`: bytes (rule 5)."""
-        row = (closed.size, encode(closed.proof), encode(announced), epoch)
+    def put_epoch(self, epoch: int, closed: ReceiptProof, own: OwnEpoch | None, most: int = MOST_CLOSES) -> None:
+        """Store the proof of an epoch's close. `own`: what follows from it; None: nothing does, and it stays as it is.
+        `most`: bytes (rule 5)."""
+        row = (closed.size, encode(closed.proof), epoch)
         with self._file.one_change():
-            self._file.do("UPDATE epochs SET size = ?, closed = ?, announced = ? WHERE epoch = ?", row)
+            self._file.do("UPDATE epochs SET size = ?, closed = ? WHERE epoch = ?", row)
             if own is not None:
                 paid = (epoch, closed.size, msgspec.msgpack.encode(own))
                 self._file.do("INSERT OR REPLACE INTO paid VALUES (?, ?, ?)", paid)
             for old in self._beyond(most):
-                self._file.do("UPDATE epochs SET closed = x'', announced = x'' WHERE epoch = ?", (old,))
+                self._file.do("UPDATE epochs SET closed = x'' WHERE epoch = ?", (old,))
 
     def _beyond(self, most: int) -> list[int]:
         """Return the epochs whose close is older than the newest `most` bytes, and proved (rule 5)."""
@@ -306,13 +304,10 @@ class LedgerStore:
         rows = self._file.do("SELECT own FROM epochs JOIN paid USING (epoch) WHERE length(closed) = 0")
         return [_own.decode(own) for (own,) in rows]
 
-    def epochs(self) -> Mapping[int, tuple[ReceiptProof, ReceiptProof]]:
-        """Return the proofs of close and terms, by epoch, of those that are here."""
-        rows = self._file.do("SELECT epoch, size, closed, announced FROM epochs WHERE length(closed) > 0")
-        return {
-            epoch: (ReceiptProof(decode(closed, EntryProof), size), ReceiptProof(decode(terms, EntryProof), size))
-            for epoch, size, closed, terms in rows
-        }
+    def epochs(self) -> Mapping[int, ReceiptProof]:
+        """Return the proofs of closes, by epoch, of those that are here."""
+        rows = self._file.do("SELECT epoch, size, closed FROM epochs WHERE length(closed) > 0")
+        return {epoch: ReceiptProof(decode(closed, EntryProof), size) for epoch, size, closed in rows}
 
     def put_lost(self, lease: bytes, proved: ReceiptProof) -> None:
         """Store the proof that the ledger has another entry in the place of a lease's receipt."""

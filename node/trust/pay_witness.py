@@ -3,18 +3,16 @@
 Amounts in nano units, work in milli-RE, prices in nano units per RE, rounded down in entries and receipts.
 
 Rules
-1. The close and the terms of an epoch are entries with known keys (`keys_of`), proved as any other entry.
-2. A receipt that states a price states the one of the close. The run's own promise for the epoch is kept too. In the
-   mode `split`, whose price follows from the work of all, both are the highest price.
+1. The close of an epoch is an entry with a known key (`close_key`), proved as any other entry.
+2. A receipt that states a price states the one of the close. The run's own promise for the epoch is kept too.
 3. The close counts at least the work of the receipts of that epoch that earn at the verdict: others count when they are
    decided.
 4. Pay is price times work, of at most what was promised: it lies between the amounts that follow from the price as it
-   is stated and from one unit more, each with the largest bonus that the terms allow. The close's amounts are posted.
+   is stated and from one unit more. The close's amounts are posted.
 """
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,8 +22,7 @@ from echo2.protocol.market import MarketResponse
 from echo2.protocol.refusals import AT_VERDICT
 
 MILLI: Final = 1000
-"""Milli-RE in a reference rollout, and per mille of a whole."""
-T = TypeVar("T")
+"""Milli-RE in a reference rollout."""
 
 
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
@@ -46,16 +43,9 @@ class _Close(msgspec.Struct, frozen=True):
     nodes: list[EpochRow]
 
 
-class _Terms(msgspec.Struct, frozen=True):
-    epoch: int
-    milliseconds: int
-    mode: str
-    beta: int
-
-
 class OwnEpoch(NamedTuple):
     """An epoch, as far as it concerns this node. `entry`: number of its close. `since`, `closed`: ms. `row`: None: it
-    pays the node nothing. `accrued`, `unvested`: posted to the node. `beta`: largest bonus, per mille."""
+    pays the node nothing. `accrued`, `unvested`: posted to the node."""
 
     epoch: int
     entry: int
@@ -64,24 +54,17 @@ class OwnEpoch(NamedTuple):
     row: EpochRow | None
     accrued: int
     unvested: int
-    mode: str
-    beta: int
 
 
-def keys_of(epochs: Sequence[int]) -> list[str]:
-    """Return the keys of close and terms of epochs (rule 1)."""
-    return [f"epoch:{epoch}:{what}" for epoch in epochs for what in ("closed", "announced")]
+def close_key(epoch: int) -> str:
+    """Return the key of the close of an epoch (rule 1)."""
+    return f"epoch:{epoch}:closed"
 
 
-def own_epoch(
-    epoch: int, closed: ReceiptProof, announced: ReceiptProof, node: str, root_of: Callable[[int], bytes | None]
-) -> OwnEpoch:
-    """Return an epoch from the proofs of its close and terms. `node`: this node's peer id. Raises `NotProved`."""
+def own_epoch(epoch: int, closed: ReceiptProof, node: str, root_of: Callable[[int], bytes | None]) -> OwnEpoch:
+    """Return an epoch from the proof of its close. `node`: this node's peer id. Raises `NotProved`."""
     entry = proved_entry(closed, root_of)
-    close, terms = (
-        _facts(entry, "closed", epoch, _Close),
-        _facts(proved_entry(announced, root_of), "announced", epoch, _Terms),
-    )
+    close = _close(entry, epoch)
     accrued, unvested = (
         sum(amount for account, amount in entry.postings if account == f"node:{node}:{what}")
         for what in ("accrued", "unvested")
@@ -89,19 +72,16 @@ def own_epoch(
     rows = [row for row in close.nodes if row.node == node]
     if len(rows) > 1:
         raise NotProved(f"entry {entry.seq} states this node {len(rows)} times")
-    return OwnEpoch(
-        epoch, entry.seq, close.since, entry.at, rows[0] if rows else None, accrued, unvested, terms.mode, terms.beta
-    )
+    return OwnEpoch(epoch, entry.seq, close.since, entry.at, rows[0] if rows else None, accrued, unvested)
 
 
-def _facts(entry: ProvedEntry, what: str, epoch: int, kind: type[T]) -> T:
-    if (entry.kind, entry.key) != (f"epoch.{what}", f"epoch:{epoch}:{what}"):
-        raise NotProved(f"entry {entry.seq}, a {entry.kind}, is not the entry `epoch.{what}` of epoch {epoch}")
+def _close(entry: ProvedEntry, epoch: int) -> _Close:
+    if (entry.kind, entry.key) != ("epoch.closed", close_key(epoch)):
+        raise NotProved(f"entry {entry.seq}, a {entry.kind}, is not the entry `epoch.closed` of epoch {epoch}")
     try:
-        facts = msgspec.msgpack.decode(entry.facts, type=kind)
+        return msgspec.msgpack.decode(entry.facts, type=_Close)
     except msgspec.MsgspecError as error:
         raise NotProved(f"the facts of entry {entry.seq} do not decode: {error}") from error
-    return facts
 
 
 def faults(own: OwnEpoch, receipts: Sequence[Receipt], promised: MarketResponse | None) -> list[str]:
@@ -115,7 +95,7 @@ def faults(own: OwnEpoch, receipts: Sequence[Receipt], promised: MarketResponse 
     wrong = [
         f"{said} pays {row.price} per RE, and receipt {one.lease.hex()} states {one.price}"
         for one in priced
-        if one.price is not None and _differs(row.price, one.price, own.mode)
+        if row.price != one.price
     ]
     wrong += [
         f"receipt {one.lease.hex()} is of {said}, which was closed before its entry {one.entry}"
@@ -127,25 +107,14 @@ def faults(own: OwnEpoch, receipts: Sequence[Receipt], promised: MarketResponse 
         wrong.append(f"{said} counts {row.work} milli-RE of this node, and its receipts state {work}")
     if (own.accrued, own.unvested) != (row.pay - row.unvested, row.unvested):
         wrong.append(f"{said} states a pay of {row.pay}, and posts {own.accrued + own.unvested}")
-    return wrong + _of_promise(said, own, row, promised) + _of_pay(said, own, row, promised)
+    if promised is not None and promised.price not in (None, row.price):
+        wrong.append(f"{said} pays {row.price} per RE, and the run had promised {promised.price}")
+    return wrong + _of_pay(said, row, promised)
 
 
-def _differs(paid: int, stated: int, mode: str) -> bool:
-    return paid > stated if mode == "split" else paid != stated
-
-
-def _of_promise(said: str, own: OwnEpoch, row: EpochRow, promised: MarketResponse | None) -> list[str]:
-    if promised is None or promised.price is None or not _differs(row.price, promised.price, own.mode):
-        return []
-    return [f"{said} pays {row.price} per RE, and the run had promised {promised.price}"]
-
-
-def _of_pay(said: str, own: OwnEpoch, row: EpochRow, promised: MarketResponse | None) -> list[str]:
-    bonus = Fraction(own.beta, MILLI)
-    least = 0
-    if promised is not None and own.mode != "split":
-        least = int(int(Fraction(row.price * min(row.work, promised.most), MILLI)) * (1 - bonus))
-    most = int(Fraction((row.price + 1) * row.work, MILLI) * (1 + bonus))
+def _of_pay(said: str, row: EpochRow, promised: MarketResponse | None) -> list[str]:
+    least = 0 if promised is None else row.price * min(row.work, promised.most) // MILLI
+    most = (row.price + 1) * row.work // MILLI
     if least <= row.pay <= most:
         return []
     return [

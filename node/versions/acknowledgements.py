@@ -8,7 +8,6 @@ Rules
 3. It names the payloads that were complete when the last one of the version's own chain was. One that was fetched
    meanwhile for a newer version (node/versions/follower.py, rule 7) is named by the acknowledgement of that one.
 4. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
-5. It names the newest head of the ledger that this node took, so that the coordinator notices one that it lost.
 """
 
 import asyncio
@@ -23,7 +22,6 @@ from echo2.node.links.coordinator_client import RequestRefused
 from echo2.p2p.errors import P2PError
 from echo2.p2p.network import FetchReport
 from echo2.protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
-from echo2.protocol.ledger_heads import HeadReference
 
 PAYLOADS: Final = 8
 """Most payloads per acknowledgement: the last ones."""
@@ -50,7 +48,7 @@ class _Delivery:
     fetches: list[tuple[float, bytes, FetchReport]]
     """Time of completion, payload hash, and the network's report of the fetch."""
 
-    def message(self, now: float, newest_head: HeadReference | None) -> Acknowledgement:
+    def message(self, now: float) -> Acknowledgement:
         return Acknowledgement(
             era=self.era,
             version=self.version,
@@ -58,7 +56,6 @@ class _Delivery:
             complete=_ago(self.complete, now),
             applied=_ago(self.applied, now),
             taken=[_payload_transfer(*fetch, now) for fetch in self.fetches],
-            ledger=newest_head,
         )
 
 
@@ -68,8 +65,6 @@ class Acknowledger:
 
     def __init__(self, tell: Callable[[Callable[[], Acknowledgement]], Awaitable[None]]) -> None:
         self._tell = tell
-        self.newest_head: Callable[[], HeadReference | None] = lambda: None
-        """Returns the newest head of the ledger that this node took (rule 5)."""
         self._heard: dict[tuple[int, int], float] = {}
         self._fetches: list[tuple[float, bytes, FetchReport]] = []
         self._news = asyncio.Event()
@@ -121,7 +116,7 @@ class Acknowledger:
 
     def _message(self) -> Acknowledgement:
         assert self._delivery is not None
-        return self._delivery.message(anyio.current_time(), self.newest_head())
+        return self._delivery.message(anyio.current_time())
 
 
 def _payload_transfer(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:

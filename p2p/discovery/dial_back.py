@@ -15,9 +15,9 @@ import anyio
 
 from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.errors import Busy
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.token_bucket import TokenBuckets
-from echo2.p2p.multiaddr import address_of
+from echo2.p2p.multiaddr import address_of, is_open_port
 from echo2.p2p.transport import Transport
 from echo2.p2p.wire_types import decode, encode
 
@@ -47,7 +47,7 @@ class DialBack:
         ip = ip_of(self._transport.remote(peer))
         if ip is None:
             return encode(ReachableResponse())
-        tried = {port for port in ports if port >= 1024 or port == 443}
+        tried = {port for port in ports if is_open_port(port)}
         self._check_rate(ip, len(tried))
         open_ports: list[int] = []
         self._attempts += len(tried)

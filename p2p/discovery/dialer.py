@@ -1,7 +1,7 @@
-"""Dial peers learnt from other peers: at addresses from their signed records (p2p/discovery/peer_records.py), within
-the limits of p2p/limits/dial_backoff.py."""
+"""Dial addresses learnt from others within the limits of p2p/limits/dial_backoff.py: those of peers are from their
+signed records (p2p/discovery/peer_records.py)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import anyio
@@ -19,13 +19,39 @@ LIMITS_WAIT_SECONDS: Final = 5.0
 _log = structlog.get_logger("p2p")
 
 
-class PeerDialer:
+class LimitedDialer:
+    """Dials addresses within limits, which it keeps."""
+
+    def __init__(self, links: Links, backoff: DialBackoff) -> None:
+        self._links, self._backoff = links, backoff
+
+    async def dial(self, address: str, by: Links | None = None) -> str:
+        """Dial one address; return the peer that answers, which is the expected one. `by`: other links to dial by.
+        Raises `DialLimited` where the limits refuse the dial, and `P2PError`."""
+        links = by or self._links
+        connected, expected = await links.peers(), peer_of(address)
+        self._backoff.admit(address, anyio.current_time(), connected)
+        try:
+            peer = await links.dial([address])
+            if expected not in ("", peer):
+                raise Unreachable(f"another peer answers at {address}")
+        except P2PError:
+            self.on_failure(address, connected)
+            raise
+        self._backoff.on_success(address, connected)
+        return peer
+
+    def on_failure(self, address: str, connected: Collection[str] = ()) -> None:
+        """Note that no peer answers at an address, or a wrong one. `connected`: ids of connected peers."""
+        self._backoff.on_failure(address, anyio.current_time(), connected)
+
+
+class PeerDialer(LimitedDialer):
     """Dials peers by their records. `now`: the run's clock, milliseconds. `records`: the newest one per peer."""
 
     def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
-        self._links = links
+        super().__init__(links, DialBackoff())
         self._now = now
-        self._backoff = DialBackoff()
         self.records = RecordBook(run)
 
     def take(self, records: Iterable[bytes]) -> list[VerifiedRecord]:
@@ -37,18 +63,6 @@ class PeerDialer:
             except P2PError as error:
                 _log.debug("peer record refused", reason=str(error))
         return verified
-
-    async def dial(self, address: str) -> None:
-        """Dial one address from a record. Raises `DialLimited` where the limits refuse the dial, and `P2PError`."""
-        connected = await self._links.peers()
-        self._backoff.admit(address, anyio.current_time(), connected)
-        try:
-            if await self._links.dial([address]) != peer_of(address):
-                raise Unreachable(f"another peer answers at {address}")
-        except P2PError:
-            self._backoff.on_failure(address, anyio.current_time(), connected)
-            raise
-        self._backoff.on_success(address, connected)
 
     async def dial_any(self, addresses: Iterable[str]) -> bool:
         """Dial the addresses one after another until one is reached; return whether one was. Wait up to

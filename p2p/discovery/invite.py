@@ -25,6 +25,7 @@ from msgspec import Meta
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.identity import peer_id, public_key
 from echo2.p2p.multiaddr import address_of, pack, peer_of, unpack
+from echo2.p2p.signatures import check_key
 from echo2.p2p.wire_types import Address, Hash
 
 PREFIX: Final = "echo2-"
@@ -116,6 +117,8 @@ def _short_form(invite: Invite) -> _Short:
 
 def _invite_fields(short: _Short) -> dict[str, object]:
     """Return the fields of an `Invite`. Raises ValueError, LookupError, `Malformed`."""
+    if short.key is not None:
+        check_key(short.key)
     addresses: list[str] = []
     for entry in short.addresses:
         addresses.append(_address(entry, addresses, short.key))

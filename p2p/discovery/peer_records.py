@@ -4,13 +4,15 @@ Rules
 1. A record is sealed (kind "peer", p2p/envelope.py) by exactly one key, the peer's own. Every address in it ends in the
    signer's peer id.
 2. A record has at most `MOST_RECORD_BYTES` bytes and `MOST_RECORD_ADDRESSES` addresses. Each is dialable
-   (`is_dialable`): IP and TCP, directly or through a relay. Only a relay may be given by a DNS name.
+   (`is_dialable`): IP and TCP, directly or through a relay. None has a DNS name: whoever owns a wildcard name could aim
+   any number of hosts at one machine.
 3. Of a peer's records the one issued last counts. By the run's clock, a record expires `RECORD_LIFE_MS` after its
    issue, and one issued more than `RECORD_SKEW_MS` in the future is refused.
 4. A record is passed on unchanged. A node dials only addresses from records, the invite, a signed Head, and those that
-   it reached before.
-5. A record may contain third parties' addresses, so it proves nothing. The handshake must show the signer's key, and
-   dials to addresses learnt from peers are limited (p2p/limits/dial_backoff.py).
+   it reached before. The same ports are closed to all of them (`is_open_port`, p2p/multiaddr.py).
+5. A record may contain third parties' addresses, so it proves nothing, and so may a Head whose key was stolen. The
+   handshake must show the expected key, and dials are limited (p2p/limits/dial_backoff.py).
+6. Addresses of the operator, in an invite or a Head, may also have a name for a host, and lead to HTTPS.
 
 Pure. Times are milliseconds on the coordinator's clock, as everywhere.
 """
@@ -26,7 +28,7 @@ from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
 from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.multiaddr import PARSED_ADDRESSES as KEPT_ADDRESSES
-from echo2.p2p.multiaddr import Address, address_of, is_short
+from echo2.p2p.multiaddr import Address, address_of, is_open_port, is_short
 from echo2.p2p.wire_types import decode, encode
 from echo2.runtime.figures import figure
 
@@ -94,14 +96,27 @@ def _dialable(address: str, peer: str) -> bool:
     parsed = address_of(address)
     match parsed.components:
         case (_, _, ("p2p", end)):
-            return end == peer and _is_open(parsed.port) and _is_machine(parsed)
+            return end == peer and is_open_port(parsed.port) and _is_machine(parsed)
         case (_, _, ("p2p", relay), ("p2p-circuit", _), ("p2p", end)):
-            ends = end == peer and relay not in ("", peer)
-            return ends and _is_open(parsed.port) and (parsed.is_named or _is_machine(parsed))
+            return end == peer and relay not in ("", peer) and is_open_port(parsed.port) and _is_machine(parsed)
     return False
 
 
 _known_dialable = lru_cache(maxsize=KEPT_ADDRESSES)(_dialable)
+
+
+def is_dialable_of_operator(address: str) -> bool:
+    """Tell whether an address of an invite or a Head may be dialled (rules 4 and 6). One of the in-memory network has
+    no host."""
+    parsed = address_of(address)
+    match parsed.components:
+        case (_, _, ("p2p", _)) | (_, _, ("p2p", _), ("p2p-circuit", _), ("p2p", _)):
+            pass
+        case (_, _, ("https", _)) | (_, _, ("https", _), ("p2p", _)):
+            pass
+        case _:
+            return parsed.kind == "memory"
+    return is_open_port(parsed.port) and (parsed.is_named or _is_machine(parsed))
 
 
 def _is_machine(parsed: Address) -> bool:
@@ -111,11 +126,6 @@ def _is_machine(parsed: Address) -> bool:
         return False
     nowhere = ip.is_unspecified or ip.is_multicast or ip.is_link_local
     return not nowhere and not (ip.version == 4 and ip.is_reserved)
-
-
-def _is_open(port: int | None) -> bool:
-    """Refuse privileged ports except 443, so that a record cannot aim dials at system services."""
-    return port is not None and (port >= 1024 or port == 443)
 
 
 class RecordIssuer:

@@ -1,83 +1,181 @@
-"""Limits on the connections and requests of HTTPS clients. Pure: the time is an argument.
+"""Limits on the connections and requests of a listener's clients: HTTPS for nodes, and the page. Pure: `now` is an
+argument, in monotonic seconds.
 
-1. A client is an IPv4 address, or the /64 of an IPv6 one: about the block that one household has.
-2. Connections are limited per client and in all, before the handshake; requests are limited per client by a token
-   bucket. An excess is refused and never queued: a waiting client costs more than a refused one.
-3. Memory is bounded: the bucket of the client whose last request is the oldest is forgotten first.
-4. A quarter of the connections is reserved for clients of public subnets with accepted work, at most one connection per
-   subnet. A private address gets none: the party of its next connection is a new one (p2p/limits/origin.py, rule 1).
+1. Connections are limited per household (p2p/limits/party.py) and in all, before the handshake; requests are limited
+   per household by a token bucket. An excess is refused and never queued: a waiting client costs more than a refused
+   one.
+2. At the bound of all connections a new one evicts an idle one: of the households with idle connections, the one with
+   the most connections loses the one idle longest. A connection is idle from its start to its first complete request,
+   and from each answer to the next request.
+3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
+   new connection beyond its bound evicts one of its own, an idle one if there is any. With the page private addresses
+   have no bound (`bounds_private`).
+4. A connection over which a key with accepted work made a request belongs to that key (`recognise`): it counts for no
+   household, has a token bucket of the key, and is not evicted.
+5. A quarter of the connections is reserved for public subnets with accepted work, at most one connection per subnet.
+6. A connection idle for `idle` seconds is closed. So a client has that long to send its first request, and to receive
+   an answer and send the next request.
 """
 
-from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field, replace
 
-from echo2.p2p.limits.origin import SubnetOf, subnets_among
-from echo2.p2p.limits.subnets import client_key, subnet_of
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.token_bucket import TokenBuckets
 
 
 @dataclass(frozen=True)
-class HttpsLimits:
-    """The limits of an HTTPS server. `connections`: connections in all. `per_visitor`: connections per client. `rate`,
-    `burst`: requests per client, per second and at once. `handshake`, `idle`, `patience`: seconds for TLS, between two
-    requests, for one read or write. `slowest`: least bytes per second of a request's body, on average. `subnet_of`: see
-    `PeerLimits`."""
+class ClientLimits:
+    """The limits of a listener. `section`: name of its settings. `connections`: connections in all. `per_visitor`:
+    connections per household. `rate`, `burst`: requests per household, per second and at once. `idle`: seconds between
+    two requests. `bounds_private`: see rule 3."""
 
+    section: str
+    connections: int
+    per_visitor: int
+    rate: float
+    burst: float
+    idle: float
+    bounds_private: bool
+    parties: Parties = field(default_factory=Parties)
+
+
+@dataclass(frozen=True)
+class HttpsLimits(ClientLimits):
+    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
+
+    section: str = "https"
     connections: int = 1024
     per_visitor: int = 128
     rate: float = 100.0
     burst: float = 200.0
-    handshake: float = 10.0
     idle: float = 75.0
+    bounds_private: bool = True
+    handshake: float = 10.0
     patience: float = 20.0
-    slowest: float = 4096.0
-    subnet_of: SubnetOf = subnet_of
 
 
-class ClientLimiter:
-    """Counts the connections and requests of each client."""
+@dataclass(frozen=True)
+class _Client:
+    """A connection's client. `holder`: its household, or the key that was recognised."""
 
-    def __init__(self, limits: HttpsLimits) -> None:
+    holder: str
+    public: bool
+    known: bool
+
+
+class ClientConnections:
+    """The open connections of one listener, under the rules. A connection is any hashable object."""
+
+    def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
-        self._connections: Counter[str] = Counter()
-        self._known: frozenset[str] = frozenset()
-        self._known_of = Counter[str]()
-        self._known_total = 0
-        self._requests = TokenBuckets(limits.rate, limits.burst)
+        self._clients: dict[object, _Client] = {}
+        self._open: Counter[str] = Counter()
+        self._known = 0
+        self._idle: OrderedDict[object, float] = OrderedDict()
+        """Connection -> since when it is idle, the longest first."""
+        self._buckets = TokenBuckets(limits.rate, limits.burst)
 
-    def enter(self, host: str) -> tuple[str, str] | None:
-        """Count a new connection. Return the limit that refuses it and a sentence; None if it is admitted: `leave` must
-        then follow."""
-        client, most, known = client_key(host), self._limits, self._is_known(host)
-        reserved = 0 if known else min(most.connections // 4, len(self._known)) - self._known_total
-        if self._connections.total() + max(0, reserved) >= most.connections:
-            return "https", f"{most.connections} are open over HTTPS, the most allowed (setting https.connections)"
-        if self._connections[client] >= most.per_visitor:
-            return "https-address", f"{client} has {most.per_visitor} over HTTPS, the most that one address may have"
-        self._connections[client] += 1
-        self._known_of[client] += known
-        self._known_total += known
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def refusal(self, ip: str) -> tuple[str, str] | None:
+        """Return (limit, sentence) if a connection from `ip` is refused; None: it may `add`."""
+        limits, client = self._limits, self._client_at(ip)
+        if client.public and self._is_crowded(client):
+            return f"{limits.section}-address", (
+                f"{client.holder} has {limits.per_visitor} connections, the limit per address "
+                f"(setting {limits.section}.address_connections)"
+            )
+        if self._is_full(client) and self._victim(client) is None:
+            return limits.section, (
+                f"{limits.connections} are open, none of them idle (setting {limits.section}.connections)"
+            )
         return None
 
-    def leave(self, host: str) -> None:
-        """Note the end of a connection that `enter` admitted."""
-        client = client_key(host)
-        self._connections[client] -= 1
-        if self._known_of[client]:
-            self._known_of[client] -= 1
-            self._known_total -= 1
-        if self._connections[client] <= 0:
-            del self._connections[client], self._known_of[client]
+    def add(self, connection: object, ip: str, now: float) -> object | None:
+        """Count a connection that is not refused. Return the one that it evicts, to be closed, or None."""
+        client = self._client_at(ip)
+        evicted = self._victim(client) if self._is_full(client) or self._is_crowded(client) else None
+        if evicted is not None:
+            self.remove(evicted)
+        self._count(connection, client)
+        self._idle[connection] = now
+        return evicted
 
-    def keep(self, parties: Collection[str]) -> None:
-        """Reserve connections for those of these parties that are subnets (rule 4); replaces the parties named
-        before."""
-        self._known = subnets_among(parties)
+    def recognise(self, connection: object, key: str) -> None:
+        """Note that a connection's client proved a key with accepted work, named by its peer id (rule 4)."""
+        client = self._clients.get(connection)
+        if client is not None and not client.public and client.holder != key:
+            self._uncount(client)
+            self._count(connection, replace(client, holder=key, known=True))
 
-    def _is_known(self, host: str) -> bool:
-        return self._limits.subnet_of(host) in self._known
+    def remove(self, connection: object) -> None:
+        """Remove a connection that has ended or was evicted."""
+        self._idle.pop(connection, None)
+        client = self._clients.pop(connection, None)
+        if client is not None:
+            self._uncount(client)
 
-    def ask(self, host: str, now: float) -> float:
-        """Count a request; return 0 if it is admitted, else the seconds until one will be. `now`: monotonic."""
-        return self._requests.admit(client_key(host), now)
+    def admit(self, connection: object, now: float, ip: str | None = None) -> float:
+        """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait. `ip`: the
+        client's address where a proxy at the connection's own speaks for it; None: the connection's."""
+        self._idle.pop(connection, None)
+        client = self._clients.get(connection) if ip is None else self._client_at(ip)
+        if client is None or not self._is_bounded(client):
+            return 0.0
+        return self._buckets.admit(client.holder, now)
+
+    def on_answer(self, connection: object, now: float) -> None:
+        """Mark a connection idle: its answer is complete."""
+        if connection in self._clients:
+            self._idle[connection] = now
+            self._idle.move_to_end(connection)
+
+    def idle(self) -> list[object]:
+        """Return the idle connections, those idle longest first."""
+        return list(self._idle)
+
+    def overdue(self, now: float) -> list[object]:
+        """Return the connections that were idle for too long, to be closed (rule 6)."""
+        overdue_connections = []
+        for connection, since in self._idle.items():
+            if now - since < self._limits.idle:
+                break
+            overdue_connections.append(connection)
+        return overdue_connections
+
+    def _client_at(self, ip: str) -> _Client:
+        parties, party = self._limits.parties, self._limits.parties.at(ip)
+        return _Client(party.household, party.is_public and ip not in parties.proxies, party.name in parties.known)
+
+    def _is_bounded(self, client: _Client) -> bool:
+        return client.public or self._limits.bounds_private
+
+    def _is_crowded(self, client: _Client) -> bool:
+        return self._is_bounded(client) and self._open[client.holder] >= self._limits.per_visitor
+
+    def _is_full(self, client: _Client) -> bool:
+        most, known_subnets = self._limits.connections, self._limits.parties.known_subnets
+        reserved = 0 if client.known else min(most // 4, known_subnets) - self._known
+        return len(self) + max(0, reserved) >= most
+
+    def _victim(self, client: _Client) -> object | None:
+        """Choose the connection that a new one of `client` evicts (rules 2 to 4); None: there is none."""
+        if self._is_crowded(client):
+            own = [one for one, other in self._clients.items() if other.holder == client.holder]
+            return next((one for one in self._idle if self._clients[one].holder == client.holder), own[0])
+        strangers = (one for one in self._idle if not self._clients[one].known)
+        # Of equals `max` returns the first, which is idle longest.
+        return max(strangers, key=lambda one: self._open[self._clients[one].holder], default=None)
+
+    def _count(self, connection: object, client: _Client) -> None:
+        self._clients[connection] = client
+        self._open[client.holder] += 1
+        self._known += client.known
+
+    def _uncount(self, client: _Client) -> None:
+        self._known -= client.known
+        self._open[client.holder] -= 1
+        if not self._open[client.holder]:
+            del self._open[client.holder]

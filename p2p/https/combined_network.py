@@ -7,7 +7,7 @@ Rules
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -59,11 +59,6 @@ class PeerAndHttps:
     def origin(self, peer: str) -> Origin:
         """See `Inbound`."""
         return (self.https if peer.startswith(OVER_HTTPS) else self.peer).origin(peer)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Inbound`."""
-        self.https.keep_places(parties)
-        self.peer.keep_places(parties)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Gossip`."""

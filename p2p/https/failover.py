@@ -12,7 +12,7 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -227,9 +227,6 @@ class NoInbound:
     def origin(self, peer: str) -> Origin:
         """See `Inbound`."""
         return Origin(peer, peer)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Inbound`."""
 
 
 async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:

@@ -3,8 +3,10 @@
 Rules
 1. A request is answered by the same handler as over libp2p, from the same bytes, under the same limits. A document
    gains no authority from the connection. p2p/https/combined_network.py publishes and shares over both.
-2. A handler receives only "https/ADDRESS" as the name of the client, followed by "/PORT" for a private address
-   (p2p/limits/origin.py). The signature inside a request identifies the node.
+2. A handler receives only "https/ADDRESS" as the name of the client, followed by "/PORT" for a private address, which
+   tells apart the machines behind one proxy. The signature inside a request identifies the node. Once such a request
+   of a key with accepted work came over a connection from a private address, that connection is the key's
+   (p2p/limits/party.py, rule 3).
 3. A request that does not decode is the client's fault (400). Any other error of a handler is our fault (500): the
    error is logged, and its text is not sent.
 4. Only payloads that are currently shared are served, by the hash of their content. A file is read and checked at its
@@ -18,18 +20,21 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio.to_thread
 from aiohttp import web
 
-from echo2.p2p.errors import Busy, Malformed
+from echo2.p2p.envelope import decode_unverified, open_signed
+from echo2.p2p.errors import Busy, Malformed, PeerFault
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.https import routes
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.listener import HttpError, HttpsListener
-from echo2.p2p.limits.origin import Origin, origin_over_https, over_https
-from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.request_slots import SMALL_ANSWER_BYTES, RequestSlots
 from echo2.p2p.multiaddr import OVER_HTTPS
 from echo2.p2p.network import Uplink
 from echo2.p2p.payload_manifest import Manifest
@@ -53,14 +58,17 @@ class HttpsServer:
         limits: HttpsLimits | None = None,
         *,
         uplink: Uplink | None = None,
+        run: bytes = b"",
     ) -> None:
         """`peer_id`: the coordinator's. `listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`:
-        p2p.https.certificate.server_context. `uplink`: None for no limit."""
+        p2p.https.certificate.server_context. `uplink`: None for no limit. `run`: id of the run whose requests show
+        their signer (rule 2); empty: of none."""
         self._peer_id = peer_id
         self._handlers = handlers
         self._uplink = uplink
         limits = limits or HttpsLimits()
-        self._subnet_of = limits.subnet_of
+        self._parties = limits.parties
+        self._run = run
         self.listener = HttpsListener(listen, context, self._respond, limits)
         self._slots = RequestSlots()
         self._topics: dict[str, tuple[str, bytes]] = {}
@@ -70,7 +78,6 @@ class HttpsServer:
         self._failure: Exception | None = None
         self.sent = 0
         self.addresses = self.listener.addresses
-        self.keep_places = self.listener.client_limiter.keep
 
     async def run(self) -> None:
         """See `Host`."""
@@ -92,7 +99,10 @@ class HttpsServer:
 
     def origin(self, client: str) -> Origin:
         """See `Inbound`. `client`: its name as handlers receive it (rule 2)."""
-        return origin_over_https(client, self._subnet_of)
+        host, _, port = client.removeprefix(OVER_HTTPS).partition("/")
+        key = self.listener.keys.get((host, int(port or 0)), client)
+        party = self._parties.name(self._parties.subnet_of(host), key)
+        return Origin(client, party, party in self._parties.known)
 
     def count_refusals(self) -> dict[str, int]:
         """Return the number of refused connections, by the limit that refused them."""
@@ -132,14 +142,19 @@ class HttpsServer:
         if method not in self._handlers.methods:
             raise HttpError(404, "no such method")
         client = self._client_name(request)
+        body = await self.listener.read(request, self._handlers.methods[method].limit, self.origin(client))
+        self._recognise(request, body)
         try:
             with self._slots.at_work(method, self.origin(client)):
-                return await self.listener.send(request, await self._call_handler(request, method, client))
+                answer = await self._call_handler(method, client, body)
+                if len(answer) > SMALL_ANSWER_BYTES:
+                    return await self.listener.send(request, answer)
         except Busy as busy:
+            self._handlers.note_busy(client)
             raise HttpError(429, str(busy), retry_after=1.0) from None
+        return await self.listener.send(request, answer)
 
-    async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:
-        body = await self.listener.read(request, self._handlers.methods[method].limit)
+    async def _call_handler(self, method: str, client: str, body: bytes) -> bytes:
         try:
             return await self._handlers.answer(method, client, body)
         except Busy:
@@ -152,9 +167,20 @@ class HttpsServer:
 
     def _client_name(self, request: web.BaseRequest) -> str:
         """Return the client's name for handlers (rule 2)."""
-        transport = request.transport
-        port = 0 if transport is None else transport.get_extra_info("peername", ("", 0))[1]
-        return over_https(str(request.remote), port, self._subnet_of)
+        host, port = self.listener.source(request)
+        return f"{OVER_HTTPS}{host}" + (f"/{port}" if self._parties.subnet_of(host) is None else "")
+
+    def _recognise(self, request: web.BaseRequest, body: bytes) -> None:
+        """Note whose connection it is, if a request shows it (rule 2). Only a signature of a key with accepted work is
+        checked, and only for the first request of a connection."""
+        source = self.listener.source(request)
+        if source in self.listener.keys or self._parties.subnet_of(source[0]) is not None or not self._parties.known:
+            return
+        with suppress(PeerFault):
+            claimed = [peer_id(one.key) for one in decode_unverified(body).signatures[:1]]
+            if not self._parties.known.isdisjoint(claimed):
+                open_signed(body, "request", self._run)
+                self.listener.recognise(request, claimed[0])
 
     async def _answer_topic(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
         """Answer with the topic's message. If the client has it already, wait for the next one: 304 after `routes.WAIT`
@@ -195,7 +221,7 @@ class HttpsServer:
                 if chunk is None
                 else messages.Chunk(index, tuple(chunk[1]), memoryview(chunk[0]))
             )
-            await self._send(answer, _name(request), routes.frame_message(message))
+            await self._send(answer, f"{OVER_HTTPS}{self.listener.source(request)[0]}", routes.frame_message(message))
             self.sent += len(chunk[0]) if chunk else 0
         return await self.listener.finish(answer)
 
@@ -208,7 +234,3 @@ class HttpsServer:
             piece = frame[start : start + routes.WRITE_BYTES]
             await self._uplink.await_uplink(name, len(piece))
             await self.listener.write(answer, piece)
-
-
-def _name(request: web.BaseRequest) -> str:
-    return f"{OVER_HTTPS}{request.remote}"

@@ -7,11 +7,15 @@ other end.
 
 1. A connection is accepted only through a relay at which this peer holds a reservation.
 2. A message has at most `MOST_CIRCUIT_MESSAGE_BYTES` bytes and must arrive within `ANSWER_TIMEOUT` seconds.
-3. The relay is dialled from the port that this peer listens on, where the system permits it. Then the relay observes an
+3. Addresses through a relay are announced by IP addresses: those of its names are looked up, since peer records have no
+   names. At most `MOST_ADDRESSES` of a relay are announced, and dialled again when the connection is lost.
+4. The relay is dialled from the port that this peer listens on, where the system permits it. Then the relay observes an
    address for which a hole can be punched (p2p/libp2p/hole_punch.py).
 """
 
+import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -32,7 +36,7 @@ from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2._libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from echo2.p2p.errors import Malformed, Unreachable
-from echo2.p2p.multiaddr import address_of, through
+from echo2.p2p.multiaddr import address_of, tcp, through
 from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
@@ -50,7 +54,7 @@ RELAY_BACKOFF = Backoff(1.0, 60.0)
 SKEWED_RESERVATION_SECONDS = 60.0
 """Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
-"""Most addresses per relay that are announced."""
+"""Most addresses per relay (rule 3)."""
 
 M = TypeVar("M", bound=Message)
 
@@ -132,7 +136,7 @@ class RelayClient:
         relay, life = await self._find_and_reserve(addresses)
         if relay not in self._renewals:
             self._renewals[relay] = trio.CancelScope()
-            nursery.start_soon(self._renew, relay, list(addresses), life)
+            nursery.start_soon(self._renew, relay, list(addresses)[:MOST_ADDRESSES], life)
 
     def release(self, relay: str) -> None:
         """Stop renewing a reservation and announcing its addresses."""
@@ -180,7 +184,7 @@ class RelayClient:
         if answer.status != pb.OK:
             self._relay_addresses.pop(relay, None)
             raise Unreachable(f"{relay} grants no reservation: {_status(answer.status)}")
-        self._relay_addresses[relay] = list(addresses)[:MOST_ADDRESSES]
+        self._relay_addresses[relay] = (await _without_names(addresses))[:MOST_ADDRESSES]
         left = float(answer.reservation.expire) - time.time()
         return left if left > 0 else SKEWED_RESERVATION_SECONDS
 
@@ -205,7 +209,7 @@ class RelayClient:
         return target
 
     async def connect(self, address: str) -> ID:
-        """Connect to a relay itself (rule 3); return its peer id."""
+        """Connect to a relay itself (rule 4); return its peer id."""
         info = info_from_p2p_addr(Multiaddr(address))
         if info.peer_id not in self._host.get_connected_peers():
             source = self.source(address)
@@ -269,6 +273,24 @@ def circuit_parts(address: str) -> tuple[str, str]:
     if not separator.relay or not separator.peer:
         raise Unreachable(f"{address} names no relay, or no peer behind it")
     return separator.before_circuit.text, separator.peer
+
+
+async def _without_names(addresses: Sequence[str]) -> list[str]:
+    """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3); a name that
+    is not known has none."""
+    announced = list[str]()
+    for address in addresses:
+        parsed = address_of(address)
+        if not parsed.is_named:
+            announced.append(address)
+            continue
+        family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(parsed.kind, socket.AF_UNSPEC)
+        with contextlib.suppress(OSError):
+            for *_, place in await trio.socket.getaddrinfo(
+                parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM
+            ):
+                announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))
+    return list(dict.fromkeys(announced))
 
 
 def _connection(stream: INetStream, address: str, *, initiator: bool) -> RawConnection:

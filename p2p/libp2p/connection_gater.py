@@ -7,9 +7,12 @@
 3. Only faults in authenticated data count towards a ban. Bytes that fail decryption may have been injected on the path;
    slowness, silence, resets and lost connections are nobody's fault. Of a peer that speaks stock yamux, only the
    overrun of a window counts (p2p/libp2p/yamux.py).
+4. What the streams that peers open occupy, streams and bytes whose rest has not come, is divided among parties by
+   p2p/limits/shares.py before any handler sees a stream. Streams that this host opens are in no pool with them.
 """
 
 import logging
+import socket
 from collections.abc import Callable
 
 import trio
@@ -17,15 +20,29 @@ import trio
 from echo2._libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
 from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.multiaddr import Multiaddr
+from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.muxed_connection import MuxConn
+from echo2.p2p.libp2p.noise_socket import receiver
+from echo2.p2p.libp2p.patches import set_source
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from echo2.p2p.limits.bans import Bans
-from echo2.p2p.limits.connection_places import ConnectionAdmission, ConnectionRefused
+from echo2.p2p.limits.connection_places import HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
 from echo2.p2p.limits.origin import Origins
+from echo2.p2p.limits.proxy_header import PEEKED_BYTES, begins_header, read_source, unnamed_proxy
+from echo2.p2p.limits.shares import (
+    KNOWN_FACTOR,
+    STRANGERS_UNFINISHED,
+    STREAMS_PER_PARTY,
+    STREAMS_PER_PLACE,
+    Shares,
+)
 from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
 from echo2.p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
+
+Loaded = MuxConn | BoundedYamux
+"""A connection that tells what the streams of its peer occupy."""
 
 
 class Connections(INotifee):
@@ -42,8 +59,13 @@ class Connections(INotifee):
         self.on_duplicate: Callable[[INetConn], None] = lambda newest: None
         """Called with each further connection with a peer that is already connected."""
         self.places = ConnectionAdmission(self._limits)
-        self.origins = Origins(self._limits.subnet_of)
+        self.origins = Origins(self._limits.parties)
+        streams = STREAMS_PER_PLACE * self._limits.connections
+        self.streams = Shares[Loaded](streams, streams - streams // 4, STREAMS_PER_PARTY)
+        self.unfinished = Shares[Loaded](KNOWN_FACTOR * STRANGERS_UNFINISHED, STRANGERS_UNFINISHED)
         self._bans = Bans()
+        self._headers = 0
+        """Connections of trusted proxies whose header has not come."""
         self._ended = trio.Event()
 
     async def disconnected_from(self, peer: str) -> None:
@@ -58,20 +80,46 @@ class Connections(INotifee):
                 await ended.wait()
                 return
 
-    async def admit(self, stream: ReadWriteCloser) -> bool:
-        """Admit a connection that a listener accepted; return False, and count a refusal, if the limits leave no
-        place."""
-        remote = stream.get_remote_address()
-        try:
-            given_up = self.places.admit(stream, "" if remote is None else remote[0], len(self.open), self._now())
-        except ConnectionRefused as refused:
-            self.refusals.count(refused.limit, refused.why)
-            return False
+    async def admit(self, stream: ReadWriteCloser) -> None:
+        """Admit a connection that a listener accepted. Raises `ConnectionRefused` if the limits leave no place."""
+        given_up = self.places.admit(stream, ip_of(stream), len(self.open), self._now())
         if given_up is not None:
             self.refusals.count("silent", "its handshake had taken longest when another connection needed the place")
             assert isinstance(given_up, ReadWriteCloser)
             await given_up.close()
-        return True
+
+    async def take_source(self, stream: ReadWriteCloser) -> None:
+        """Let a connection from a trusted proxy count as its client's (p2p/limits/proxy_header.py). Raises
+        `ConnectionRefused` without a header, or while too many proxied connections send none."""
+        receive = receiver(stream)
+        if receive is None or ip_of(stream) not in self._limits.parties.proxies:
+            return
+        if self._headers >= max(HANDSHAKES_MIN, self._limits.connections // 4):
+            raise ConnectionRefused("proxy", "too many connections of proxies have sent no header yet")
+        self._headers += 1
+        try:
+            if (source := await read_source(receive)) is not None:
+                set_source(stream, source)
+        except Malformed as error:
+            raise ConnectionRefused("proxy", f"{ip_of(stream)}, a trusted proxy: {error}") from None
+        finally:
+            self._headers -= 1
+
+    async def check_first_bytes(self, stream: ReadWriteCloser) -> None:
+        """Check that a connection begins with no PROXY header: it is not a trusted proxy's, or its header was read.
+        Raises `ConnectionRefused`."""
+        receive = receiver(stream)
+        if receive is not None and begins_header(await receive(PEEKED_BYTES, socket.MSG_PEEK)):
+            raise ConnectionRefused("proxy", unnamed_proxy(ip_of(stream)))
+
+    def on_load(self, muxed: Loaded, streams: int, nbytes: int) -> None:
+        """Note what a peer's streams on a connection occupy (rule 4); others give way to it, or it to others."""
+        origin = self.origins.of(str(muxed.peer_id))
+        open_now = not muxed.is_closed
+        for share, amount in ((self.streams, streams), (self.unfinished, nbytes)):
+            for crowded in share.occupy(muxed, origin, amount * open_now):
+                self.refusals.count("streams", f"{crowded.peer_id} has too many streams or unfinished requests open")
+                crowded.give_way()
 
     def of(self, peer: str) -> list[INetConn]:
         """Return the open connections with a peer."""
@@ -105,6 +153,8 @@ class Connections(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self._charge(conn)
+        for share in (self.streams, self.unfinished):
+            share.leave(conn.muxed_conn)  # type: ignore[arg-type]
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
         self.origins.on_disconnection(str(conn.muxed_conn.peer_id), conn)
@@ -136,6 +186,12 @@ class Connections(INotifee):
 
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         pass
+
+
+def ip_of(stream: ReadWriteCloser) -> str:
+    """Return the address from which a connection comes; "" where it is not known."""
+    remote = stream.get_remote_address()
+    return "" if remote is None else remote[0]
 
 
 def _remote(conn: INetConn) -> tuple[str | None, str]:

@@ -32,7 +32,7 @@ from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, P2PError, Unreachable
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from echo2.p2p.local_addresses import dialable
 from echo2.p2p.multiaddr import address_of, pack, unpack

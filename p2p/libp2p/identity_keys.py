@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from echo2._libp2p.crypto.keys import KeyPair, KeyType, PrivateKey, PublicKey
+from echo2.p2p.signatures import verifies
 
 RSA_BITS_MAX: Final = 4096
 """Longest RSA key that is read, as upstream has it: a check takes time that grows with the square of the length."""
@@ -34,11 +35,7 @@ class Ed25519PublicKey(PublicKey):
         return KeyType.Ed25519
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        try:
-            self._key.verify(signature, data)
-        except InvalidSignature:
-            return False
-        return True
+        return verifies(self.to_bytes(), signature, data)
 
 
 class Ed25519PrivateKey(PrivateKey):

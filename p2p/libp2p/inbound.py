@@ -4,7 +4,8 @@ Upstream's handler takes one of `max_connections` places per accepted connection
 stops: after 256 nodes had connected and left, a host accepted no more. Its refusals are silent. Here:
 
 1. A connection occupies a place (p2p/limits/connection_places.py) from its acceptance to its end, and no longer.
-2. A refused connection is closed before its handshake, counted and logged.
+2. A refused connection is closed, counted and logged: before its handshake, but for one whose key has no accepted work
+   and occupies a reserved place. The header of a trusted proxy is read before all else.
 3. If a connection is evicted for another one, its socket is closed, and its handshake fails. No handshake is
    cancelled: upstream would not release the resources that it had acquired.
 4. The handshake starts with the dialler's first byte, which must arrive within `FIRST_BYTE` seconds. A silent
@@ -24,6 +25,7 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.libp2p.connection_gater import Connections
 from echo2.p2p.libp2p.noise_socket import readable
+from echo2.p2p.limits.connection_places import ConnectionRefused
 
 FIRST_BYTE = 10.0
 """Seconds (rule 4)."""
@@ -40,16 +42,20 @@ class InboundUpgrader:
 
     async def serve(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
         """Upgrade one connection, and return when it has ended: the listener then closes its socket."""
-        if not await self._connections.admit(stream):
-            await stream.close()
-            return
+        connections = self._connections
         try:
+            await connections.take_source(stream)
+            await connections.admit(stream)
             with trio.fail_after(FIRST_BYTE):
                 await readable(stream)
+            await connections.check_first_bytes(stream)
             muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
-            self._connections.places.handshake_done(stream)
-            await self._connections.wait_for_end(muxed)
+            connections.places.handshake_done(stream, str(muxed.peer_id), len(connections.open))
+            await connections.wait_for_end(muxed)
+        except ConnectionRefused as refused:
+            connections.refusals.count(refused.limit, refused.why)
+            await stream.close()
         except Exception as error:
             log.debug("inbound on %s: %r", address, error)
         finally:
-            self._connections.places.on_connection_end(stream)
+            connections.places.on_connection_end(stream)

@@ -6,7 +6,8 @@
    time. Both sides count alike: a stream counts until both directions have ended, or until a RESET is answered.
 3. A side sends DATA only against credit: `WINDOW_MIN` bytes initially, then the bytes that CREDIT adds. Credit is given
    each time the application has read half a window, and the window then doubles, to at most `WINDOW_MAX`. All windows
-   of a connection together grow to at most `WINDOWS`: this bounds the memory that a peer can occupy.
+   of a connection together grow to at most `WINDOWS`, less the bytes of unfinished frames that the application has
+   taken out of them: this bounds the memory that a peer can occupy.
 4. FIN ends one direction. RESET ends both at once, and is answered by a RESET unless one was sent already. Until the
    answer, data in flight is discarded against the remaining credit. After it, DATA or FIN on the stream is a violation.
 5. Streams are served round robin, `QUANTUM` bytes each; control frames go first. So a small answer waits for one round
@@ -62,6 +63,8 @@ class StreamState:
     """Data written and not yet sent."""
     unsent: int = 0
     """Bytes in `queue`."""
+    kept: int = 0
+    """Bytes that the application has read of a frame whose rest has not come."""
     sent: int = 0
     """Bytes sent since the start."""
     credit: int = WINDOW_MIN
@@ -69,6 +72,8 @@ class StreamState:
     allowed: int = WINDOW_MIN
     """Bytes that the peer may send."""
     window: int = WINDOW_MIN
+    most_window: int = WINDOW_MAX
+    """Bytes to which `window` grows at most."""
     uncredited: int = 0
     """Bytes read for which no credit was given yet."""
     finishing: bool = False
@@ -97,6 +102,8 @@ class Mux:
         """Streams per parity of the id, including those in `resetting`."""
         self.window_bytes = 0
         """Sum of the windows of all open streams."""
+        self.peer_streams = self.peer_bytes = 0
+        """Open streams that the peer opened, and their bytes: unread ones, and those in `StreamState.kept`."""
         self._head = bytearray()
         self._body = 0
         """Bytes of DATA still missing of the current frame."""
@@ -150,6 +157,7 @@ class Mux:
         else:
             stream.pieces.append(bytearray(piece))
         stream.unread += len(piece)
+        self._count_bytes(stream, len(piece))
         self.changed.add(stream)
 
     def _frame(self, kind: int, id: int, value: int) -> None:
@@ -278,6 +286,20 @@ class Mux:
         self._give_credit(stream, limit - left)
         return pieces
 
+    def keep(self, stream: StreamState, nbytes: int) -> None:
+        """Note that the application keeps `nbytes` that it has read of an unfinished frame."""
+        self._count_bytes(stream, nbytes - stream.kept)
+        stream.kept = nbytes
+
+    def narrow(self, stream: StreamState, nbytes: int) -> None:
+        """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
+        stream.most_window = nbytes
+
+    def fullest(self) -> StreamState:
+        """Return the stream of the peer with most bytes; the newest of several."""
+        opened = [one for id, one in self.streams.items() if id & 1 != self._parity]
+        return max(opened, key=lambda one: (one.unread + one.kept, one.id))
+
     def finish(self, stream: StreamState) -> None:
         """End this direction with FIN, after the bytes that are queued."""
         if not stream.finishing and not stream.reset:
@@ -354,12 +376,13 @@ class Mux:
 
     def _give_credit(self, stream: StreamState, size: int) -> None:
         stream.unread -= size
+        self._count_bytes(stream, -size)
         stream.uncredited += size
         if stream.ended or stream.reset or stream.uncredited * 2 < stream.window:
             return
         more, stream.uncredited = stream.uncredited, 0
-        grown = min(stream.window, WINDOW_MAX - stream.window)
-        if self.window_bytes + grown <= WINDOWS:
+        grown = max(0, min(stream.window, stream.most_window - stream.window))
+        if self.window_bytes + self.peer_bytes + grown <= WINDOWS:
             self.window_bytes += grown
             stream.window += grown
             more += grown
@@ -371,8 +394,13 @@ class Mux:
     def _add(self, id: int) -> StreamState:
         stream = self.streams[id] = StreamState(id)
         self.counts[id & 1] += 1
+        self.peer_streams += id & 1 != self._parity
         self.window_bytes += stream.window
         return stream
+
+    def _count_bytes(self, stream: StreamState, more: int) -> None:
+        if stream.id & 1 != self._parity and stream.id in self.streams:
+            self.peer_bytes += more
 
     def _forget_if_done(self, stream: StreamState) -> None:
         if stream.ended and stream.finished:
@@ -381,6 +409,7 @@ class Mux:
 
     def _abandon(self, stream: StreamState) -> None:
         stream.reset = True
+        self._drop(stream)
         stream.queue.clear()
         stream.pieces.clear()
         stream.unsent = stream.unread = 0
@@ -390,8 +419,9 @@ class Mux:
         if self._receiving is stream:
             self._receiving = None  # the rest of the current frame is discarded
         self.changed.add(stream)
-        self._drop(stream)
 
     def _drop(self, stream: StreamState) -> None:
+        self._count_bytes(stream, -stream.unread - stream.kept)
         del self.streams[stream.id]
+        self.peer_streams -= stream.id & 1 != self._parity
         self.window_bytes -= stream.window

@@ -7,6 +7,8 @@
 3. After each `PING_AFTER_SECONDS` seconds without a byte from the peer, the peer is pinged; after `PINGS` such periods
    in a row, the connection is closed.
 4. No error leaves `start`: upstream would end the host.
+5. What the peer's streams occupy here is told to `on_load` before a handler learns of a new stream. Where the host has
+   no room for it (p2p/libp2p/connection_gater.py), `give_way` resets the fullest stream of a connection.
 """
 
 import logging
@@ -32,6 +34,7 @@ from echo2._libp2p.stream_muxer.exceptions import (
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from echo2.p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.limits.least_rate import Flow
 
 log = logging.getLogger("p2p")
 
@@ -46,6 +49,8 @@ PING_AFTER_SECONDS = 15.0
 """Seconds without a byte before a PING."""
 PINGS = 4
 """Periods of `PING_AFTER_SECONDS` seconds without a byte before the connection is closed."""
+LOAD_STEP = 4096
+"""Bytes that wait for the rest of a request, and are told together: a small request is told by its stream alone."""
 FAREWELL_SECONDS = 1.0
 """Seconds for queued frames to leave when this side closes the connection."""
 BROKEN_CONNECTION_ERRORS = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -78,6 +83,24 @@ class MuxStream(IMuxedStream):
     def unread(self) -> int:
         """Bytes received and not read; grows while there is progress."""
         return self._state.unread
+
+    @property
+    def received_flow(self) -> Flow:
+        """Bytes received over the stream's connection."""
+        return self._conn.secured_conn.received_flow
+
+    @property
+    def sent_flow(self) -> Flow:
+        """Bytes sent over the stream's connection."""
+        return self._conn.secured_conn.sent_flow
+
+    def keep(self, nbytes: int) -> None:
+        """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
+        self._conn.keep(self._state, nbytes)
+
+    def narrow(self, nbytes: int) -> None:
+        """See `Mux.narrow`."""
+        self._conn.narrow(self._state, nbytes)
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
@@ -175,6 +198,10 @@ class MuxConn(IMuxedConn):
         self.reason = "this side closed it"
         self.fault: str | None = None
         """The protocol violation of the peer; None without one."""
+        self.on_load: Callable[[MuxConn, int, int], None] = lambda conn, streams, nbytes: None
+        """Called with the streams that the peer has opened, and their bytes, when their number or a `LOAD_STEP` of
+        the bytes has changed (rule 5)."""
+        self._load = 0, 0
         self._closed = trio.Event()
         self._mux = Mux(conn.is_initiator)
         self._streams: dict[int, MuxStream] = {}
@@ -251,6 +278,19 @@ class MuxConn(IMuxedConn):
             await self._received.park()
         return not waiting.cancelled_caught and not self.is_closed
 
+    def give_way(self) -> None:
+        """Reset the fullest stream of the peer: the host has no room for it."""
+        self.reset(self._mux.fullest())
+
+    def keep(self, state: StreamState, nbytes: int) -> None:
+        """See `Mux.keep`."""
+        self._mux.keep(state, nbytes)
+        self._notify()
+
+    def narrow(self, state: StreamState, nbytes: int) -> None:
+        """See `Mux.narrow`."""
+        self._mux.narrow(state, nbytes)
+
     def read(self, state: StreamState, limit: int) -> list[memoryview]:
         """See `Mux.read`."""
         pieces = self._mux.read(state, limit)
@@ -290,7 +330,9 @@ class MuxConn(IMuxedConn):
         mux = self._mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))
-            self._acceptable.unpark()
+        if (load := (mux.peer_streams, mux.peer_bytes // LOAD_STEP)) != self._load:
+            self._load = load
+            self.on_load(self, mux.peer_streams, mux.peer_bytes)
         while mux.changed:
             state = mux.changed.pop()
             stream = self._streams.get(state.id)
@@ -298,6 +340,10 @@ class MuxConn(IMuxedConn):
                 stream.wake()
                 if state.reset or (state.ended and state.finished):
                     del self._streams[state.id]
+                if state.reset and stream in self._accepted:
+                    self._accepted.remove(stream)
+        if self._accepted:
+            self._acceptable.unpark()
         if not mux.idle:
             self._writable.unpark_all()
 
@@ -367,6 +413,7 @@ class MuxConn(IMuxedConn):
         if self.is_closed:
             return
         self._closed.set()
+        self.on_load(self, 0, 0)
         self._received.unpark_all()
         for stream in self._streams.values():
             stream.wake()

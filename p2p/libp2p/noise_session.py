@@ -31,6 +31,7 @@ from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
 from echo2.p2p.libp2p.noise_socket import RawSocket
+from echo2.p2p.limits.least_rate import Flow
 
 log = logging.getLogger("p2p")
 
@@ -88,6 +89,16 @@ class NoiseSession(BaseSession):
         self._decryptor = decryptor
         self._arrived: deque[bytes | memoryview] = deque()
         self._writing = trio.Lock()
+
+    @property
+    def received_flow(self) -> Flow:
+        """Bytes received so far, encrypted ones of unfinished messages included."""
+        return self._raw.received
+
+    @property
+    def sent_flow(self) -> Flow:
+        """Bytes sent so far."""
+        return self._raw.sent
 
     async def pieces(self) -> list[bytes | memoryview]:
         """Return the received plaintext, at least one byte; empty when the other side has closed. Raises

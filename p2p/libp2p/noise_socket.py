@@ -14,22 +14,31 @@ from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.io.trio import TrioTCPStream
 from echo2.p2p.libp2p.mux import Bytes
+from echo2.p2p.limits.least_rate import Flow
+from echo2.p2p.limits.proxy_header import Receive
 
 RECEIVE_BYTES = 256 << 10
 """Most bytes per read of the socket."""
 
 
 class RawSocket:
-    """Reads and writes the bytes of one raw connection. One task may send, and one receive."""
+    """Reads and writes the bytes of one raw connection. One task may send, and one receive. `received`, `sent`: its
+    bytes in each direction: of a Noise message that is under way as well."""
 
     def __init__(self, conn: IRawConnection) -> None:
         self._conn = conn
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES if self._socket else 0))
+        self.received = self.sent = Flow(0, 0.0)
 
     async def receive(self) -> Bytes:
         """Return received bytes, none at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
+        data = await self._receive()
+        self.received = self.received.plus(len(data), trio.current_time())
+        return data
+
+    async def _receive(self) -> Bytes:
         if self._socket is None:
             return await self._conn.read(RECEIVE_BYTES)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -52,7 +61,9 @@ class RawSocket:
         if self._socket is None:
             return 0
         try:
-            return os.write(self._descriptor(), data)
+            length = os.write(self._descriptor(), data)
+            self.sent = self.sent.plus(length, trio.current_time())
+            return length
         except BlockingIOError:
             return 0
         except trio.ClosedResourceError:
@@ -63,7 +74,9 @@ class RawSocket:
     async def send(self, data: memoryview) -> None:
         """Write all bytes. Raises `ConnectionClosedError`."""
         if self._socket is None:
-            return await self._conn.write(data)  # type: ignore[arg-type]
+            await self._conn.write(data)  # type: ignore[arg-type]
+            self.sent = self.sent.plus(len(data), trio.current_time())
+            return
         while data:
             try:
                 await trio.lowlevel.wait_writable(self._descriptor())
@@ -85,3 +98,8 @@ async def readable(stream: ReadWriteCloser) -> None:
     `trio.ClosedResourceError` if this side closes it."""
     if isinstance(stream, TrioTCPStream):
         await trio.lowlevel.wait_readable(stream.stream.socket)
+
+
+def receiver(stream: ReadWriteCloser) -> Receive | None:
+    """Return the `recv` of a stream's TCP socket, for the bytes before its handshake; None if it has no socket."""
+    return stream.stream.socket.recv if isinstance(stream, TrioTCPStream) else None

@@ -5,13 +5,14 @@ upstream's issue where there is one; otherwise it describes upstream's code. The
 own code beside each patch, and fail once the patch is no longer needed.
 
 1. `TrioTCPStream.get_remote_address` returns None for a socket address of four parts, as IPv6 has. Then limits per
-   address, and the observed address told to a peer, miss every IPv6 peer. (IPv6 over TCP at all: issue 1111.)
+   address, and the observed address told to a peer, miss every IPv6 peer. Behind a trusted proxy it returns the
+   client's (`set_source`). (IPv6 over TCP at all: issue 1111.)
 2. `SwarmConn` runs stream handlers in a nursery of the whole host: any exception in one ends the host. All handlers are
    guarded (p2p/guard.py), including those registered later. (In the negotiation before a handler: issue 417.)
 3. `Swarm._notify` starts a task per notifee when a stream opens and closes. No notifee of ours uses these, and they are
    a sixth of the CPU time of a busy coordinator's requests. Notifees receive events of connections only.
 4. `MuxerMultistream.new_conn` creates upstream's own `Yamux` for the protocol of yamux, whatever class was configured.
-   Here the configured class is created.
+   Here the configured class is created, and told to whom it reports its load before it runs.
 5. `Swarm._handle_inbound_connection` releases a connection's place only when the host stops: after `max_connections`
    peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles inbound connections instead.
 """
@@ -37,23 +38,32 @@ def patch_streams() -> None:
 
 
 def patch_host(
-    host: IHost, muxers: TMuxerOptions, serve: Callable[[ReadWriteCloser, Multiaddr], Awaitable[None]]
+    host: IHost,
+    muxers: TMuxerOptions,
+    serve: Callable[[ReadWriteCloser, Multiaddr], Awaitable[None]],
+    on_load: Callable[[Any, int, int], None],
 ) -> None:
     """Apply patches 2 to 5, before anything else is built on this host. `muxers`: the preferred one first. `serve`:
-    serves a connection that a listener accepted, and returns when it has ended."""
+    serves a connection that a listener accepted, and returns when it has ended. `on_load`: see `MuxConn`."""
     network: Any = host.get_network()
     _guard(host)
     _quieten(network)
-    network.upgrader.muxer_multistream = MuxerSelector(muxers)
+    network.upgrader.muxer_multistream = MuxerSelector(muxers, on_load)
     network._handle_inbound_connection = serve
 
 
 class MuxerSelector(MuxerMultistream):
     """Upstream's muxer negotiation, with a connection of the configured class as its result (patch 4)."""
 
+    def __init__(self, muxers: TMuxerOptions, on_load: Callable[[Any, int, int], None]) -> None:
+        super().__init__(muxers)
+        self._on_load = on_load
+
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         protocol, kind = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        return self._annotate_connection(kind(conn, peer_id), conn, protocol)
+        muxed = self._annotate_connection(kind(conn, peer_id), conn, protocol)
+        muxed.on_load = self._on_load  # type: ignore[attr-defined]
+        return muxed
 
 
 def _remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
@@ -65,6 +75,12 @@ def _remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
             return None
         stream._cached_remote_address = str(host).partition("%")[0], int(port)
     return stream._cached_remote_address
+
+
+def set_source(stream: ReadWriteCloser, source: tuple[str, int]) -> None:
+    """Let a stream count as one from `source`, a trusted proxy's client (patch 1)."""
+    assert isinstance(stream, TrioTCPStream)
+    stream._cached_remote_address = source
 
 
 def _guard(host: IHost) -> None:

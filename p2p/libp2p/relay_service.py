@@ -22,6 +22,8 @@ from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
+from echo2.p2p.libp2p.muxed_connection import MuxStream
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
 
@@ -29,6 +31,8 @@ log = logging.getLogger("p2p")
 
 REQUESTS = 4
 """Most requests per peer at once."""
+CIRCUIT_WINDOW = 256 << 10
+"""Bytes that one end of a circuit may be ahead of its quota, which keeps bytes that wait here few."""
 FORWARDED_PIECE_BYTES = 16 << 10
 """Most bytes forwarded at once."""
 _STATUS = {
@@ -42,9 +46,9 @@ _STATUS = {
 class RelayService:
     """Serves HOP requests on one host, from its construction."""
 
-    def __init__(self, host: IHost, limits: RelayLimits) -> None:
+    def __init__(self, host: IHost, limits: RelayLimits, parties: Parties | None = None) -> None:
         self._host = host
-        self.table = RelayTable(limits)
+        self.table = RelayTable(limits, parties)
         self._requests: Counter[ID] = Counter()
         """Requests under way, per peer."""
         self.bytes_relayed = 0
@@ -109,6 +113,9 @@ class RelayService:
                 log.info("relay circuit refused by its target: %s does not accept %s: %s", target, peer, error)
                 await self._answer(source, pb.CONNECTION_FAILED)
                 return
+            for muxed in (getattr(side, "muxed_stream", None) for side in (source, stream)):
+                if isinstance(muxed, MuxStream):
+                    muxed.narrow(CIRCUIT_WINDOW)
             limits = self.table.limits
             limit = pb.Limit(duration=int(limits.duration), data=limits.data)
             await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=limit))

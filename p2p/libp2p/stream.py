@@ -12,6 +12,7 @@ from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.libp2p.proposal import confirm, proposal
 from echo2.p2p.libp2p.yamux import YamuxStream
+from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRate
 
 log = logging.getLogger("p2p")
 
@@ -34,6 +35,14 @@ class ByteStream(Protocol):
 
     @property
     def room(self) -> bool: ...
+
+    @property
+    def received_flow(self) -> Flow: ...
+
+    @property
+    def sent_flow(self) -> Flow: ...
+
+    def keep(self, nbytes: int) -> None: ...
 
     async def pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]: ...
 
@@ -70,6 +79,8 @@ class LibP2PStream:
         self._drop = drop
         self._finished = False
         self._broken: str | None = None
+        self._receiving: LeastRate | None = None
+        self._sending: LeastRate | None = None
         self._proposed = proposed
         if proposed is not None:  # it leaves with the first frame
             self._byte_stream.put(proposal(proposed))
@@ -78,6 +89,12 @@ class LibP2PStream:
     def peer(self) -> str:
         """See `Stream`."""
         return self._peer
+
+    def hurry(self) -> None:
+        """See `Stream`."""
+        now = trio.current_time()
+        self._receiving = LeastRate(self._byte_stream.received_flow, now)
+        self._sending = LeastRate(self._byte_stream.sent_flow, now)
 
     async def send(self, *pieces: Bytes) -> None:
         """See `Stream`. If the caller is cancelled, the frame is still sent whole."""
@@ -141,12 +158,15 @@ class LibP2PStream:
     async def _exactly(self, count: int) -> bytes:
         """Return `count` bytes; fewer only if the other side finished."""
         pieces: list[Bytes] = []
-        while count:
-            arrived = await self._pieces(count, least=count)
+        left = count
+        while left:
+            arrived = await self._pieces(left, least=left)
             if not arrived:
                 break
             pieces += arrived
-            count -= sum(map(len, arrived))
+            left -= sum(map(len, arrived))
+            if left or len(pieces) > len(arrived):
+                self._byte_stream.keep(count - left if left else 0)
         return b"".join(pieces)
 
     async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:
@@ -156,10 +176,12 @@ class LibP2PStream:
             try:
                 if unread >= least:  # the data has arrived: a deadline would cost more than the call
                     return await self._byte_stream.pieces(limit, least)
-                with trio.fail_after(self._patience):
+                with trio.fail_at(self._deadline(self._receiving)):
                     return await self._byte_stream.pieces(limit, least)
             except trio.TooSlowError:
-                if self._byte_stream.unread == unread:
+                if self._receiving is not None:
+                    self._check_rate(self._receiving, self._byte_stream.received_flow)
+                elif self._byte_stream.unread == unread:
                     self._break(f"no byte for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
@@ -172,14 +194,23 @@ class LibP2PStream:
             try:
                 if self._byte_stream.room:
                     return await self._byte_stream.flush()
-                with trio.fail_after(self._patience):
+                with trio.fail_at(self._deadline(self._sending)):
                     return await self._byte_stream.flush()
             except trio.TooSlowError:
-                if self._byte_stream.sent == sent:
+                if self._sending is not None:
+                    self._check_rate(self._sending, self._byte_stream.sent_flow)
+                elif self._byte_stream.sent == sent:
                     self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
         raise Unreachable(self._reason())
+
+    def _deadline(self, rate: LeastRate | None) -> float:
+        return trio.current_time() + self._patience if rate is None else rate.deadline
+
+    def _check_rate(self, rate: LeastRate, flow: Flow) -> None:
+        if not rate.extend(flow, trio.current_time()):
+            self._break(f"fewer than {LEAST_RATE:g} bytes a second for {RATE_SECONDS:g} s")
 
     def _check(self) -> None:
         if self._broken is not None:

@@ -1,14 +1,14 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only `origin` and
-   `keep_places`, which are thread-safe, are called directly.
+1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only
+   `origin`, which is thread-safe, is called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
 3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
 4. `run` raises an error when the thread ends by itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -88,7 +88,6 @@ class ThreadedPeer:
         self._failure: Exception | None = None
         self._thread: TrioThread | None = None
         self._peer: Peer | None = None
-        self._known_parties: Collection[str] = ()
 
     request = Bridged(lambda peer: peer.request)
     peers = Bridged(lambda peer: peer.peers)
@@ -142,12 +141,6 @@ class ThreadedPeer:
         """See `Inbound`."""
         return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
 
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Inbound`."""
-        self._known_parties = parties
-        if self._peer is not None:
-            self._peer.keep_places(parties)
-
     async def _main(self) -> None:
         """On trio: build the peer, and run it."""
         thread = self._thread
@@ -165,7 +158,6 @@ class ThreadedPeer:
         transport = LibP2PTransport(
             self._key, self._listen, patience=self._patience, relay=self._relay, limits=self._limits
         )
-        transport.keep_places(self._known_parties)
         handlers = self.handlers.across(thread.from_trio)
         peer = Peer(
             transport, seed=self._seed, uplink=self._rates.uplink, downlink=self._rates.downlink, handlers=handlers

@@ -4,8 +4,9 @@ replaces parts of upstream's own code.
 Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-measure:
 
 1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself.
-2. Plaintext is offered by default, and limits are loose. Here Noise is the only security protocol, and limits are set
-   explicitly.
+2. Plaintext is offered by default, and limits are loose: streams in and out, of all peers, share one. Here Noise is the
+   only security protocol, and p2p/libp2p/connection_gater.py limits connections and streams; upstream's resource
+   manager is off.
 3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So a
    write is shielded from cancellation where it enters the socket (p2p/libp2p/noise_session.py). Senders only queue
    bytes for the writing task (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
@@ -30,7 +31,7 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -42,8 +43,6 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.config import ConnectionConfig
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
-from echo2._libp2p.rcmgr.connection_limits import ConnectionLimits
-from echo2._libp2p.rcmgr.manager import ResourceLimits, ResourceManager, new_resource_manager
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.guard import guard_handler
@@ -79,35 +78,13 @@ PING_ANSWER_SECONDS = 4.0
 """Seconds for a connected peer to answer a PING before its connection is replaced."""
 CLOSE_TIMEOUT = 2.0
 """Seconds for closing all connections when the transport stops."""
-STREAMS_PER_CONNECTION = 16
-"""Streams per connection, averaged over all connections."""
 OWN_DIALS = 16
 """Connections that this host may dial beyond `PeerLimits.connections`, when inbound ones occupy all places."""
-MAX_MEMORY_MIB = 512
 
 
 def muxers() -> TMuxerOptions:
     """Return the stream muxers, the preferred one first; stock yamux is for peers of other projects."""
     return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): BoundedYamux}
-
-
-def resources(connections: int) -> ResourceManager:
-    """Return the bounds for all peers together. Upstream's circuit breaker and degradation are off: they would refuse
-    honest peers too. Connections are limited by p2p/libp2p/connection_gater.py, so upstream's bound is set out of
-    reach.
-    """
-    return new_resource_manager(
-        ResourceLimits(
-            max_connections=4 * (connections + OWN_DIALS),
-            max_memory_mb=MAX_MEMORY_MIB,
-            max_streams=STREAMS_PER_CONNECTION * connections,
-        ),
-        connection_limits=ConnectionLimits(),
-        enable_metrics=False,
-        enable_memory_pooling=False,
-        enable_circuit_breaker=False,
-        enable_graceful_degradation=False,
-    )
 
 
 def upstream_limits(connections: int) -> ConnectionConfig:
@@ -152,17 +129,17 @@ class LibP2PTransport:
             key_pair,
             security(key_pair),
             muxers(),
-            resources=resources(limits.connections),
             config=upstream_limits(limits.connections),
         )
         self._most = limits.connections + OWN_DIALS
         self.connections = Connections(limits)
-        patch_host(self.host, muxers(), InboundUpgrader(self.host, self.connections).serve)
+        upgrader = InboundUpgrader(self.host, self.connections)
+        patch_host(self.host, muxers(), upgrader.serve, self.connections.on_load)
         self._relay_client = RelayClient(self.host, self.connections.disconnected_from)
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
         self._relay_client.on_relayed_peer = self._upgrade
         self.connections.on_duplicate = self._probe_older
-        self.relay_service = RelayService(self.host, relay) if relay is not None else None
+        self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
 
     @property
@@ -258,12 +235,6 @@ class LibP2PTransport:
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
         return self.connections.origins.of(peer)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Transport`."""
-        self.connections.places.keep(parties)
-        if self.relay_service is not None:
-            self.relay_service.table.keep(parties)
 
     def count_relayed_bytes(self) -> int:
         """See `Transport`."""

@@ -3,20 +3,24 @@
 
 1. Stock yamux fails a write when the reader pauses for 5 s. So a task always reads, up to `READ_AHEAD` bytes ahead of
    the consumer. Another task writes: senders only queue bytes, so that no write is ever cancelled.
-2. Stock yamux buffers data sent past its window and accepts any number of streams, while the limit on streams is shared
-   by all peers of the host. Here streams beyond `STREAMS_MAX` per connection are reset, and a connection with more than
-   `UNREAD_MAX` unread bytes is closed.
+2. Stock yamux buffers data sent past its window and accepts any number of streams. Here streams beyond `STREAMS_MAX`
+   per connection are reset, and a connection with more than `UNREAD_MAX` unread bytes is closed.
+3. What the peer's streams occupy here is told to `on_load`, as by `MuxConn`. A connection that gives way is closed.
 """
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
 from echo2._libp2p.abc import IMuxedStream, INetStream
 from echo2._libp2p.network.stream.exceptions import StreamEOF
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
+from echo2._libp2p.stream_muxer.yamux.yamux import YamuxStream as UpstreamStream
+from echo2.p2p.guard import guard_handler
 from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
+from echo2.p2p.limits.least_rate import Flow
 
 log = logging.getLogger("p2p")
 
@@ -24,6 +28,8 @@ YAMUX_PIECE_BYTES = 64 << 10
 """Most bytes per read or write."""
 READ_AHEAD = 1 << 20
 """Most bytes per stream that are read before they are consumed."""
+AHEAD = "echo2_bytes_ahead"
+"""Attribute of upstream's stream: bytes that were read ahead of the consumer, or wait for the rest of their frame."""
 UNREAD_MAX = 64 << 20
 """Most unread bytes per connection: the initial windows of 256 streams, or 4 full-grown ones."""
 
@@ -33,13 +39,31 @@ class BoundedYamux(Yamux):
 
     fault: str | None = None
     """The protocol violation of the peer; None without one."""
+    on_load: Callable[["BoundedYamux", int, int], None] = staticmethod(lambda conn, streams, nbytes: None)
+    """See `MuxConn.on_load`."""
 
     async def accept_stream(self) -> IMuxedStream:
         while True:
             stream = await super().accept_stream()
-            if sum(not (one.is_initiator or one.closed) for one in self.streams.values()) <= STREAMS_MAX:
+            self.count()
+            if len(self._of_peer()) <= STREAMS_MAX:
                 return stream
             await stream.reset()
+
+    def count(self) -> None:
+        """Tell what the peer's streams occupy."""
+        opened = self._of_peer()
+        unread = sum(len(self.stream_buffers.get(one.stream_id, b"")) + getattr(one, AHEAD, 0) for one in opened)
+        self.on_load(self, len(opened), unread)
+
+    def give_way(self) -> None:
+        """Close the connection: the host has no room for its streams."""
+        self.on_load(self, 0, 0)
+        self.on_load = lambda conn, streams, nbytes: None
+        trio.lowlevel.spawn_system_task(guard_handler(self.secured_conn.close))
+
+    def _of_peer(self) -> list[UpstreamStream]:
+        return [one for one in self.streams.values() if not (one.is_initiator or one.closed)]
 
     async def _read_data_body(self, length: int) -> bytes:
         unread = sum(map(len, self.stream_buffers.values()))
@@ -47,7 +71,9 @@ class BoundedYamux(Yamux):
             self.fault = f"{unread} bytes received and not read, the most is {UNREAD_MAX}"
             log.warning("connection closed: %s: %s", self.peer_id, self.fault)
             raise trio.TooSlowError  # the one error that upstream lets end the connection
-        return await super()._read_data_body(length)
+        body = await super()._read_data_body(length)
+        self.count()
+        return body
 
 
 class YamuxStream:
@@ -63,7 +89,9 @@ class YamuxStream:
         self._error: Exception | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
+        self._kept = 0
         self.sent = 0
+        self.received_flow = self.sent_flow = Flow(0, 0.0)
         nursery.start_soon(self._run)
 
     @property
@@ -76,6 +104,11 @@ class YamuxStream:
         """See `MuxStream`."""
         return False
 
+    def keep(self, nbytes: int) -> None:
+        """See `MuxStream`."""
+        self._kept = nbytes
+        self._count()
+
     async def pieces(self, limit: int, least: int = 1) -> list[bytes]:
         """See `MuxStream`. Return as soon as there is one byte; `least` has no effect."""
         while not self._buffer:
@@ -85,6 +118,7 @@ class YamuxStream:
             await self._changed.park()
         piece = bytes(self._buffer[:limit])
         del self._buffer[: len(piece)]
+        self._count()
         self._changed.unpark_all()
         return [piece]
 
@@ -122,6 +156,8 @@ class YamuxStream:
         try:
             while data := await self._stream.read(YAMUX_PIECE_BYTES):
                 self._buffer += data
+                self.received_flow = self.received_flow.plus(len(data), trio.current_time())
+                self._count()
                 self._changed.unpark_all()
                 while len(self._buffer) >= READ_AHEAD:
                     await self._changed.park()
@@ -142,6 +178,7 @@ class YamuxStream:
                 for start in range(0, len(data), YAMUX_PIECE_BYTES):
                     await self._stream.write(bytes(data[start : start + YAMUX_PIECE_BYTES]))
                     self.sent += len(data[start : start + YAMUX_PIECE_BYTES])
+                    self.sent_flow = Flow(self.sent, trio.current_time())
                 self._queue.popleft()
                 self._changed.unpark_all()
             await self._stream.close_write()  # type: ignore[attr-defined]
@@ -149,6 +186,13 @@ class YamuxStream:
             self._changed.unpark_all()
         except Exception as error:
             self._fail(error)
+
+    def _count(self) -> None:
+        muxed = getattr(self._stream, "muxed_stream", None)
+        if muxed is not None:
+            setattr(muxed, AHEAD, len(self._buffer) + self._kept)
+            if isinstance(muxed.conn, BoundedYamux):
+                muxed.conn.count()
 
     def _check(self) -> None:
         if self._error is not None:

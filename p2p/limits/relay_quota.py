@@ -5,33 +5,31 @@ the share of its owner's uplink that is spent on others:
 
 1. A peer must reserve before it can be reached through this relay. It has one reservation, and reserving again renews
    it. A reservation ends when it expires, or with the connection of its holder.
-2. Each subnet (p2p/limits/subnets.py; private networks are exempt) has a bounded share of the reservations: many
-   identities in one subnet do not fill the table. A quarter of the reservations, at most one per party, is kept for the
-   subnets and peers that the host names (`keep`): at a coordinator those with accepted work. The circuits of one peer,
-   as source and as target, are bounded too.
+2. Each party (p2p/limits/party.py) has a bounded share of the reservations: many identities in one subnet do not fill
+   the table. A quarter of the reservations, at most one per party, is kept for parties with accepted work. The circuits
+   of one peer, as source and as target, are bounded too.
 3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
    order of their arrival, at most one per circuit and direction, so that small messages pass beside bulk data.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 
 from collections import Counter
-from collections.abc import Collection
 from enum import Enum
 
 import msgspec
 
 from echo2.p2p.limits.bandwidth import bandwidth
-from echo2.p2p.limits.subnets import subnet_of
+from echo2.p2p.limits.party import Parties
 from echo2.runtime.units import MBIT
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a relay. `reservations`, `circuits`: reservations and circuits in total. `per_subnet`: reservations
-    per subnet. `per_peer`: circuits that one peer may have as source, and as target. `life`: seconds of a reservation.
+    """The limits of a relay. `reservations`, `circuits`: reservations and circuits in total. `per_party`: reservations
+    per party. `per_peer`: circuits that one peer may have as source, and as target. `life`: seconds of a reservation.
     `duration`: seconds, and `data`: bytes, of a circuit. `rate`: bytes per second of all circuits together."""
 
     reservations: int = 64
-    per_subnet: int = 16
+    per_party: int = 16
     circuits: int = 64
     per_peer: int = 8
     life: float = 1800.0
@@ -44,7 +42,7 @@ class RelayRefusal(Enum):
     """The reasons for a refusal."""
 
     FULL = "the relay is full"
-    CROWDED = "too many of one subnet"
+    CROWDED = "too many of one party"
     NO_RESERVATION = "the target has no reservation here"
     TOO_MANY = "this peer has too many circuits"
 
@@ -60,21 +58,17 @@ class RelayRefused(Exception):
 class RelayTable:
     """Reservations and circuits of one relay, and the token bucket that all its circuits share."""
 
-    def __init__(self, limits: RelayLimits) -> None:
+    def __init__(self, limits: RelayLimits, parties: Parties | None = None) -> None:
         self.limits = limits
+        self._parties = parties or Parties()
         self.bucket = bandwidth(limits.rate)
-        self._reservations: dict[str, tuple[float, str | None]] = {}
+        self._reservations: dict[str, tuple[float, str]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
-        self._known: frozenset[str] = frozenset()
 
     @property
     def circuits(self) -> int:
         """Number of open circuits."""
         return self._circuits.total()
-
-    def keep(self, parties: Collection[str]) -> None:
-        """Reserve places for these subnets and peers (rule 2); replaces those named before."""
-        self._known = frozenset(parties)
 
     def holders(self, now: float) -> list[str]:
         """Return the peers with a reservation."""
@@ -84,21 +78,22 @@ class RelayTable:
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
         """Grant or renew a reservation; return when it expires. `ip`: the peer's address. Raises `RelayRefused`."""
         self._expire(now)
-        place = subnet_of(ip) if ip is not None else None
-        others = [subnet for holder, (_, subnet) in self._reservations.items() if holder != peer]
-        if len(others) + self._kept_from(peer, place) >= self.limits.reservations:
+        party = peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
+        others = [other for holder, (_, other) in self._reservations.items() if holder != peer]
+        if len(others) + self._kept_from(peer, party) >= self.limits.reservations:
             raise RelayRefused(RelayRefusal.FULL)
-        if place is not None and others.count(place) >= self.limits.per_subnet:
+        if others.count(party) >= self.limits.per_party:
             raise RelayRefused(RelayRefusal.CROWDED)
-        self._reservations[peer] = now + self.limits.life, place
+        self._reservations[peer] = now + self.limits.life, party
         return now + self.limits.life
 
-    def _kept_from(self, peer: str, place: str | None) -> int:
+    def _kept_from(self, peer: str, party: str) -> int:
         """Return the number of free places that are kept from this peer (rule 2)."""
-        if peer in self._reservations or {peer, place} & self._known:
+        known = self._parties.known
+        if peer in self._reservations or {peer, party} & known:
             return 0
-        here = sum(not self._known.isdisjoint((holder, at)) for holder, (_, at) in self._reservations.items())
-        return max(0, min(self.limits.reservations // 4, len(self._known)) - here)
+        here = sum(not known.isdisjoint((holder, of)) for holder, (_, of) in self._reservations.items())
+        return max(0, min(self.limits.reservations // 4, len(known)) - here)
 
     def forget(self, peer: str) -> None:
         """Remove the reservation of a peer whose connection ended."""

@@ -1,9 +1,9 @@
 """Limits on the use of this peer by one peer or one subnet. Pure: `now` in seconds, monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about the block that one owner gets. p2p/limits/connection_places.py limits
-   its share of the connections and handshakes.
-2. Private and loopback addresses are exempt: one owner may run many peers. A relayed connection counts for no subnet;
-   its requests count for its party (p2p/limits/origin.py, rule 2).
+1. A subnet is that of p2p/limits/party.py. p2p/limits/connection_places.py limits its share of the connections and
+   handshakes.
+2. Private and loopback addresses count for no subnet, nor does a relayed connection: their requests count for their
+   party (p2p/limits/origin.py).
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
@@ -12,13 +12,12 @@
    learnt from others are limited by p2p/limits/dial_backoff.py.
 """
 
-import ipaddress
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from echo2.p2p.limits.origin import SubnetOf
+from echo2.p2p.limits.party import Parties
 from echo2.runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("p2p")
@@ -35,41 +34,14 @@ PARTY: Final = 2
 """Limit on the requests of one party, as a multiple of that of one connection."""
 
 
-def subnet_of(ip: str) -> str | None:
-    """Return the subnet that an address counts for, as text; None for one that rule 2 exempts."""
-    try:
-        address = ipaddress.ip_address(ip.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if not address.is_global:
-        return None
-    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
-
-
-def client_key(host: str) -> str:
-    """Return the part of an address that one household has: an IPv4 address, or the /64 of an IPv6 one. `host`: an IP
-    address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
-
-
 @dataclass(frozen=True)
 class PeerLimits:
     """The owner's settings. `connections`: connections with all peers together. `per_subnet`: accepted from one public
-    subnet. `subnet_of`: maps an address to its subnet; tests may treat loopback addresses as public."""
+    subnet. `parties`: says which subnet that is."""
 
     connections: int = CONNECTIONS
     per_subnet: int = PER_SUBNET
-    subnet_of: SubnetOf = subnet_of
+    parties: Parties = field(default_factory=Parties)
 
 
 class RefusalCounter:

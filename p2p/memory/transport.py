@@ -12,7 +12,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -22,7 +22,9 @@ from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, TooLong, Unreachable
 from echo2.p2p.guard import guard_handler
+from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.origin import Origin
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.memory.places import MemoryAddresses
 from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.transport import Stream, StreamHandler
@@ -58,8 +60,7 @@ class MemoryNetwork:
         self.addresses = MemoryAddresses()
         self.origins: dict[str, Origin] = {}
         """The origin of each peer that is not its own party."""
-        self.kept: dict[str, frozenset[str]] = {}
-        """The parties for which each peer was told to keep places."""
+        self.parties = Parties()
 
     def transport(self, peer_id: str) -> "MemoryTransport":
         """Create a transport for `peer_id`. Raises `LocalNetworkFault` while that peer is alive already."""
@@ -198,11 +199,8 @@ class MemoryTransport:
 
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
-        return self._network.origins.get(peer, Origin(peer, peer))
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Transport`. Connections are unlimited here: the parties are only recorded."""
-        self._network.kept[self._peer_id] = frozenset(parties)
+        origin = self._network.origins.get(peer, Origin(peer, peer))
+        return origin._replace(is_known=origin.party in self._network.parties.known)
 
     def count_relayed_bytes(self) -> int:
         """See `Transport`."""
@@ -291,12 +289,17 @@ class _MemoryStream:
         self._under_way = 0
         self._dead = False
         self._finished = False
+        self._patience = network.patience
         self._changed = anyio.Event()
         owner._streams[self] = None
 
     @property
     def peer(self) -> str:
         return self._far.peer_id
+
+    def hurry(self) -> None:
+        """See `Stream`. A frame arrives whole here, so a wait for it lasts as long as one without a byte."""
+        self._patience = min(self._network.patience, RATE_SECONDS)
 
     async def send(self, *pieces: bytes | memoryview) -> None:
         await self._until_room(sum(map(len, pieces)))
@@ -381,8 +384,8 @@ class _MemoryStream:
 
     @contextmanager
     def _watchdog(self) -> Iterator[None]:
-        with anyio.move_on_after(self._network.patience) as scope:
+        with anyio.move_on_after(self._patience) as scope:
             yield
         if scope.cancelled_caught:
             self.abort()
-            raise Unreachable(f"{self.peer} made no progress for {self._network.patience:g} s")
+            raise Unreachable(f"{self.peer} made no progress for {self._patience:g} s")

@@ -54,7 +54,6 @@ class Peer:
         self.reserve = transport.reserve
         self.release = transport.release
         self.origin = transport.origin
-        self.keep_places = transport.keep_places
         self.share = self._exchange.share
         self.unshare = self._exchange.unshare
         self.fetch = self._exchange.fetch

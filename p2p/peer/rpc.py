@@ -3,19 +3,20 @@
 1. Requester -> server: two frames, the method's name and the request. Then the requester finishes its side.
 2. Server -> requester: any number of empty frames, meaning "still working", at most `RPC_HEARTBEAT_SECONDS` seconds
    apart; then one frame, a status byte with the answer or a sentence. The stream's watchdog thus detects a frozen
-   server, while a slow handler may take as long as the requester's timeout.
-3. A request is checked against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
-   without a free one, the answer is BUSY. Requests beyond the rate are delayed first (p2p/limits/subnets.py, rule 3),
-   and occupy no slot meanwhile.
-4. A slow peer cannot occupy a slot for long. A method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
-   answer within `TRANSFER_GRACE` seconds plus one per `TRANSFER_RATE` bytes.
+   server, while a slow line or a slow handler may take as long as the requester's timeout.
+3. A request is checked against its method's limit before it is read. Once it is whole it needs a slot
+   (p2p/limits/request_slots.py); without a free one, the answer is BUSY. Requests beyond the rate are delayed first
+   (p2p/limits/subnets.py, rule 3), and occupy no slot meanwhile.
+4. While the server waits for the method's name and the request, and while it sends the answer, the connection moves at
+   the least rate (p2p/limits/least_rate.py), or the stream is reset.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
-   Only `Busy` is answered, as BUSY.
+   Only `Busy` is answered, as BUSY, and noted in the last table.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import anyio
 
@@ -23,7 +24,7 @@ from echo2.p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
 from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import METHOD_LIMIT, Handlers
 from echo2.p2p.limits.origin import Origin
-from echo2.p2p.limits.request_slots import RequestSlots
+from echo2.p2p.limits.request_slots import SMALL_ANSWER_BYTES, RequestSlots
 from echo2.p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
 from echo2.p2p.limits.token_bucket import TokenBuckets
 from echo2.p2p.transport import Stream
@@ -33,13 +34,10 @@ ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
 RPC_HEARTBEAT_SECONDS = 4.0
 """Seconds between two keep-alive frames while a handler works."""
-NAME_TIMEOUT, TRANSFER_GRACE = 30.0, 30.0
-"""Seconds; longer than a stream's watchdog waits for a frozen or disconnected peer."""
-TRANSFER_RATE = 4096.0
-"""Bytes per second."""
 SMALL_RPC_BYTES = 16 << 10
 """Bytes of a request that is sent before its answer is awaited: no transport makes its sender wait for so few."""
 
+T = TypeVar("T")
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
 
@@ -56,38 +54,38 @@ class Server:
 
     async def answer(self, stream: Stream) -> None:
         """Serve one stream."""
-        origin = self._origin(stream.peer)
-        try:
-            with self._slots.stream(origin):
-                now = anyio.current_time()
-                wait_of_connection = self._rate_of_connection.consume(origin.connection, now)
-                wait_of_party = self._rate_of_party.consume(origin.party, now)
-                await anyio.sleep(max(wait_of_connection, wait_of_party))
-                await self._answer(stream, origin)
-        except Busy as busy:
-            await _refuse(stream, _BUSY, str(busy))
+        with ExitStack() as slot:
+            status, answer = await _with_heartbeats(stream, self._answer(stream, self._origin(stream.peer), slot))
+            if len(answer) <= SMALL_ANSWER_BYTES:
+                slot.close()
+            stream.hurry()
+            await stream.send(status, answer)
+            await stream.finish()
 
-    async def _answer(self, stream: Stream, origin: Origin) -> None:
-        with _time_limit(NAME_TIMEOUT, "a method's name"):
-            method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
+    async def _answer(self, stream: Stream, origin: Origin, slot: ExitStack) -> tuple[bytes, bytes]:
+        """Receive a request, and return the status and the rest of its answer. `slot`: keeps its slot."""
+        now = anyio.current_time()
+        wait_of_connection = self._rate_of_connection.consume(origin.connection, now)
+        wait_of_party = self._rate_of_party.consume(origin.party, now)
+        await anyio.sleep(max(wait_of_connection, wait_of_party))
+        stream.hurry()
+        method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
         table = next((table for table in self._tables if method in table.methods), None)
         if table is None:
-            await _refuse(stream, _UNKNOWN, "no such method")
-            return
+            return _UNKNOWN, b"no such method"
         limit = table.methods[method].limit
-        with self._slots.at_work(method, origin):
-            try:
-                with _time_limit(TRANSFER_GRACE + limit / TRANSFER_RATE, "a request"):
-                    request = await stream.receive(limit)
-            except TooLong:
-                await _refuse(stream, _TOO_LONG, f"a request may have at most {limit} bytes")
-                return
-            if request is None:
-                raise Malformed(f"{stream.peer} sent no request")
-            answer = _OK + await _with_heartbeats(stream, table.answer(method, stream.peer, request))
-            with _time_limit(TRANSFER_GRACE + len(answer) / TRANSFER_RATE, "an answer"):
-                await stream.send(answer)
-                await stream.finish()
+        try:
+            request = await stream.receive(limit)
+        except TooLong:
+            return _TOO_LONG, f"a request may have at most {limit} bytes".encode()
+        if request is None:
+            raise Malformed(f"{stream.peer} sent no request")
+        try:
+            slot.enter_context(self._slots.at_work(method, origin))
+            return _OK, await table.answer(method, stream.peer, request)
+        except Busy as busy:
+            self._tables[-1].note_busy(stream.peer)
+            return _BUSY, str(busy).encode()
 
 
 async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
@@ -141,22 +139,7 @@ async def _send(stream: Stream, method: str, payload: bytes) -> None:
     await stream.finish()
 
 
-@contextmanager
-def _time_limit(seconds: float, what: str) -> Iterator[None]:
-    """Raise `Unreachable` after `seconds`."""
-    try:
-        with anyio.fail_after(seconds):
-            yield
-    except TimeoutError:
-        raise Unreachable(f"{what} took longer than {seconds:g} s") from None
-
-
-async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
-    await stream.send(status + sentence.encode())
-    await stream.finish()
-
-
-async def _with_heartbeats(stream: Stream, answering: Awaitable[bytes]) -> bytes:
+async def _with_heartbeats(stream: Stream, answering: Awaitable[T]) -> T:
     """Wait for the answer while sending keep-alive frames. If the requester disconnects, the handler is cancelled."""
 
     async def beat() -> None:

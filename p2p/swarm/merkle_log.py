@@ -110,11 +110,11 @@ def verify_consistency(
     earlier: int, earlier_root: bytes, size: int, root: bytes, proof: Sequence[bytes], hash: Hash
 ) -> bool:
     """Tell whether a proof shows that the tree (`size`, `root`) begins with the tree (`earlier`, `earlier_root`):
-    RFC 9162, section 2.1.4.2. Every tree begins with that of no leaves."""
-    if not 0 <= earlier <= size or any(len(digest) != len(root) for digest in proof):
+    RFC 9162, section 2.1.4.2. The tree of no leaves has no later one: each would begin with it."""
+    if earlier == size:
+        return not proof and earlier_root == root and (size > 0 or root == hash(b""))
+    if not 0 < earlier < size or any(len(digest) != len(root) for digest in proof):
         return False
-    if earlier in (0, size):
-        return not proof and earlier_root == (hash(b"") if earlier == 0 else root)
     path = [earlier_root, *proof] if earlier & (earlier - 1) == 0 else list(proof)
     if not path:
         return False

@@ -15,6 +15,7 @@ name = "qwen3"
 import importlib.util
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,3 +79,18 @@ def read(argument: str) -> TasksetFile:
         if not folder.is_dir():
             raise TasksetFault(f"there is no folder {folder}, which {path} names as a path of tasksets: correct path")
     return msgspec.structs.replace(told, python=python, path=[str(folder) for folder in folders])
+
+
+def files(argument: str) -> list[str]:
+    """Return the folders that a taskset needs: those that it names, and its Python with what that was made from. Raises
+    `TasksetFault`."""
+    told = read(argument)
+    python = Path(told.python)
+    return [*told.path, str(python.parent.parent), *(str(one.parent.parent) for one in _links(python))]
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield what a link leads to, one step after another."""
+    while path.is_symlink():
+        path = path.parent / path.readlink()
+        yield path

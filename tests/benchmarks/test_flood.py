@@ -1,13 +1,16 @@
 """The flood benchmark: a short run, its attackers, and short-lived peers."""
 
+from dataclasses import replace
+
+import anyio
 import pytest
 
-from benchmarks.attacks.floods import Forgers, Hoarders
+from benchmarks.attacks.floods import Forgers, FormerWorkers, Hoarders
 from benchmarks.attacks.groups import made_up
 from benchmarks.flood import churn
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, scored
-from benchmarks.flood.world import Outcome, Setting, went
+from benchmarks.flood.world import Outcome, Setting, World, running, went
 from echo2.coordinator.verification.submitted_group import decode_group
 from echo2.coordinator.verification.verification import judge
 from echo2.p2p.wire_types import encode
@@ -67,6 +70,35 @@ def test_keys_that_take_leases_and_return_nothing_leave_room_for_nodes_that_are_
     attacked = went(SHORT, Hoarders(60, 1, 1))
     assert attacked.said["leases"] > 0, "the strangers must have got some room"
     assert attacked.steps >= 0.9 * calm.steps
+
+
+@pytest.mark.slow
+def test_keys_that_worked_once_and_return_nothing_take_the_room_once(calm: Outcome) -> None:
+    attacked = went(replace(SHORT, seconds=300.0), FormerWorkers(12, 12, 6))
+    assert attacked.said["leases"] >= 12 * (3 + 1), "three groups each, and at least one lease more"
+    assert attacked.steps >= 0.85 * 5 * calm.steps
+
+
+@pytest.mark.slow
+def test_the_clock_of_a_lease_stands_while_the_coordinator_answers_its_node_busy() -> None:
+    async def main(world: World) -> list[str]:
+        states = []
+        for busy in (True, False):
+            connection = await world.connect()
+            key = world.key(connection)
+            await key.hello()
+            lease = await world.lease(key)
+            while world.now() < lease.expires + 3_000:
+                if busy:
+                    world.coordinator._network.handlers.note_busy(connection.network.peer_id)
+                await anyio.sleep(1)
+            await key.submit(honest(lease))
+            states.append(str(world.value("SELECT state FROM leases WHERE id = ?", lease.id)))
+        return states
+
+    received, late = running(replace(SHORT, nodes=()), main)
+    assert received in ("received", "decided")
+    assert late == "expired"
 
 
 @pytest.mark.parametrize("sentence", CASES)

@@ -16,15 +16,17 @@ from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
 from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
 from benchmarks.trust.version_passes import PassedGroup, decided
+from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
 from echo2.engines.engine import Sample
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers.packed_linear import PackedLinear
 from echo2.ledger import standing
-from echo2.protocol import hello_work
 
-TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+TABLES = {BOUND: [1 << 13]} | {
+    name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS
+}
 ENGINES = Engines(Path(), Prompts([[7, 8], [9], [10, 11, 12]], eos=1), 0)
 
 
@@ -48,6 +50,12 @@ def test_a_bad_node_is_refused_after_some_tokens_and_a_good_one_never() -> None:
     bad, good = pieces([tokens(640, 5)]), pieces([tokens(640, 100)])
     assert tokens_to_refusal(bad, TABLES, order) < 500
     assert tokens_to_refusal(good, TABLES, order) == MOST_TOKENS
+
+
+def test_a_node_with_one_token_beyond_the_bound_is_refused_with_its_group() -> None:
+    groups = pieces([tokens(64, 100)])
+    groups[0]["margin"][3] = (1 << 13) + 1
+    assert tokens_to_refusal(groups, TABLES, np.random.default_rng(0)) == 64
 
 
 @pytest.fixture
@@ -198,11 +206,6 @@ def test_the_share_of_audits_and_canaries_is_measured_in_accepted_work(monkeypat
     (claim,) = audit_share.audit_share(12.0)
     assert claim.at_most
     assert 0 <= claim.ratio <= claim.bar
-
-
-def test_the_price_of_a_hello_is_some_million_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hello_work, "BITS", 12)
-    assert 0 < sybils.hello_seconds(2) < 1
 
 
 def test_the_canary_check_compares_a_group_with_itself() -> None:

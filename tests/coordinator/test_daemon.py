@@ -23,7 +23,7 @@ def run(home: Path) -> Run:
 def test_enough_files_give_the_limits_of_the_settings() -> None:
     peers, https, web = connection_limits(CoordinatorConfig(), 1 << 20)
     assert (peers.connections, https.connections, web.connections) == (1024, 1024, 256)
-    assert web.per_address == 32
+    assert web.per_visitor == 32
 
 
 def test_few_files_scale_all_limits_down() -> None:

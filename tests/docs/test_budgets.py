@@ -1,40 +1,43 @@
-"""The table of budgets in docs/operations.md: settings and constants of the code have the numbers that stand there."""
+"""The table of limits in docs/operations.md: made from the numbers of the code, and each row has its place."""
 
 import re
 
 import pytest
 
-from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS, PER_VISITOR
+from echo2.coordinator.command_line.limit_table import LIMITS, Limit, with_table
+from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS
 from echo2.coordinator.settings.config import CoordinatorConfig
-from echo2.coordinator.verdicts.token_storage import MOST_REFUSED
 from echo2.runtime import descriptors
 from tests.support.paths import ROOT
 
 CONFIG = CoordinatorConfig()
-BUDGETS = {
-    "connections over libp2p": (CONFIG.network.connections, CONFIG.network.subnet_connections),
-    "connections over HTTPS": (CONFIG.https.connections, CONFIG.https.address_connections),
-    "connections to the page": (CONFIG.web.connections, CONFIG.web.address_connections),
-    "connections to a former identity": (FORMER_DESCRIPTORS, PER_VISITOR),
-    "open files of a daemon": (descriptors.MOST_DESCRIPTORS, descriptors.RESERVED_DESCRIPTORS),
-    "disk for versions": (CONFIG.store.budget_bytes,),
-    "disk for refused tokens of one party": (MOST_REFUSED,),
-}
 
 
-def documented() -> dict[str, tuple[int, ...]]:
-    """Return the numbers of each row, in order."""
-    section = (ROOT / "docs" / "operations.md").read_text().partition("## Budgets\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("|")]
-    return {cells[0]: tuple(map(int, re.findall(r"\d+", cells[1]))) for cells in rows if len(cells) == 3}
+def test_the_documents_have_the_table_that_the_code_makes() -> None:
+    document = (ROOT / "docs" / "operations.md").read_text()
+    assert with_table(document) == document, (
+        "run python -m echo2.coordinator.command_line.limit_table docs/operations.md"
+    )
 
 
-@pytest.mark.parametrize("what", BUDGETS)
-def test_a_budget_in_the_documents_is_that_of_the_code(what: str) -> None:
-    assert documented()[what] == BUDGETS[what]
+@pytest.mark.parametrize("limit", LIMITS, ids=[f"{limit.name}, {limit.per}" for limit in LIMITS])
+def test_each_limit_says_all_and_is_where_it_says(limit: Limit) -> None:
+    assert all(limit)
+    places = re.findall(r"`([^`]+)`", limit.place)
+    assert places
+    for place in places:
+        if place.endswith(".py"):
+            assert (ROOT / place).exists() or (ROOT / "p2p" / "limits" / place).exists(), place
+        else:
+            section, key = place.split(".")
+            assert getattr(getattr(CONFIG, section), key) is not None
+
+
+def test_no_limit_stands_twice() -> None:
+    assert len({(limit.name, limit.per) for limit in LIMITS}) == len(LIMITS)
 
 
 def test_all_connections_together_fit_into_the_open_files_of_a_daemon() -> None:
-    wanted = [BUDGETS[what][0] for what in BUDGETS if what.startswith("connections")]
+    wanted = [CONFIG.network.connections, CONFIG.https.connections, CONFIG.web.connections, FORMER_DESCRIPTORS]
     assert descriptors.fit_connections(descriptors.MOST_DESCRIPTORS, *wanted) == tuple(wanted)
     assert sum(descriptors.fit_connections(1024, *wanted)) <= 1024 - descriptors.RESERVED_DESCRIPTORS

@@ -41,12 +41,12 @@ from echo2.node.config import NodeConfig
 from echo2.node.rollouts import outbox, turn_store
 from echo2.node.trust import ledger_store, market_store
 from echo2.p2p import envelope, handlers, identity, payload_manifest
-from echo2.p2p.discovery import invite, mdns, peer_records
+from echo2.p2p.discovery import invite, mdns, operator_addresses, peer_records
 from echo2.p2p.discovery import messages as discovery_messages
 from echo2.p2p.https import client, routes
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
-from echo2.p2p.limits import bans, dial_backoff, request_slots, subnets
+from echo2.p2p.limits import bans, dial_backoff, least_rate, request_slots, shares, subnets
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import gossip, rpc
@@ -79,6 +79,8 @@ from echo2.weights import documents, snapshot, store
 from tests.support.costs import COSTS, sealed_costs
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
+
+HASTE = dial_backoff.OPERATOR_HASTE
 
 FOLDER = ROOT / "docs" / "protocol"
 PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
@@ -332,7 +334,8 @@ CONSTANTS: dict[str, str] = {
     "requests.md: small request": f"{methods.SMALL_REQUEST_BYTES >> 10} KiB",
     "requests.md: answers remembered": f"{response_log.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.RPC_HEARTBEAT_SECONDS:g} s",
-    "requests.md: requests a peer": f"{request_slots.PER_PEER} requests of one peer",
+    "requests.md: requests of a party": f"{request_slots.PER_PARTY} of one class of one party",
+    "requests.md: the least rate": f"{least_rate.LEAST_RATE:,.0f} bytes per second over {least_rate.RATE_SECONDS:g} s",
     "requests.md: gossip limit": f"at most {GOSSIP_LIMIT >> 10} KiB",
     "requests.md: pushes": f"for at most {gossip.PUSH_SECONDS:g} s",
     "requests.md: judged": f"judged at {gossip.JUDGED_RATE:g} per second, {gossip.JUDGED_BURST:g} at once",
@@ -367,11 +370,13 @@ CONSTANTS: dict[str, str] = {
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{yamux.UNREAD_MAX >> 20} MiB on a connection",
     "peer.md: silence": f"| {transport.TRANSPORT_SILENCE_SECONDS:g} s | the stream is reset |",
-    "peer.md: requests at work": f"| requests at work | {request_slots.PER_PEER};"
-    f" of a subnet {request_slots.STREAMS_PER_PARTY}",
+    "peer.md: requests at work": f"| requests at work | {request_slots.PER_PARTY} of one class of methods",
+    "peer.md: streams of a subnet": f"{shares.STREAMS_PER_PARTY} of one subnet",
+    "peer.md: streams of all": f"{shares.STREAMS_PER_PLACE} for each connection that it admits",
+    "peer.md: unfinished bytes": f"{shares.STRANGERS_UNFINISHED // 1_000_000} MB of all peers without accepted work",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} per second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
-    "peer.md: gossip": f"{gossip.JUDGED_BURST:g} at once, then {gossip.JUDGED_RATE:g} per second; of a subnet together",
+    "peer.md: gossip": f"{gossip.JUDGED_BURST:g} at once, then {gossip.JUDGED_RATE:g} per second; of a party together",
     "peer.md: a method's name": f"a method's name of more than {handlers.METHOD_LIMIT} bytes",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
@@ -382,11 +387,11 @@ CONSTANTS: dict[str, str] = {
     "https.md: connections of one": f"may have {LIMITS.per_visitor},",
     "https.md: requests": f"{LIMITS.rate:g} requests per second and address, {LIMITS.burst:g} at once",
     "https.md: handshake": f"handshake has {LIMITS.handshake:g} s",
-    "https.md: patience": f"each read and each write of {routes.WRITE_BYTES >> 10} KiB {LIMITS.patience:g} s",
-    "https.md: slowest": f"at {LIMITS.slowest:g} bytes per second",
+    "https.md: patience": f"each write of {routes.WRITE_BYTES >> 10} KiB {LIMITS.patience:g} s",
+    "https.md: unfinished bytes": f"{shares.STRANGERS_UNFINISHED_HTTPS // 1_000_000} MB of bodies",
     "https.md: a node's patience": f"after {client.SILENCE_SECONDS:g} s without a byte",
     "https.md: lanes": f"in at most {client.LANES} requests",
-    "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_subnet} of one",
+    "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_party} of one",
     "reach.md: life": f"{RELAY.life:g} s, or as long as",
     "reach.md: circuits": f"{RELAY.circuits}, of which a peer may have {RELAY.per_peer} as source",
     "reach.md: a circuit": f"ends after {RELAY.duration:g} s or {RELAY.data >> 20} MiB",
@@ -411,6 +416,11 @@ CONSTANTS: dict[str, str] = {
     "documents.md: a failure": f"a backoff of {dial_backoff.DIAL_PAUSE_SECONDS:g} s",
     "documents.md: failures": f"{dial_backoff.LONGEST_DIAL_PAUSE_SECONDS / 60:g} minutes at most; "
     "four failures in a public subnet",
+    "documents.md: an operator's address": f"a pause of {dial_backoff.DIAL_PAUSE_SECONDS / HASTE:g} s for that host",
+    "documents.md: an operator's pause": f"{dial_backoff.LONGEST_DIAL_PAUSE_SECONDS / HASTE:g} s at most; "
+    f"{dial_backoff.OPERATOR_FAILURES:g} failures in a public subnet, of all names",
+    "documents.md: an operator's subnet": f"dial in {dial_backoff.FAILURE_EACH / HASTE:g} s",
+    "documents.md: an operator's new host": f"delay of up to {operator_addresses.SPREAD_SECONDS:g} s",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.MOST_INVITE_CHARACTERS} characters",
@@ -639,7 +649,7 @@ def tasks_example() -> dict[str, str]:
 
 def decay_example() -> dict[str, str]:
     known = {f"n({hours})": str(half_life.decay_table(audited_work.HALF_LIFE)[hours]) for hours in (0, 1, 84, 167)}
-    after, _ = audited_work.decay_count(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
+    after, _ = audited_work.decay_count(30 * audited_work.ONE, 1, 1 + 24 * audited_work.HOUR)
     return known | {"30 groups after 24 h": str(after)}
 
 

@@ -49,7 +49,7 @@ def _calibrate(folder: RunFolder) -> None:
     sealed = seal_calibration(
         Calibration(
             run=run.id, engine_class=CLASS, builds=[], era=1, version=0,
-            root=bytes.fromhex(root.stem.rpartition("-")[2]), machines={}, tables=tables, at=1,
+            root=bytes.fromhex(root.stem.rpartition("-")[2]), machines={}, tables=tables, bound=65_535, at=1,
         ),
         run.keys.ledger,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.libp2p import yamux as libp2p_foreign
 from echo2.p2p.libp2p.mux import STREAMS_MAX
 from echo2.p2p.limits.bans import FORGIVEN_CHARGES
+from echo2.p2p.limits.shares import Shares
 from tests.support import stock_peers
 from tests.support.interop_peers import Ours, cut, met, on_trio
 from tests.support.peers import payload_file
@@ -260,6 +261,19 @@ async def test_a_stream_too_many_is_reset_and_other_peers_are_still_served(first
         await stock_peers.until(lambda: open_ones(theirs) > STREAMS_MAX // 2)
         await lives(one, honest)
         assert open_ones(theirs) <= STREAMS_MAX
+
+
+@on_trio
+@pytest.mark.slow
+async def test_the_connection_of_a_stock_peer_with_most_streams_gives_way_to_others() -> None:
+    async with met("stock") as (one, other), stock_peers.running() as honest:
+        await honest.dial(await one.peer.addresses())
+        one.transport.connections.streams = Shares(100, 75)
+        opened = b"".join(pack("!BBHII", 0, 1, 1, 1001 + 2 * number, 0) for number in range(90))
+        await connection(other).secured_conn.write(opened)
+        await stock_peers.until(lambda: one.transport.peers() == [honest.peer_id])
+        await lives(one, honest)
+        assert one.transport.connections.streams.total < 10
 
 
 def open_ones(connection: INetConn) -> int:

@@ -14,9 +14,7 @@ RUN = bytes(range(32))
 
 
 def head(size: int) -> tuple[LedgerHead, bytes]:
-    one = LedgerHead(
-        log=RUN, number=size, size=size, root=bytes(32), tip=bytes(32), issued=size, previous=None, before=None
-    )
+    one = LedgerHead(log=RUN, number=size, size=size, root=bytes(32), tip=bytes(32), issued=size)
     return one, b"sealed %d" % size
 
 

@@ -15,12 +15,11 @@ def test_places_are_kept_for_the_parties_of_nodes_whose_work_was_accepted(tmp_pa
         swarm = make_swarm(tmp_path)
         worker = swarm.node("worker")
         async with swarm.coordinating():
-            kept, me = swarm.network.kept, swarm.run.peer_id
+            parties = swarm.coordinator.parties
             swarm.network.origins[worker.peer_id] = Origin(worker.peer_id, "8.8.8.0/24")
-            await until(lambda: me in kept, 100)
-            assert kept[me] == frozenset(), "nobody has worked"
+            assert parties.known == frozenset(), "nobody has worked"
             async with working(worker):
                 await until(lambda: accepted(worker) >= 3, 1_000)
-                await until(lambda: kept[me] == frozenset({"8.8.8.0/24"}), 1_000)
+                await until(lambda: parties.known == frozenset({"8.8.8.0/24"}), 1_000)
 
     run_fake(main)

@@ -42,6 +42,8 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
         "a damaged invite": (["join", "echo2-abc", "--home", home], {}, Exit.CONFIG, "copy it again"),
         "an invite from the environment": (["join", "--home", home], {"ECHO2_INVITE": "x"}, Exit.CONFIG, "no invite"),
+        "an invite's file that is none": (["join", "--invite-file", home], {}, Exit.CONFIG, "correct --invite-file"),
+        "an invite twice": (["join", "echo2-abc", "--invite-file", home], {}, Exit.CONFIG, "given twice"),
         "an unknown setting": (["run"], {"ECHO2_HOEM": "x"}, Exit.CONFIG, "did you mean ECHO2_HOME"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
@@ -198,3 +200,13 @@ def test_a_closed_log_ends_no_node(repository: Path) -> None:
     )
     argv = [sys.executable, "-c", program]
     assert into_a_closed_pipe(argv, errors_too=True, cwd=repository)[0] == 7
+
+
+def test_an_invite_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> None:
+    home, file = str(tmp_path / "home"), tmp_path / "invite"
+    file.write_text("echo2-abc\n")
+    by_file = CliRunner().invoke(cli.app, ["join", "--invite-file", str(file), "--home", home])
+    by_input = CliRunner().invoke(cli.app, ["join", "-", "--home", home], input="echo2-abc\n")
+    assert by_file.exit_code == by_input.exit_code == Exit.CONFIG
+    assert "copy it again" in by_file.stderr
+    assert by_file.stderr == by_input.stderr

@@ -13,7 +13,7 @@ from echo2.runtime.settings import SettingsFault
     ("flags", "environ"),
     {
         "an empty flag": ({"listen": [""]}, {}),
-        "an empty variable": ({}, {"ECHO2_LISTEN": ""}),
+        "an empty list in a variable": ({}, {"ECHO2_LISTEN": "[]"}),
     }.values(),
 )
 def test_a_node_may_listen_nowhere(flags: dict[str, object], environ: dict[str, str]) -> None:

@@ -1,20 +1,14 @@
 """The node's connections: the content of a greeting, and the number format that the run demands."""
 
-import asyncio
-import time
 from pathlib import Path
 
-import anyio.to_thread
 import pytest
 
 from echo2.engines.engine import DTYPES
-from echo2.node.connectivity import MOST_WORK
 from echo2.node.errors import RefusedByRun
 from echo2.p2p.discovery.peer_records import decode_own
-from echo2.p2p.identity import public_key
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
-from echo2.protocol import hello_work
 from echo2.protocol.requests import Hello, Refusal
 from echo2.tasks.registry import list_tasks
 from tests.support.clock import run_fake
@@ -100,68 +94,3 @@ def test_a_node_greets_again_after_it_took_the_runs_number_format(dtype: str, tm
                 await until(lambda: node.coordinator_client.peer)
 
     run_fake(main)
-
-
-class Asking(Greeted):
-    """A coordinator that asks for work. `hours`: of its answers, one after the other; then it welcomes."""
-
-    def __init__(self, folder: Path, hours: list[int | None]) -> None:
-        super().__init__(folder)
-        self.hours = hours
-
-    def hello(self, node: bytes, body: bytes) -> bytes | Refusal:
-        self.greetings.append(decode(body, Hello))
-        if self.hours:
-            return Refusal(code="work", sentence="Show some work.", hour=self.hours.pop(0))
-        return FakeCoordinator.hello(self, node, body)
-
-
-def test_a_node_that_is_asked_for_work_computes_it_for_that_hour_and_greets_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hello_work, "BITS", 10)
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), Asking(tmp_path / "coordinator", [480_000, 480_001])
-        async with coordinator.serving(network):
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.coordinator_client.peer)
-            shown = [greeting.work for greeting in coordinator.greetings]
-            key, run = public_key(node.peer_id), coordinator.invite().run
-            assert shown[0] is None
-            for number, hour in ((1, 480_000), (2, 480_001)):
-                assert hello_work.is_shown(run, key, shown[number], hour * 3_600_000)
-
-    run_fake(main)
-
-
-@pytest.mark.parametrize("hours", [[None], [7] * 99])
-def test_a_coordinator_that_asks_for_work_without_end_ends_the_node(
-    hours: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hello_work, "BITS", 6)
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), Asking(tmp_path / "coordinator", hours)
-        async with coordinator.serving(network):
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            with pytest.raises(RefusedByRun, match="Show some work"):
-                await node.daemon.run()
-        assert len(coordinator.greetings) <= 1 + MOST_WORK
-
-    run_fake(main)
-
-
-@pytest.mark.slow
-async def test_the_loop_goes_on_while_the_work_is_computed() -> None:
-    done, gaps, last = asyncio.Event(), [], time.process_time()
-    task = asyncio.create_task(anyio.to_thread.run_sync(hello_work.compute, bytes(32), bytes(32), 480_000))
-    task.add_done_callback(lambda _: done.set())
-    while not done.is_set():
-        await asyncio.sleep(0.001)
-        now = time.process_time()
-        gaps.append(now - last)
-        last = now
-    assert await task is not None
-    assert sorted(gaps)[len(gaps) // 2] < 0.1

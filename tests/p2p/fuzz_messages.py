@@ -27,7 +27,7 @@ with atheris.instrument_imports(include=["echo2.p2p", "echo2.protocol"]):
     from echo2.p2p.errors import BadChunk, P2PError
     from echo2.p2p.https import routes
     from echo2.p2p.identity import generate_key
-    from echo2.p2p.limits.subnets import subnet_of
+    from echo2.p2p.limits.party import subnet_of
     from echo2.p2p.multiaddr import address_of, pack, parse, unpack
     from echo2.p2p.swarm import messages as wire
     from echo2.p2p.swarm.manifest import chunk_span, manifest_of

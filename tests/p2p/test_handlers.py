@@ -5,7 +5,7 @@ import anyio.lowlevel
 import pytest
 
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.handlers import METHOD_LIMIT, MOST_COUNTED_REQUESTS, Handlers
+from echo2.p2p.handlers import METHOD_LIMIT, MOST_BUSY_PEERS, MOST_COUNTED_REQUESTS, Handlers
 
 
 async def echo(peer: str, request: bytes) -> bytes:
@@ -75,3 +75,16 @@ def test_requests_at_an_entrance_on_another_thread_are_counted_here_too() -> Non
     anyio.run(handlers.answer, "slow", "alice", b"")
     assert counts == [(1, 1), (1, 0)], "the other table counts its own requests alone"
     assert elsewhere.methods["slow"].limit == 10
+
+
+def test_peers_that_were_answered_busy_are_told_once_those_of_other_threads_too() -> None:
+    handlers = Handlers()
+    across = handlers.across(lambda handler: handler)
+    handlers.note_busy("alice")
+    across.note_busy("bob")
+    across.note_busy("bob")
+    assert handlers.take_busy() == {"alice", "bob"}
+    for number in range(2 * MOST_BUSY_PEERS):
+        handlers.note_busy(str(number))
+    assert len(handlers.take_busy()) == MOST_BUSY_PEERS
+    assert handlers.take_busy() == set()

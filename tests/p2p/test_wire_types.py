@@ -76,7 +76,7 @@ SENDER = TransferSource(peer="12D3KooWpeer", nbytes=16_384, began=900, ended=450
 TAKEN = PayloadTransfer(payload_hash=b"p" * 32, took=510, senders=[SENDER])
 KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
 
-LEDGER_HEAD = LedgerHead(log=RUN, number=7, size=400, root=ROOT, tip=b"t" * 32, issued=THEN, previous=b"p" * 32)
+LEDGER_HEAD = LedgerHead(log=RUN, number=7, size=400, root=ROOT, tip=b"t" * 32, issued=THEN, before=b"p" * 32)
 GROWN = GrownHead(sealed=b"sealed", consistency=[b"c" * 32])
 CHECK = CheckAnswer(by="appeal", code="ok", reason="", at=THEN)
 HEAD_REFERENCE = HeadReference(number=7, hash=b"q" * 32)
@@ -84,9 +84,7 @@ END = EndProof(entry=300, index=2, outcome=b"an outcome", path=[b"s" * 32])
 PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
 MOVING = MovingBalance(node="12D3KooWold", amount=7, at=THEN, disputed=True)
-EPOCH = EpochTerms(
-    epoch=3, closes=THEN, opens=THEN + 30_000, milliseconds=900_000, need=100_000, reserve=10_000_000, mode="pivot"
-)
+EPOCH = EpochTerms(epoch=3, closes=THEN, opens=THEN + 30_000, milliseconds=900_000, need=100_000, reserve=10_000_000)
 
 INSTANCES: list[Wire] = [
     EPOCH,
@@ -144,7 +142,9 @@ INSTANCES: list[Wire] = [
     ),
     LEDGER_HEAD,
     HEAD_REFERENCE,
-    LedgerRequest(after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"]),
+    LedgerRequest(
+        after=6, entries=[1, 300], size=400, leases=[LEASE], log=RUN, fork=[b"one", b"other"], newest=HEAD_REFERENCE
+    ),
     GROWN,
     PROOF,
     END,
@@ -175,9 +175,9 @@ INSTANCES: list[Wire] = [
     TAKEN,
     Calibration(
         run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
-        machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
+        machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, bound=5_181, at=THEN,
     ),
-    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN], ledger=HEAD_REFERENCE),
+    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
     Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
     PayoutApproval(run=RUN, plan=3, file=b"f" * 32, head=7, head_hash=b"q" * 32),
 ]  # fmt: skip

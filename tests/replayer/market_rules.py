@@ -14,7 +14,7 @@ HOUR, MINUTE, DAY, ONE = 3_600_000, 60_000, 86_400_000, 1 << 32
 FORMS = {
     "measured": ("measured:{node}:{at}", "node rate"),
     "epoch.announced": (
-        "epoch:{epoch}:announced", "epoch closes milliseconds need reserve budget mode newcomers cap beta run_off"
+        "epoch:{epoch}:announced", "epoch closes milliseconds need reserve budget newcomers cap run_off"
     ),
     "owners.grouped": ("owners:{epoch}", "epoch owners"),
     "ask.sealed": ("sealed:{node}:{epoch}", "node epoch hash"),
@@ -33,7 +33,7 @@ DRAWN = {"owners.grouped": None, "ask.sealed": False, "epoch.drawn": False, "ask
 """Kinds about the announced epoch -> whether they stand behind its lottery; None: on either side."""
 LIMITS = {
     "milliseconds": (1000, 7 * DAY), "need": (0, 10**15), "reserve": (1, 10**15),
-    "budget": (0, 10**18), "newcomers": (0, 1000), "cap": (1, 1000), "beta": (0, 100), "run_off": (0, DAY),
+    "budget": (0, 10**18), "newcomers": (0, 1000), "cap": (1, 1000), "run_off": (0, DAY),
 }  # fmt: skip
 
 
@@ -109,7 +109,8 @@ class Market:
 
     def __init__(self, run: bytes) -> None:
         self.run, self.epoch, self.balances = run, 0, Counter[str]()
-        self.asks, self.benchmarks, self.suspended = dict[str, int](), dict[str, int](), dict[str, int | None]()
+        self.asks, self.benchmarks = dict[str, int](), dict[str, int]()
+        self.suspended, self.banned = dict[str, int](), set[str]()
         self.announced, self.open, self.beacon = Map(epoch=0), Map(), b""
         self.sealed, self.owners, self.late = dict[str, bytes](), dict[str, bytes](), set[str]()
         self.nodes, self.ends, self.vesting = dict[str, Map](), dict[str, list[Map]](), dict[str, list[list[int]]]()
@@ -127,6 +128,7 @@ class Market:
             day = (told.node, at // DAY) if told.code == "quarantine" else None
             self.ends.setdefault(told.node, []).append(Map(told, accepted=kind == "lease.accepted", day=day))
         elif kind == "lease.reversed" and told.paid:
+            self.suspended.pop(told.node, None)
             node = self._holder(told.node)
             self.credited[node] += told.weight
             if told.weight:
@@ -135,8 +137,13 @@ class Market:
             self.taken_back.add(told.lease)
         elif kind == "quarantine.ended" and not told.released:
             self.taken_back.add((told.node, told.day))
-        elif kind in ("node.suspended", "node.banned", "node.unbanned"):
-            self.suspended[told.node] = None if kind == "node.banned" else told.get("until", 0)
+        elif kind == "node.suspended":
+            self.suspended[told.node] = told.until
+        elif kind == "node.banned":
+            self.banned.add(told.node)
+        elif kind == "node.unbanned":
+            self.suspended.pop(told.node, None)
+            self.banned.discard(told.node)
         elif kind == "key.rotated":
             self._rotate(at, told.node, told.successor)
         return kind in FORMS
@@ -168,7 +175,6 @@ class Market:
     def _epoch_announced(self, at: int, told: Map) -> None:
         check(not self.announced.epoch and told.epoch == self.epoch + 1, "it is not the next epoch")
         check(all(least <= told[name] <= most for name, (least, most) in LIMITS.items()), "a term is out of its limits")
-        check(told.mode in ("pivot", "uniform", "paybid", "split", "random"), "there is no such price mode")
         check(told.closes > at, "its closing time is none")
         self.announced, self.sealed, self.owners, self.beacon, self.late = told, {}, {}, b"", set()
 
@@ -195,8 +201,9 @@ class Market:
 
     def _epoch_opened(self, at: int, told: Map) -> Moves:
         check(not self.open, "an epoch is open")
-        barred = {node for node, until in self.suspended.items() if until is None or until > at}
-        here, terms, forfeits = sorted(set(told.present) - barred), self.announced, self.balances["forfeit"]
+        self.suspended = {node: until for node, until in self.suspended.items() if until > at}
+        here, terms = sorted(set(told.present) - self.suspended.keys() - self.banned), self.announced
+        forfeits = self.balances["forfeit"]
         budget = terms.budget + forfeits
         offered = [node for node in here if node in self.asks and node not in self.late and self.rate(node)]
         active, run_offs, short, binding = self._plan([self._offer(node) for node in offered], budget, at)
@@ -207,7 +214,6 @@ class Market:
         known = {*here, *self.nodes, *self.vesting}
         self.asks = {node: ask for node, ask in self.asks.items() if node in known}
         self.benchmarks = {node: rate for node, rate in self.benchmarks.items() if node in known}
-        self.suspended = {node: until for node, until in self.suspended.items() if node in barred}
         told.update(forfeits=forfeits, present=here)
         return [("fund:operator", -terms.budget), ("forfeit", -forfeits), ("escrow:run", budget)]
 
@@ -280,10 +286,6 @@ class Market:
     def _plan(self, offers: list[Offer], budget: int, at: int) -> tuple[list[Row], list[Row], int, bool]:
         """Return the active nodes, those in their run-off, what the need lacks, and whether the budget binds."""
         leavers = [one for one in self.leavers if one.until > at]
-        if self.announced.mode == "split":
-            reserve, bound = Fraction(self.announced.reserve), Fraction(budget * 1000, self.announced.reserve)
-            lacks = max(0, self.announced.need - sum(one.rate for one in offers))
-            return [Row(one.node, reserve, bound, bound) for one in offers], [], lacks, False
         rows, short, binding = self._clear(offers, budget)
         gone = shared(without(leavers, rows), budget)
         if gone:
@@ -296,10 +298,10 @@ class Market:
     def _clear(self, offers: list[Offer], budget: int) -> tuple[list[Row], int, bool]:
         """Return the active nodes with prices, what the need lacks, and whether the budget binds."""
         terms = self.announced
-        need, reserve, mode = terms.need, Fraction(terms.reserve), terms.mode
+        need, reserve = terms.need, Fraction(terms.reserve)
         fitting = sorted((one for one in offers if one.cost <= reserve), key=lambda one: one.lot)
         measured = [one for one in fitting if not one.newcomer]
-        measured.sort(key=lambda one: mode != "random" and one.counted)
+        measured.sort(key=lambda one: one.counted)
         counts = self._counts([*measured, *(one for one in fitting if one.newcomer)])
         ready = [one for one in measured if counts[one.node]]
         fresh = [one for one in fitting if one.newcomer and counts[one.node]]
@@ -310,7 +312,7 @@ class Market:
         def reaching(those: list[Offer], asked: Any) -> list[Offer]:
             return those[: next((k for k in range(len(those)) if rate(those[:k]) >= asked), len(those))]
 
-        rest = ready[len(reaching(ready, need)) :] if mode != "random" else []
+        rest = ready[len(reaching(ready, need)) :]
         fresh = [one for one in fresh if not rest or one.counted <= rest[0].counted]
         half = Fraction(terms.newcomers * need, 2000)
         first = reaching(fresh, max(half, need - rate(ready)) if ready else need)
@@ -318,12 +320,11 @@ class Market:
         chosen = reaching(ready, still)
         more = reaching(fresh[len(first) :], still - rate(chosen))
         active = [*chosen, *first, *more]
-        behind = next((one.counted for one in ready[len(chosen) :]), None)
 
         def price(one: Offer) -> Fraction:
-            if one.newcomer or mode in ("paybid", "random"):
+            if one.newcomer:
                 return one.cost
-            decides = behind if mode == "uniform" else self._pivot(one, measured, still)
+            decides = self._pivot(one, measured, still)
             return reserve if decides is None else min(reserve, decides * one.cost / one.counted)
 
         expected = [Fraction(counts[one.node] * terms.milliseconds, HOUR) for one in active]
@@ -352,22 +353,10 @@ class Market:
     def _epoch_closed(self, at: int, told: Map) -> Moves:
         check(self.open and self.open.terms.epoch == told.epoch, "this epoch is not open")
         plan, terms, rows = self.open, self.open.terms, [*self.open.active, *self.open.run_offs]
-        names = [row.node for row in rows]
-        work = {node: sum(end.weight for end in self.ends.get(node, [])) for node in {*names, *self.ends}}
-        work = {node: done + self.credited[node] for node, done in work.items()}
-        if terms.mode == "split":
-            price = Fraction(terms.reserve)
-            if total := sum(work.values()):
-                price = min(price, Fraction(plan.budget * 1000, total))
-            names += sorted(work.keys() - set(names))
-            rows = [Row(node, price, Fraction(), Fraction(work[node])) for node in names]
+        ends = {row.node: self.ends.get(row.node, []) for row in rows}
+        work = {node: sum(end.weight for end in some) + self.credited[node] for node, some in ends.items()}
         exact = [row.cost(work[row.node]) for row in rows]
-        base, rest = [int(amount) for amount in exact], sum(int(amount % 1 * ONE) for amount in exact) // ONE
-        quick = [sum(map(quickness, self.ends.get(node, []))) // max(1, work[node]) for node in names]
-        mean = Fraction(sum(amount * q for amount, q in zip(base, quick, strict=True)), sum(base) or ONE)
-        beta = Fraction(terms.beta, 1000 * ONE)
-        pay = [math.floor(amount * (1 + beta * (q - mean))) for amount, q in zip(base, quick, strict=True)]
-        rest += sum(base) - sum(pay)
+        pay, rest = [int(amount) for amount in exact], sum(int(amount % 1 * ONE) for amount in exact) // ONE
         own = min(terms.budget, sum(pay) + rest)
         moves = [("escrow:run", -plan.budget), ("fund:operator", terms.budget - own)]
         moves += [("forfeit", plan.forfeits + own - sum(pay) - rest)]
@@ -390,7 +379,7 @@ class Market:
             if pay:
                 tranche = [at, done, later, at, pay - later, pay - later, 0]
                 self.vesting[node] = [*merged(self.vesting.get(node, []), at), tranche]
-        leave, work = plan.terms.run_off * (plan.terms.mode != "split"), {row[0]: row[2] for row in self.closed}
+        leave, work = plan.terms.run_off, {row[0]: row[2] for row in self.closed}
         leaving = [*(row._replace(until=at + leave) for row in plan.active), *plan.run_offs]
         self.leavers = [
             row._replace(most=min(row.expected, max(Fraction(0), row.most - work[row.node])))
@@ -474,7 +463,7 @@ class Market:
         if node in self.nodes:
             self.nodes[successor] = self.nodes[node]
             self._forget(node)
-        self.suspended[node] = None
+        self.banned |= {node, successor} if node in self.banned else {node}
         self.late |= {successor} if self.beacon else set()
 
     def _holder(self, node: str) -> str:
@@ -527,13 +516,6 @@ def span(end: Map) -> tuple[int, int]:
     return end.sent, max(end.sent, stop)
 
 
-def quickness(end: Map) -> int:
-    """Return how early a lease ended, times its weight."""
-    if end.received is None or end.expires <= end.sent:
-        return 0
-    return int(end.weight * (max(0, end.expires - max(end.received, end.sent)) * ONE // (end.expires - end.sent)))
-
-
 def without(rows: list[Row], others: list[Row]) -> list[Row]:
     return [row for row in rows if row.node not in {one.node for one in others}]
 
@@ -544,10 +526,8 @@ def ceilings(rows: list[Row]) -> int:
 
 
 def shared(leavers: list[Row], budget: int) -> list[Row]:
-    """Return run-offs within a budget."""
-    cost = ceilings(leavers)
-    part = Fraction(max(0, budget - len(leavers)), cost) if cost > budget else 1
-    return [row._replace(most=row.most * part) for row in leavers]
+    """Return the first run-offs, as many as a budget covers whole."""
+    return [row for k, row in enumerate(leavers, 1) if ceilings(leavers[:k]) <= budget]
 
 
 def merged(tranches: list[list[int]], at: int) -> list[list[int]]:

@@ -39,10 +39,6 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("first = before[0][1] if len(before) == 64 else 0", "0 to -1 at 47"): "no lease is that old",
     ("first = before[0][1] if len(before) == 64 else 0", "1 to 0 at 18"): "the oldest interval is covered",
     ("count, total, error = len(one.rates), sum(one.rates), Fraction(1)", "1 to 2 at 63"): "from 20/41 on half is left",
-    ('self.suspended[told.node] = None if kind == "node.banned" else told.get("until", 0)', "0 to 1 at 81"):
-        "no entry is that old",
-    ('self.suspended[told.node] = None if kind == "node.banned" else told.get("until", 0)', "0 to -1 at 81"):
-        "no entry is that old",
     ("run = (chain or [root])[0].run", "0 to -1 at 24"): "all Roots are of one run",
     ("logs = [Map(id=chain[0].run, serial=0)]", "0 to -1 at 21"): "all Roots are of one run",
     ("self.plan, self.roots, self.begun_logs = Map(plan=0), dict[int, bytes](), [chain[0].run]", "0 to -1 at 81"):

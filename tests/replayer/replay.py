@@ -1,7 +1,7 @@
 """A second replayer, after docs/protocol/ledger.md: verifies an export, and prints the state. replay.py EXPORT
 
-It needs the standard library, msgpack and Ed25519 (cryptography), and nothing of the product. It ends with exit code 81
-at the first fault."""
+It needs the standard library, msgpack and PyNaCl, whose rule of signatures is a run's, and nothing of the product. It
+ends with exit code 81 at the first fault."""
 
 import gzip
 import hashlib
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from market_rules import DAY, HOUR, ONE, Map, Market, Moves, Wrong, check, faded, key_from, shift
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
 
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 ACCOUNT = re.compile(
     rf"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[{BASE58}]+:(accrued|unvested|payable)|held:[{BASE58}]+"
 )
+P, OF_ORDER_8 = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 RAILS = "csv", "command", "bank", "https"
 WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties")
 NEW = {"accepted": 0, "groups": 0, "wrong": 0, "vouched": False, "banned": None, "code": "", "since": 0, "until": 0}
@@ -45,13 +46,19 @@ def opened(sealed: bytes, kind: str, run: bytes, role: Map, without: Any = ()) -
     covered = b"echo2/1/" + kind.encode() + run + len(payload).to_bytes(8, "big") + payload
     for key, signature in signatures:
         try:
-            Ed25519PublicKey.from_public_bytes(key).verify(signature, covered)
+            VerifyKey(key).verify(covered, signature)
             good.add(key)
-        except (InvalidSignature, ValueError):
+        except (BadSignatureError, ValueError):
             continue
     signers = (good & set(role["keys"])) - set(without)
     check((named, of) == (kind, run) and len(signers) >= role.threshold, f"this {kind} is not signed by its role")
     return Map(unpack(payload))
+
+
+def sound_key(key: bytes) -> bool:
+    """Tell whether a key is a canonical encoding, and of no point of small order."""
+    y = int.from_bytes(key, "little") % 2**255
+    return y < P and y not in (0, 1, P - 1, OF_ORDER_8, P - OF_ORDER_8)
 
 
 def roots_of(sealed: list[bytes]) -> list[Map]:
@@ -66,6 +73,8 @@ def roots_of(sealed: list[bytes]) -> list[Map]:
         check(root.serial == len(chain) + 1 and sound and len(document) <= 65536, "this Root does not follow")
         check(root.run == run and root.issued >= 0, "this Root is of another run")
         check({"root", "policy", "channel", "ledger"} <= root.roles.keys(), "this Root lacks a role")
+        named = [key for role in root.roles.values() for key in role["keys"]]
+        check(all(map(sound_key, named)), "this Root names a key of small order, or one that is not canonical")
         chain.append(root)
     return chain
 
@@ -87,10 +96,7 @@ def kept(sealed: bytes, kind: str, chain: list[Map], vouched: bool, signs: str =
 
 def names(head: Map, before: bytes | None) -> bool:
     """Tell whether a head names the sealed head before it; None: it is the first."""
-    stated = head.get("previous"), head.get("before")
-    if before is None:
-        return stated == (None, None)
-    return bool(stated[1] == sha256(unpack(before)[2]))
+    return bool(head.get("before") == (None if before is None else sha256(unpack(before)[2])))
 
 
 def logs_of(sealed: list[bytes], chain: list[Map]) -> list[Map]:
@@ -142,13 +148,21 @@ def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
     return int((2000 * total + whole) // (2 * whole))
 
 
+def left(one: Map, at: int) -> tuple[int, int]:
+    """Return what is left of an account's audited work, and up to when it has decayed then."""
+    since = one.aged or at
+    hours = max(0, (at - since) // HOUR)
+    count = max(faded(one.audited, hours, 168), min(one.audited, 3 * ONE))
+    return count * (hours < 720), since + hours * HOUR
+
+
 class Replay:
     """A ledger computed again. `market`: None in a run of points, where weight moves at the verdict. `logs`: the
     run's. `beacons`: number of entries under a head -> SHA-256 of the sealed head."""
 
     def __init__(self, chain: list[Map], market: Market | None) -> None:
         self.chain, self.market, self.logs, self.beacons = chain, market, list[Map](), dict[int, bytes]()
-        self.seq, self.tip, self.keys, self.tree = 0, bytes(32), set[str](), list[bytes]()
+        self.seq, self.at, self.tip, self.keys, self.tree = 0, 0, bytes(32), set[str](), list[bytes]()
         self.balances, self.accounts, self.work = Counter[str](), dict[str, Map](), dict[str, list[int]]()
         self.costs: tuple[int, Map | None] = (0, None)
         self.verdicts, self.canaries = dict[bytes, tuple[str, str, int, bool]](), dict[bytes, tuple[str, int]]()
@@ -168,7 +182,6 @@ class Replay:
         form, rule = RULES.get(kind, (None, None))
         moves = [list(one) for one in rule(self, entry, entry.told) or [] if one[1]] if rule else []
         if not (self.market and self.market.take(entry)):
-            form = "suspension:{seq}" if kind == "node.suspended" and "rules" not in entry.told else form
             due = key_from(form, entry) if form else key
             moves = moves if not self.market or kind.startswith("payout.") else []
             check((key, postings) == (due, moves), f"the key {due} and the postings {moves} follow")
@@ -180,7 +193,7 @@ class Replay:
         below = [account for account, _ in postings if self.balances[account] < 0 and account != "fund:operator"]
         check(not below, f"{below} falls below zero")
         self.stand(at, kind, entry.told)
-        self.seq, self.tip = seq, named
+        self.seq, self.at, self.tip = seq, at, named
         self.keys.add(key)
         self.grow(sha256(b"\x00" + written))
 
@@ -219,10 +232,12 @@ class Replay:
     def ended(self, entry: Map, told: Map) -> Moves:
         node, code, amount, accepted = told.node, told.code, told.weight, entry.kind == "lease.accepted"
         self.verdicts[told.lease] = node, code, amount, accepted
-        check(accepted or not amount, "it earns nothing")
+        turns, prompt = told.get("turns", []), told.get("prompt", 0)
+        sums = len(turns), sum(prompt + sum(one[1::2]) for one in turns), sum(sum(one[::2]) for one in turns)
+        check((told.rollouts, told.tokens_in, told.tokens_out) == sums, f"{sums} rollouts and tokens follow")
+        check(accepted or not (amount or turns or prompt or told.get("costs", 0)), "it earns nothing")
         if accepted:
             self.group(told)
-            check(told.rollouts == len(told.get("turns", [])), "it has other rollouts")
             self.worked(node, 1, told.rollouts, told.tokens_in + told.tokens_out, amount)
             if code == "quarantine":
                 self.quarantine.setdefault((node, entry.at // DAY), []).append(amount)
@@ -333,9 +348,9 @@ class Replay:
             one.update({"wrong": 0, "until": min(one.until, at)} if told.paid else {"wrong": one.groups})
         elif kind == "quarantine.ended":
             self.account(told.node).doubted = int(not told.released)
-        elif kind == "node.suspended" and "rules" in told:
+        elif kind == "node.suspended":
             self.account(told.node).update(code=told.code, since=told["from"], until=told.until)
-        elif kind in ("node.suspended", "node.banned"):
+        elif kind == "node.banned":
             self.account(told.node).banned = told.why
         elif kind == "node.unbanned":
             self.account(told.node).update(banned=None, until=min(self.account(told.node).until, at))
@@ -343,16 +358,12 @@ class Replay:
             self.account(told.node).vouched = True
 
     def counted(self, at: int, accepted: bool, told: Map) -> None:
-        """Count a group that was accepted or refused; audited work decays before."""
+        """Count a group that was accepted or refused; audited work decays before an accepted one."""
         one, rules = self.account(told.node), told.get("rules", 1)
-        if rules > 2:
-            since = one.aged or at
-            hours = max(0, (at - since) // HOUR)
-            if one.aged:
-                one.audited = max(faded(one.audited, hours, 168), min(one.audited, 3 * ONE))
-            one.aged = since + hours * HOUR
         one.groups += 1
         if accepted:
+            if rules > 2:
+                one.audited, one.aged = left(one, at)
             one.accepted += 1
             one.audited += ONE * (rules < 3 or bool(told.get("audited")))
             one.doubted = int(told.code == "quarantine")
@@ -362,12 +373,13 @@ class Replay:
 
     def rank(self, node: str) -> str:
         one = Map(self.accounts.get(node, NEW))
+        audited, _ = left(one, self.at)
         clean = not one.wrong or one.groups - one.wrong >= 300
         if one.doubted:
             return "new"
-        if one.audited >= 30 * ONE and clean:
+        if audited >= 30 * ONE and clean:
             return "proven"
-        return "known" if one.audited >= 3 * ONE or one.vouched else "new"
+        return "known" if audited >= 3 * ONE or one.vouched else "new"
 
     def state(self) -> str:
         """Return the state as it is printed (section Replay)."""

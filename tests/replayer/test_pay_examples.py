@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 import msgspec
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.market import epochs
@@ -88,12 +87,6 @@ def test_without_incumbents_the_three_cheapest_are_active_at_the_cost_of_the_nex
     ]  # fmt: skip
 
 
-def test_uniform_pays_all_the_same() -> None:
-    assert [(letter, price) for letter, (price, _) in rows(played("", mode="uniform")).items()] == [
-        ("B", 38_888), ("D", 38_888), ("A", 38_888)
-    ]  # fmt: skip
-
-
 def test_an_incumbent_stays_before_a_cheaper_one() -> None:
     assert list(rows(played("AF")).items()) == [
         ("B", (32_142, 36_160_714)), ("A", (38_888, 87_500_000)), ("D", (36_944, 129_305_555))
@@ -116,8 +109,3 @@ def test_of_one_owner_no_more_than_his_share_counts() -> None:
     assert list(rows(played("", cap=400, owners="AD")).items()) == [
         ("B", (50_000, 56_250_000)), ("D", (int(price), int(price * 2_000))), ("F", (50_000, 100_000_000))
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["paybid", "random", "split"])
-def test_both_replayers_agree_on_the_other_modes(mode: str) -> None:
-    assert rows(played("AF", mode=mode, budget=10**8, order=list(IDS.values())))

@@ -28,6 +28,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from tests.support.export_cases import exports
 from tests.support.generated_ledger import START, GeneratedLedger, memory
+from tests.support.market_examples import MARKETS
 from tests.support.market_export import heads_over, market_run, write_history
 from tests.support.paths import ROOT
 from tests.support.replay_cases import examples, fixed_run, history_of, paying_seeds
@@ -91,6 +92,13 @@ def test_both_replayers_agree_on_every_entry_about_payments_that_was_changed(run
     case = history_of(run, next(paying_seeds(run, 300)), 300, load, each=1)
     assert any(one.name.startswith("payout.restored: plan") for one in case.changed)
     assert case.differences(load()["replay"]) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MARKETS if "suspended" in name or "banned" in name])
+def test_both_replayers_agree_on_who_is_suspended_and_banned(run: Run, name: str) -> None:
+    for case in examples(run, load, name):
+        assert case.changed
+        assert case.differences(load()["replay"]) == []
 
 
 @pytest.mark.slow
@@ -340,5 +348,5 @@ def test_the_replayer_is_short_and_imports_nothing_of_the_product() -> None:
             elif isinstance(one, ast.ImportFrom):
                 imported.add(str(one.module).partition(".")[0])
     others = imported - sys.stdlib_module_names - {path.stem for path in modules}
-    assert others == {"msgpack", "cryptography"}
+    assert others == {"msgpack", "nacl"}
     assert sum(len(path.read_text().splitlines()) for path in modules) <= 1_030, "of both"

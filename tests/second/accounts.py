@@ -37,7 +37,8 @@ def decayed(count: int, hours: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if middle**HALF_LIFE <= power else (low, middle)
-    return max((count * low // ONE) // 2 ** (hours // HALF_LIFE), min(count, 3 * ONE))
+    left = (count * low // ONE) // 2 ** (hours // HALF_LIFE)
+    return max(left, min(count, 3 * ONE)) if hours < 30 * 24 else 0
 
 
 def weight(costs: Map | None, prompt: int, turns: list[list[int]]) -> int:
@@ -84,6 +85,7 @@ class Replay:
     def entry(self, seq: int, at: int, kind: str, key: str, packed: bytes, facts: bytes, named: bytes) -> None:
         check(seq == self.number, f"entry {seq} stands where {self.number} belongs")
         postings, told = unpack(packed), unpack(facts)
+        self.at = at
         self.before = sha256(self.before + pack([seq, at, kind, key, postings, facts]))
         check(self.before == named, f"entry {seq} does not hash to what is stored")
         check(sum(amount for _, amount in postings) == 0, f"entry {seq} does not add up to 0")
@@ -103,8 +105,8 @@ class Replay:
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
             self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
-            if kind != "lease.expired":
-                self.audit(told, at, kind == "lease.accepted")
+            if kind == "lease.accepted":
+                self.audit(told, at)
             if kind == "lease.accepted" or told["code"] == "evidence":
                 self.doubted[told["node"]] = told["code"] in ("quarantine", "evidence")
             day = (told["node"], at // 86_400_000)
@@ -200,15 +202,15 @@ class Replay:
         check(told["weight"] == follows, f"entry {seq}: its lengths weigh {follows}")
         check(told.get("rollouts", len(told["turns"])) == len(told["turns"]), f"entry {seq}: lengths of other rollouts")
 
-    def audit(self, told: Map, at: int, accepted: bool) -> None:
-        """Count the audited work of an accepted or refused group's node."""
+    def audit(self, told: Map, at: int) -> None:
+        """Count the audited work of an accepted group's node."""
         node, rules = told["node"], told.get("rules", 1)
         if rules > 2:
-            since = self.aged.setdefault(node, at)
-            hours = max(0, at - since) // HOUR
-            self.audited[node], self.aged[node] = decayed(self.audited[node], hours), since + hours * HOUR
+            hours = max(0, at - self.aged.setdefault(node, at)) // HOUR
+            self.audited[node] = decayed(self.audited[node], hours)
+            self.aged[node] += hours * HOUR
         check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary", "rerun"), "audited in an unknown way")
-        self.audited[node] += ONE * (accepted and (rules < 3 or bool(told["audited"])))
+        self.audited[node] += ONE * (rules < 3 or bool(told["audited"]))
 
     def reversed(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that reverses a verdict: a refused group is paid, or an accepted one is taken back."""
@@ -273,7 +275,8 @@ class Replay:
         codes = self.groups.get(node, [])
         if self.doubted.get(node):
             return "new"
-        audited = self.audited[node] // ONE
+        idle = max(0, self.at - self.aged.get(node, self.at)) // HOUR
+        audited = decayed(self.audited[node], idle) // ONE
         if audited >= 30 and not set(WRONG) & set(codes[-300:]):
             return "proven"
         return "known" if audited >= 3 or node in self.vouched else "new"

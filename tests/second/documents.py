@@ -8,8 +8,9 @@ from typing import Any
 
 import msgpack
 from blake3 import blake3
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
 
 ROLES = {"runspec": "root", "version": "policy", "edge": "policy", "head": "channel", "lease": "channel"}
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -20,20 +21,12 @@ pack, unpack = msgpack.packb, msgpack.unpackb
 
 
 class Refused(Exception):
-    """Bytes that fail verification; or a Refusal: code, sentence, retry_after in ms, hour."""
+    """Bytes that fail verification; or a Refusal: code, sentence, retry_after in ms."""
 
 
 def check(holds: object, why: str) -> None:
     if not holds:
         raise Refused(why)
-
-
-def shown(start: bytes) -> bytes:
-    """Return 8 bytes after which the hash of `start` begins with 20 zero bits."""
-    number = 0
-    while int.from_bytes(hashlib.sha256(start + number.to_bytes(8)).digest()[:4]) >> 12:
-        number += 1
-    return number.to_bytes(8)
 
 
 def order(head: Map) -> tuple[int, int]:
@@ -59,8 +52,8 @@ def opened(sealed: bytes, kind: str, run: bytes, role: Map) -> Map:
     check((named, of) == (kind, run), f"a {named} where a {kind} of this run was expected")
     good = set()
     for key, signature in signatures:
-        with suppress(InvalidSignature, ValueError):
-            Ed25519PublicKey.from_public_bytes(key).verify(signature, covered(kind, run, payload))
+        with suppress(BadSignatureError, ValueError):
+            VerifyKey(key).verify(covered(kind, run, payload), signature)
             good.add(key)
     check(len(good & set(role["keys"])) >= role["threshold"], f"not enough good signatures under a {kind}")
     return unpack(payload)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from documents import Map, Refused, Trust, check, digest, order, pack, peer_id, read_invite, seal, shown, unpack
+from documents import Map, Refused, Trust, check, digest, order, pack, peer_id, read_invite, seal, unpack
 from episodes import COUNTS, Episode
 from https_client import Connection
 from payload import applied
@@ -43,7 +43,7 @@ class Volunteer:
         request |= {"expires": self.now() + 90_000, "body": body}
         answer = unpack(self.connection.rpc(method, seal("request", self.run, pack(request), self.key)))
         if refusal := answer.get("refusal"):
-            raise Refused(refusal["code"], refusal["sentence"], refusal.get("retry_after"), refusal.get("hour"))
+            raise Refused(refusal["code"], refusal["sentence"], refusal.get("retry_after"))
         return answer["body"]
 
     def greet(self) -> None:
@@ -51,12 +51,7 @@ class Volunteer:
         record = seal("peer", self.run, pack({"addresses": [], "issued": self.now()}), self.key)
         tasks = [{"name": name, "version": version} for name, version in COUNTS]
         hello = {"protocols": [1, 1], "software": "second 1", "name": "second", "engine": ENGINE, "device": "numpy"}
-        try:
-            welcome = unpack(self.ask("hello", pack({**hello, "tasks": tasks, "record": record})))
-        except Refused as refused:
-            check(refused.args[0] == "work", str(refused))
-            work = shown(self.run + self.node + refused.args[3].to_bytes(8))
-            welcome = unpack(self.ask("hello", pack({**hello, "tasks": tasks, "record": record, "work": work})))
+        welcome = unpack(self.ask("hello", pack({**hello, "tasks": tasks, "record": record})))
         self.offset = welcome["now"] - time.time_ns() // 1_000_000
         self.trust.take_roots(welcome["roots"], self.now())
         self.spec = self.trust.open(welcome["runspec"], "runspec")

@@ -28,7 +28,7 @@ def write_calibration(
     sealed = seal_calibration(
         Calibration(
             run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=root,
-            machines={"one": 2_000}, tables=tables, at=at,
+            machines={"one": 2_000}, tables=tables, bound=1, at=at,
         ),
         run.keys.ledger,
     )  # fmt: skip

@@ -113,7 +113,7 @@ class EpochMarket:
         )  # fmt: skip
 
     def _terms(self, terms: EpochAnnounced) -> EpochTerms:
-        names = ("epoch", "closes", "milliseconds", "need", "reserve", "mode")
+        names = ("epoch", "closes", "milliseconds", "need", "reserve")
         return EpochTerms(opens=terms.closes + self.window, **{name: getattr(terms, name) for name in names})
 
     def _add(self, entry: NewEntry | None) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 
 from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.calibration import Calibration
-from echo2.coordinator.verification.evidence import Tables
-from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.coordinator.verification.evidence import BOUND, Tables
+from echo2.coordinator.verification.token_evidence import BINS, MOST_MARGIN, ONE, STATISTICS
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.p2p.identity import peer_id, public_bytes
@@ -21,21 +21,27 @@ from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, name
 
 CLASS = "transformers/bfloat16/cpu"
 LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
-TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS} | {
+    BOUND: [1 << 13]  # half a nat
+}
 
 
 def calibration(tables: Tables, at: int) -> bytes:
     """Return a sealed Calibration of `CLASS`."""
+    by_bins = {name: list(table) for name, table in tables.items() if name != BOUND}
     stated = Calibration(
-        run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=dict(tables),
-        at=at,
+        run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=by_bins,
+        bound=tables[BOUND][0], at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(stated))
 
 
 SEALED = calibration(TABLES, 1)
-TOLERANT, TOLERANT_LATER = (calibration({name: [ONE] * BINS for name in STATISTICS}, at) for at in (2, 9))
+TOLERANT, TOLERANT_LATER = (
+    calibration({name: [ONE] * BINS for name in STATISTICS} | {BOUND: [MOST_MARGIN]}, at) for at in (2, 9)
+)
 """By which nothing is evidence."""
+TOLERANT_BUT_BOUNDED = calibration({name: [ONE] * BINS for name in STATISTICS} | {BOUND: TABLES[BOUND]}, 3)
 PEER = peer_id(ALICE)
 
 
@@ -45,12 +51,14 @@ def name_of_ranges(lease: bytes) -> bytes:
 
 
 class FixedScorer:
-    """A scorer by which the first `wrong` tokens of each sample are not the seeded choice. `scored`: samples so far."""
+    """A scorer by which the first `wrong` tokens of each sample miss the seeded choice by `margin` nats. `scored`:
+    samples so far."""
 
     loaded = object()
 
     def __init__(self) -> None:
         self.wrong = 0
+        self.margin = 0.3
         self.gaps = 1.0
         self.scored = 0
 
@@ -59,7 +67,7 @@ class FixedScorer:
         return [self._one(len(sample.logprobs) // 4) for sample in samples]
 
     def _one(self, tokens: int) -> SampleScore:
-        margins = np.where(np.arange(tokens) < self.wrong, 0.3, 0.0).tolist()
+        margins = np.where(np.arange(tokens) < self.wrong, self.margin, 0.0).tolist()
         return SampleScore(logprobs=[-0.5] * tokens, margins=margins, gaps=[self.gaps] * tokens)
 
 

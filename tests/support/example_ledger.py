@@ -46,7 +46,7 @@ class ExampleLedger(GeneratedLedger):
         self.now += length
         usual = {"sent": begin, "expires": self.now, "code": "ok" if kind == "accepted" else "drift"}
         if kind == "accepted":
-            usual |= {"weight": weight, "rollouts": 1, "turns": [[weight]], "costs": self.costs[0]}
+            usual |= {"weight": weight, "turns": [[weight]], "costs": self.costs[0]}
         one = self.outcome(node, **(usual | {"rules": 3, "audited": ""} | more))  # type: ignore[arg-type]
         self.append(f"lease.{kind}", f"lease:{one.lease.hex()}", one, self.moves_of(one))
         return one
@@ -85,7 +85,7 @@ class ExampleLedger(GeneratedLedger):
     def announce_terms(self, **terms: Any) -> None:
         """Announce the next epoch. `terms`: those that are not the usual ones."""
         usual = {"closes": self.now + 10, "milliseconds": HOUR, "need": 10**6, "reserve": 10**6, "budget": 10**15,
-                 "mode": "pivot", "newcomers": 0, "cap": 1000, "beta": 0, "run_off": 0}  # fmt: skip
+                 "newcomers": 0, "cap": 1000, "run_off": 0}  # fmt: skip
         self.put(epochs.announce(self.state, self.now, EpochAnnounced(epoch=self.state.epoch + 1, **(usual | terms))))
 
     def seal(self, asks: Mapping[str, int]) -> None:

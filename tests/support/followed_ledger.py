@@ -24,6 +24,7 @@ from echo2.node.trust.ledger_store import LedgerStore
 from echo2.p2p.envelope import seal
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.identity import peer_id
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Receipt
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
@@ -142,7 +143,7 @@ class World:
         """Have the node show its newest head to the coordinator."""
         newest = self.store.newest()
         assert newest is not None
-        self.foreign._take(NODE, newest.sealed)
+        self.foreign._take(Origin(NODE, NODE), newest.sealed)
 
     def begin(self) -> LogRestored:
         """Request, sign and install the document of the next log."""

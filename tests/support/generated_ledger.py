@@ -18,7 +18,6 @@ from echo2.coordinator.database.schema import SCRIPT
 from echo2.coordinator.market import balance_moves, epochs
 from echo2.coordinator.market.entries import AskOpened, AskSealed, BalanceMoved, EpochAnnounced, EpochOpened, NewEntry
 from echo2.coordinator.market.market_replay import ReplayedMarket
-from echo2.coordinator.market.prices import MODES
 from echo2.coordinator.market.throughput import Throughput
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.balance_waits import BalanceDisputed
@@ -123,13 +122,18 @@ class GeneratedLedger:
             self.ledger.issue_points(self.now, amount)
         return transfer(source, target, amount)
 
-    def outcome(self, node: str, code: str, **more: object) -> LeaseOutcome:
+    def outcome(
+        self, node: str, code: str, turns: Sequence[Sequence[int]] = (), prompt: int = 0, **more: object
+    ) -> LeaseOutcome:
+        """Return the end of a lease. `turns`, `prompt`: lengths, of which the numbers of tokens are the sums."""
         self.number += 1
         sent = self.now - self.dice.randint(0, 60_000)
         usual = {
             "node": node, "lease": self.number.to_bytes(16, "big"), "era": 0, "version": 1, "sent": sent,
             "expires": sent + self.dice.choice((20_000, 60_000, QUARTER)), "received": self.now, "code": code,
-            "rollouts": 0, "tokens_in": 0, "tokens_out": 0, "weight": 0, "trainable": True,
+            "rollouts": len(turns), "tokens_in": sum(prompt + sum(one[1::2]) for one in turns),
+            "tokens_out": sum(sum(one[::2]) for one in turns), "weight": 0, "trainable": True, "prompt": prompt,
+            "turns": [list(one) for one in turns],
             "submission_hash": bytes(32), "rules": self.dice.choice((2, 3, 3, 3)),
         }  # fmt: skip
         return LeaseOutcome(**{**usual, **more})
@@ -147,8 +151,7 @@ class GeneratedLedger:
         amount = group_weight(self.costs[1], lengths)
         node = self.dice.choice(self.nodes[: 1 + len(self.nodes) // 2] if self.dice.random() < 0.7 else self.nodes)
         one = self.outcome(
-            node, code, rollouts=4, tokens_in=lengths.prompt, tokens_out=9, weight=amount, prompt=lengths.prompt,
-            turns=[list(turns) for turns in lengths.turns], costs=self.costs[0],
+            node, code, lengths.turns, lengths.prompt, weight=amount, costs=self.costs[0],
             audited=self.dice.choice(("", "exact", "exact")),
         )  # fmt: skip
         target = {"quarantine": quarantine_account, "canary": unvested_account}.get(code, accrued_account)(node)
@@ -291,7 +294,7 @@ class GeneratedLedger:
                 weight = self.dice.randint(5_000, 20_000) if self.dice.random() < 0.9 else 0
                 turns = [[weight * 128 // 1_000]]
                 times = {"sent": self.now - self.dice.choice((500, 900, 3_000))} if apart else {}
-                one = self.outcome(node, "ok", rollouts=1, turns=turns, costs=self.costs[0], **times)
+                one = self.outcome(node, "ok", turns, costs=self.costs[0], **times)
                 one = msgspec.structs.replace(one, weight=group_weight(self.costs[1], GroupLengths(0, turns)))
                 self.append("lease.accepted", f"lease:{one.lease.hex()}", one)
 
@@ -333,9 +336,8 @@ class GeneratedLedger:
             need=self.dice.choice((0, 1, 10**6, 10**7, supply // 3, supply // 2, 9 * supply // 10, 6 * supply // 5)),
             reserve=self.dice.choice((1_000, 10**5, 10**6)),
             budget=self.dice.choice((0, 10**3, 10**9, 10**11, 10**13)),
-            mode=self.dice.choice((*MODES, "pivot", "pivot")),
             newcomers=self.dice.choice((0, 50, 1000)), cap=self.dice.choice((400, 400, 1000, 1)),
-            beta=self.dice.choice((0, 100)), run_off=self.dice.choice((0, QUARTER, DAY)),
+            run_off=self.dice.choice((0, QUARTER, DAY)),
         )  # fmt: skip
         self.put(epochs.announce(state, self.now, terms))
         if self.dice.random() < 0.7:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.attacks.reaching_task import REACHES
 from echo2.coordinator.environments import environment_host
 from echo2.tasks import registry
 from echo2.tasks.task import Score, Split, TaskBroken, Tokenizer
@@ -225,6 +226,7 @@ SCORES: dict[str, Callable[[str], float]] = {
     "leaks files": leaks_files,
     "ends with a long word": ends_with_a_long_word,
     "breaks at length": breaks_at_length,
+    **{f"reaches for {what}": lambda text, reach=reach: bool(reach(int(text))) for what, reach in REACHES.items()},  # type: ignore[misc]
 }
 
 
@@ -270,12 +272,16 @@ class ScoredBy:
         raise NotImplementedError
 
 
+OF_THIS_PROCESS = str(int.from_bytes(os.urandom(3)))
+"""In its own namespace each process has the same id."""
+
+
 def counts(said: list[str], left: int) -> str:
     return f"{len(said)}{left}"
 
 
 def depends_on_its_process(said: list[str], left: int) -> str:
-    return str(os.getpid())
+    return OF_THIS_PROCESS
 
 
 def never_answers(said: list[str], left: int) -> str:
@@ -292,13 +298,13 @@ def hangs_in_its_third_turn(said: list[str], left: int) -> str:
 def hangs_at_x(said: list[str], left: int) -> str:
     while said[-1] == "x":
         pass
-    return str(os.getpid())
+    return OF_THIS_PROCESS
 
 
 def ends_at_x(said: list[str], left: int) -> str:
     if said[-1] == "x":
         os._exit(4)
-    return str(os.getpid())
+    return OF_THIS_PROCESS
 
 
 def slow(said: list[str], left: int) -> str:

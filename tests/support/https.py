@@ -54,11 +54,14 @@ def server_beside(
     limits: HttpsLimits | None = None,
     identity: Shown | None = None,
     uplink: Uplink | None = None,
+    run: bytes = b"",
 ) -> PeerAndHttps:
-    """Combine `peer` with an HTTPS server that has `identity`. `uplink`: see `HttpsServer`."""
+    """Combine `peer` with an HTTPS server that has `identity`. `uplink`, `run`: see `HttpsServer`."""
     one = identity or shown()
     context = server_context(one.certificate, one.key)
-    return PeerAndHttps(peer, HttpsServer(peer.peer_id, peer.handlers, [listen], context, limits, uplink=uplink))
+    return PeerAndHttps(
+        peer, HttpsServer(peer.peer_id, peer.handlers, [listen], context, limits, uplink=uplink, run=run)
+    )
 
 
 @asynccontextmanager
@@ -80,11 +83,16 @@ async def running(*networks: Host) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def served(
-    listen: str = LOOPBACK, *, limits: HttpsLimits | None = None, identity: Shown | None = None, **methods: object
+    listen: str = LOOPBACK,
+    *,
+    limits: HttpsLimits | None = None,
+    identity: Shown | None = None,
+    run: bytes = b"",
+    **methods: object,
 ) -> AsyncIterator[PeerAndHttps]:
     """Run a server beside an in-memory peer. `methods`: name=handler, for requests of at most 1000 bytes."""
     server = server_beside(
-        Peer(MemoryNetwork(0).transport("coordinator"), seed=0), listen, limits=limits, identity=identity
+        Peer(MemoryNetwork(0).transport("coordinator"), seed=0), listen, limits=limits, identity=identity, run=run
     )
     for name, handler in methods.items():
         server.peer.handlers.serve(name, handler, limit=1000)

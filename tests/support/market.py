@@ -106,6 +106,7 @@ class Book:
 def announced(epoch: int, closes: int, **terms: object) -> EpochAnnounced:
     """Return terms of an epoch of 15 minutes; those that are not given are roomy."""
     usual = {"need": 20_000_000, "reserve": 60_000, "budget": 10**12, "milliseconds": QUARTER}
+    usual |= {"newcomers": 50, "cap": 400, "run_off": 0}
     return EpochAnnounced(epoch=epoch, closes=closes, **{**usual, **terms})  # type: ignore[arg-type]
 
 

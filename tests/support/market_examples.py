@@ -8,7 +8,7 @@ import msgspec
 from echo2.coordinator.market import balance_moves, epochs
 from echo2.coordinator.market.entries import AskOpened, BalanceMoved, Forfeited, NewEntry
 from echo2.ledger.ledger_entries import ESCROW, FUND, Posting, transfer
-from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded, Suspended
+from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded, Remark, Suspended
 from echo2.protocol.sealed_asks import commitment
 from echo2.runtime.units import DAY
 from tests.support.example_ledger import HOUR, NODES, ExampleLedger
@@ -56,7 +56,7 @@ def owner(need: int) -> Callable[[ExampleLedger], None]:
 def the_budget_leaves_two_of_three(budget: int) -> Callable[[ExampleLedger], None]:
     def write(one: ExampleLedger) -> None:
         one.measure(dict.fromkeys((A, B, C), MILLION))
-        one.epoch(dict.fromkeys((A, B, C), 100_000), need=3 * MILLION, mode="paybid", budget=budget)
+        one.epoch(dict.fromkeys((A, B, C), 100_000), need=3 * MILLION, reserve=100, budget=budget)
 
     return write
 
@@ -65,7 +65,7 @@ def an_active_node_without_work_is_an_incumbent(one: ExampleLedger) -> None:
     one.measure(dict.fromkeys((A, B), MILLION))
     one.epoch({A: 100_000})
     one.close()
-    one.epoch({B: 98_000}, mode="uniform")
+    one.epoch({B: 98_000})
 
 
 # newcomers
@@ -184,16 +184,91 @@ def a_suspension_that_ends_as_the_epoch_opens(one: ExampleLedger) -> None:
     one.open(NODES)
 
 
+def judged(one: ExampleLedger, *steps: str) -> None:
+    """Let a node with an ask be suspended for 100 ms, banned, unbanned, or paid for a refused group after all, and open
+    an epoch before the end of the suspension and behind it."""
+    one.put(epochs.benchmark(one.now, A, MILLION))
+    one.announce_terms()
+    one.seal({A: 1_000})
+    one.draw()
+    for step in steps:
+        key = f"key:{A}:{one.ledger.tip().entries + 1}"
+        if step == "suspended":
+            fact = Suspended(node=A, code="drift", evidence=bytes(32), since=one.now, until=one.now + 100)
+            one.append("node.suspended", key, fact)
+        elif step == "reversed":
+            paid = LeaseReversed(node=A, lease=bytes(16), code="drift", paid=True, weight=500, audited=False,
+                                 by="operator", why="a check", turns=[[500]], costs=one.costs[0])  # fmt: skip
+            one.append("lease.reversed", f"reversed:{paid.lease.hex()}", paid)
+        else:
+            one.append(f"node.{step}", key, Remark(node=A, why="a test"))
+    one.reveal({A: 1_000})
+    for after in (50, 101):
+        openings(one, after, A)
+    one.now += 101
+    one.open(NODES)
+    one.look()
+
+
+def openings(one: ExampleLedger, after: int, *nodes: str) -> None:
+    """Note openings beside the history, in which one of these nodes is present, whoever is."""
+    new = epochs.open_epoch(one.state, one.now + after, NODES)
+    one.beside(new)
+    for node in nodes:
+        one.beside(new, present=[node])
+
+
+def a_banned_key_that_is_replaced(one: ExampleLedger) -> None:
+    """Both keys are banned, until the operator lifts that from one."""
+    one.append("node.banned", f"key:{A}:{one.ledger.tip().entries + 1}", Remark(node=A, why="a test"))
+    one.rotate(A, B)
+    one.rotate(C, D)
+    one.announce_terms()
+    one.draw()
+    openings(one, 1, A, B, C, D)
+    one.append("node.unbanned", f"key:{B}:{one.ledger.tip().entries + 1}", Remark(node=B, why="a test"))
+    openings(one, 1, A, B, C, D)
+    one.open(NODES)
+    one.look()
+
+
+def judgements(*steps: str) -> Callable[[ExampleLedger], None]:
+    return lambda one: judged(one, *steps)
+
+
 # run-offs
 
 
-def late_run_offs_within_what_is_left(one: ExampleLedger) -> None:
-    """The whole budget keeps two of the three nodes that are here. The run-offs of the third one and of a node that is
-    gone leave too little of it for both, and what is left then is shared by their run-offs."""
-    one.measure(dict.fromkeys((A, B, C, D), MILLION))
-    one.epoch(dict.fromkeys((A, B, C, D), 100_000), need=4 * MILLION, mode="paybid", run_off=DAY, budget=400_000)
-    one.close()
-    one.epoch({}, present=(A, B, C), need=3 * MILLION, mode="paybid", budget=270_000)
+def late_run_offs_within_what_is_left(budget: int) -> Callable[[ExampleLedger], None]:
+    """The whole budget keeps the three nodes that are here. The run-off of a fourth one, which is gone, leaves enough
+    for two of them, and then 70,000 of 370,000: as much as the run-off of the third one costs."""
+
+    def write(one: ExampleLedger) -> None:
+        one.measure(dict.fromkeys((A, B, C, D), MILLION))
+        one.epoch(dict.fromkeys((A, B, C, D), 100_000), need=4 * MILLION, reserve=100, run_off=DAY, budget=400_000)
+        begin = one.now
+        for node in (A, B, C):
+            one.now = begin
+            one.lease(node, 300_000, 1_080_000)
+        one.close()
+        one.epoch({}, present=(A, B, C), need=3 * MILLION, reserve=100, budget=budget)
+
+    return write
+
+
+def run_offs_of_which_one_is_covered(budget: int) -> Callable[[ExampleLedger], None]:
+    """Two nodes are gone; the second one's run-off is not shortened where the budget covers a part of it."""
+
+    def write(one: ExampleLedger) -> None:
+        one.measure(dict.fromkeys((A, B), MILLION))
+        one.epoch(dict.fromkeys((A, B), 100_000), need=2 * MILLION, reserve=100, run_off=DAY, budget=200_000)
+        one.close()
+        one.epoch({}, present=(), budget=budget)
+        for node in (A, B):
+            one.lease(node, 1_000, 3_600)
+        one.close()
+
+    return write
 
 
 def rows_that_cost_more_than_is_left(done: int) -> Callable[[ExampleLedger], None]:
@@ -202,7 +277,7 @@ def rows_that_cost_more_than_is_left(done: int) -> Callable[[ExampleLedger], Non
 
     def write(one: ExampleLedger) -> None:
         one.measure(dict.fromkeys((A, B, C, D), MILLION))
-        one.epoch(dict.fromkeys((A, B, C, D), 100_000), need=4 * MILLION, mode="paybid", run_off=DAY, budget=400_000)
+        one.epoch(dict.fromkeys((A, B, C, D), 100_000), need=4 * MILLION, reserve=100, run_off=DAY, budget=400_000)
         one.lease(C, done, HOUR)
         one.close()
         one.epoch({C: 101_000}, present=(A, B, C), need=3 * MILLION, budget=400_001)
@@ -213,10 +288,11 @@ def rows_that_cost_more_than_is_left(done: int) -> Callable[[ExampleLedger], Non
 # pay
 
 
-def a_share_of_work_that_no_lease_ended_with(one: ExampleLedger) -> None:
-    """In `split` a refused group that is paid after all is paid as well, where its node has no other work."""
-    one.put(epochs.benchmark(one.now, A, MILLION))
-    one.epoch({A: 1_000}, mode="split", budget=10**6)
+def work_that_no_lease_ended_with(one: ExampleLedger) -> None:
+    """A refused group that is paid after all is paid as well, where its node has no other work."""
+    for node in (A, B):
+        one.put(epochs.benchmark(one.now, node, MILLION))
+    one.epoch({A: 1_000, B: 1_000}, need=2 * MILLION)
     one.lease(A, 1_000, 1_000)
     fact = LeaseReversed(node=B, lease=bytes(16), code="drift", paid=True, weight=500, audited=False, by="operator",
                          why="a check", turns=[[500]], costs=one.costs[0])  # fmt: skip
@@ -224,21 +300,10 @@ def a_share_of_work_that_no_lease_ended_with(one: ExampleLedger) -> None:
     one.close()
 
 
-def quick_returns(one: ExampleLedger) -> None:
-    """At a price of 10^15 a difference of 2^-32 in quickness is seen."""
-    one.measure(dict.fromkeys((A, B), MILLION))
-    one.epoch({A: 10**14, B: 10**14}, need=2 * MILLION, reserve=10**15, budget=10**18, beta=100)
-    done = one.lease(A, 1, 50, expires=one.now + 100)
-    one.lease(A, 0, 10, kind="expired", received=None, code="expired")
-    one.lease(B, 1, 10)
-    one.close()
-    one.forfeit_of(done)
-
-
 def leases_that_ended_as_they_began(one: ExampleLedger) -> None:
     """A node without any leased time has work all the same: its rate is its benchmark at first, then 0."""
     one.put(epochs.benchmark(one.now, A, 7_000))
-    one.epoch({A: 1_000}, beta=100)
+    one.epoch({A: 1_000})
     for _ in range(29):
         one.lease(A, 1_000)
     one.close()
@@ -403,11 +468,16 @@ MARKETS: dict[str, Callable[[ExampleLedger], None]] = {
     "groups without weight": groups_without_weight_after_some_with_it,
     "asks beyond their limits": asks_beyond_their_limits,
     "a suspension that ends as the epoch opens": a_suspension_that_ends_as_the_epoch_opens,
-    "a late run-off within what is left": late_run_offs_within_what_is_left,
+    "a key replaced while it is banned": a_banned_key_that_is_replaced,
+    **{" ".join(("a key", *steps)): judgements(*steps) for steps in (
+        ("suspended", "banned"), ("banned", "suspended"), ("banned", "suspended", "unbanned"),
+        ("suspended", "reversed"), ("banned", "suspended", "reversed"), ("suspended", "suspended"))},
+    **{f"a late run-off within {budget}": late_run_offs_within_what_is_left(budget) for budget in (369_999, 370_000)},
+    **{f"run-offs within {budget}": run_offs_of_which_one_is_covered(budget)
+       for budget in (99_999, 100_000, 199_999, 200_000)},
     **{f"a late run-off of {MILLION - done} beside nothing left": rows_that_cost_more_than_is_left(done)
        for done in (MILLION - 5, MILLION)},
-    "a share of moved work": a_share_of_work_that_no_lease_ended_with,
-    "quick returns": quick_returns,
+    "work without a lease": work_that_no_lease_ended_with,
     "leases that ended as they began": leases_that_ended_as_they_began,
     "forfeits that do not follow": forfeits_that_do_not_follow,
     "forfeits of a day in quarantine": forfeits_of_a_day_in_quarantine,

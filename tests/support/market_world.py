@@ -24,8 +24,8 @@ NANO = 10**9
 SALT = b"s" * 16
 EPOCH, ASKS = 60_000, 10_000
 TERMS = MarketTerms(
-    currency="USD", mode="pivot", epoch=EPOCH, asks=ASKS, reserve=NANO // 100, budget=10 * NANO, least_need=100_000,
-    newcomers=50, cap=1000, beta=0, run_off=EPOCH,
+    currency="USD", epoch=EPOCH, asks=ASKS, reserve=NANO // 100, budget=10 * NANO, least_need=100_000,
+    newcomers=50, cap=1000, run_off=EPOCH,
 )  # fmt: skip
 
 

@@ -52,6 +52,9 @@ def check_invariants(one: Mux) -> None:
         buffered = sum(map(len, stream.pieces))
         assert buffered == stream.unread
         assert buffered + stream.uncredited + stream.allowed <= stream.window
+    of_peer = [stream for id, stream in one.streams.items() if id & 1 != one._parity]
+    assert one.peer_streams == len(of_peer)
+    assert one.peer_bytes == sum(stream.unread + stream.kept for stream in of_peer)
     assert one.window_bytes == sum(stream.window for stream in one.streams.values())
     ids = [*one.streams, *one.resetting]
     assert one.counts == [sum(1 for id in ids if id & 1 == parity) for parity in (0, 1)]

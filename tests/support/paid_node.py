@@ -9,7 +9,7 @@ from echo2.node.rollouts.outbox import Outbox
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.trust.ledger_witness import WitnessedHead
 from echo2.node.trust.market_store import FILE, MarketStore
-from echo2.node.trust.pay_witness import keys_of
+from echo2.node.trust.pay_witness import close_key
 from echo2.node.trust.trust_store import TrustStore
 from echo2.p2p.envelope import document_hash, seal, verify_envelope
 from echo2.p2p.identity import generate_key, peer_id, public_bytes, write_key
@@ -73,15 +73,15 @@ class PaidNode:
         )
         sealed = seal("ledgerhead", self.coordinator.run, encode(head), self.coordinator.keys.ledger)
         numbers = {entry.key: entry.seq for entry in entries}
-        closed, announced = (proved_under(entries, numbers[key]) for key in keys_of([1]))
+        closed = proved_under(entries, numbers[close_key(1)])
         with closing(LedgerStore(self.folder / "ledger.sqlite")) as store:
             store.put(WitnessedHead(head, sealed), 0)
             store.want_epochs([1])
-            store.put_epoch(1, closed, announced.proof, None)
+            store.put_epoch(1, closed, None)
 
     def promise(self, price: int, most: int) -> None:
         """Store what the run promised while the epoch ran."""
-        running = EpochTerms(epoch=1, closes=1, opens=2, milliseconds=900_000, need=1, reserve=4_000, mode="pivot")
+        running = EpochTerms(epoch=1, closes=1, opens=2, milliseconds=900_000, need=1, reserve=4_000)
         answer = MarketResponse(currency="USD", coming=None, running=running, place="active", price=price, most=most)
         with closing(MarketStore(self.folder / FILE)) as store:
             store.put_answer(answer, START)

@@ -1,4 +1,4 @@
-"""A run with money in its ledger: nodes with payable balances, a signed head that a node holds, payout keys."""
+"""A run with money in its ledger: nodes with payable balances, a signed head, payout keys."""
 
 import json
 from collections.abc import Mapping
@@ -44,15 +44,13 @@ def fund(ledger: Ledger, amounts: Mapping[str, int]) -> None:
         ledger.append(NOW, "test.funded", key, fact, transfer(FUND, payable(peer), fact.amount))
 
 
-def sign_head(home: Path, *, held: bool = True) -> None:
-    """Sign a head over the ledger. `held`: a node has told that it holds it."""
+def sign_head(home: Path) -> None:
+    """Sign a head over the ledger."""
     run = load(home)
     with Database.open(RunFolder(home).database) as database:
         sealer = Sealer(run)
         heads = LedgerHeads(database, Ledger(database), run.id, sealer, sealer.note, every=1)
         heads.sign(NOW + heads_of(database))
-        if held:
-            database.set_fact("held_head", heads_of(database))
 
 
 def store_fork(home: Path) -> None:
@@ -70,19 +68,19 @@ def heads_of(database: Database) -> int:
 
 
 def add_money(home: Path, amounts: Mapping[str, int]) -> None:
-    """Make amounts payable in the ledger of a run folder, under a head that a node holds."""
+    """Make amounts payable in the ledger of a run folder, under a signed head."""
     with Database.open(RunFolder(home).database) as database:
         fund(Ledger(database), amounts)
     sign_head(home)
 
 
-def add_payout_role(home: Path, safe: Path, threshold: int = 1, number: int = 1) -> None:
-    """Give the run a Root with the role `payout`; the keys' files are in `safe`."""
+def add_payout_role(home: Path, safe: Path, threshold: int = 1, number: int = 1, now: int = NOW + 1000) -> None:
+    """Give the run a Root with the role `payout`, issued at `now`, ms; the keys' files are in `safe`."""
     safe.mkdir(exist_ok=True)
     publics = [keys.make_next(safe, keys.PAYOUT, None) for _ in range(number)]
     request = safe / "request"
     change = SetChange(payout=RoleKeys(keys=publics, threshold=threshold))
-    keys_commands.export_root(home, request, change, now=NOW + 1000)
+    keys_commands.export_root(home, request, change, now=now)
     keys_commands.sign(request, RunFolder(home).keys, secret=None, confirm=lambda lines: True)
     keys_commands.install(home, safe / "request.signed", secret=None)
 

@@ -268,7 +268,6 @@ def supply(nodes: int = 24, seed: int = 5) -> list[SupplyPoint]:
 
 MARKET = MarketView(
     currency="USD",
-    mode="pivot",
     entry=40_213,
     closes=None,
     payments=PaymentView(rail="bank", minimum=5_000_000_000, most=100_000_000_000, payee_fee=250_000_000),

@@ -46,7 +46,7 @@ def more_than_is_in_escrow(one: ExampleLedger) -> None:
     one.lease(A, 1_000)
     there = one.ledger.balance(ESCROW)
     for weight in (there, there + 1, there + 2):
-        new = one.outcome(A, "ok", weight=weight, rollouts=1, turns=[[weight]], costs=one.costs[0])
+        new = one.outcome(A, "ok", weight=weight, turns=[[weight]], costs=one.costs[0])
         one.beside(
             NewEntry(
                 one.now, "lease.accepted", f"lease:{new.lease.hex()}", new, transfer(ESCROW, accrued_account(A), weight)
@@ -58,13 +58,13 @@ def a_group_of_an_unknown_prompt(one: ExampleLedger) -> None:
     """A group whose entry states no prompt, where attention costs the most."""
     one.set_costs(given=3, attention=50, decode=2, denominator=1, unit=1_000)
     turns = [[40], [30]]
-    one.lease(A, group_weight(one.costs[1], GroupLengths(0, turns)), turns=turns, rollouts=2)
+    one.lease(A, group_weight(one.costs[1], GroupLengths(0, turns)), turns=turns)
 
 
 def samples_that_begin_without_a_token(one: ExampleLedger) -> None:
     """One that samples a token later counts, one that samples none does not."""
     turns = [[0, 5, 7], [0, 5, 0, 4], [3]]
-    one.lease(A, 15, turns=turns, rollouts=3)
+    one.lease(A, 15, turns=turns)
     one.lease(A, 0, turns=turns[1:2])
 
 

@@ -37,7 +37,7 @@ OPTIONAL = ("rules", "audited", "prompt", "turns", "costs", "lacking", "calibrat
 """Fields that an entry may lack."""
 BOUNDS = {
     "rate": (1, 10**12), "need": (0, 10**15), "reserve": (1, 10**15), "budget": (0, 10**18), "cap": (1, 1000),
-    "milliseconds": (1000, 7 * DAY), "newcomers": (0, 1000), "beta": (0, 100), "run_off": (0, DAY),
+    "milliseconds": (1000, 7 * DAY), "newcomers": (0, 1000), "run_off": (0, DAY),
 }  # fmt: skip
 """Fields with limits; of each these, and one beyond, are tried."""
 Load = Callable[[], dict[str, ModuleType]]
@@ -270,11 +270,11 @@ def _case(name: str, run: Run, history: GeneratedLedger, market: bool, changed: 
     return History(name, list(run.roots), run.id, market, rows, changed, oracle.replay.state().as_bytes().decode())
 
 
-def examples(run: Run, load: Load) -> list[History]:
-    """Return the examples of ledgers, each with the entries beside it."""
+def examples(run: Run, load: Load, begin: str = "") -> list[History]:
+    """Return the examples of ledgers, each with the entries beside it. `begin`: beginning of their names."""
     cases = list[History]()
     for market, written in ((True, MARKETS | PAYMENTS), (False, POINTS)):
-        for name, write in written.items():
+        for name, write in [one for one in written.items() if one[0].startswith(begin)]:
             with memory() as database:
                 history = ExampleLedger(1, database, run.id, run.keys.ledger, market=market)
                 write(history)

@@ -275,7 +275,7 @@ class Swarm:
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
                 run, network, Models(self.learner, self.scorer), store=store, database=database,
-                hosts=_hosts(self.host),
+                hosts=_hosts(self.host), parties=self.network.parties,
                 clock=wall, entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:
@@ -334,7 +334,7 @@ def make_swarm(
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
         "https": {"listen": []},
-        "network": {"work": False} | dict(network or {}),
+        "network": dict(network or {}),
         "environment": dict(environment or {}),
         "ledger": dict(ledger or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}

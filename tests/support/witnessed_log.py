@@ -47,7 +47,7 @@ class Log:
     def head(self, number: int, size: int, before: WitnessedHead | None = None, **changes: object) -> WitnessedHead:
         fields: dict[str, object] = {
             "log": RUN, "number": number, "size": size, "root": self.tree.root(size), "tip": self.hashes[size],
-            "issued": number, "previous": None if before is None else sha256(before.sealed),
+            "issued": number,
             "before": None if before is None else sha256(before.payload),
         }  # fmt: skip
         head = LedgerHead(**fields | changes)  # type: ignore[arg-type]

@@ -65,3 +65,16 @@ def test_two_packages_with_one_name_are_both_refused(tmp_path: Path, monkeypatch
         plugin_packages.install(tmp_path / package, monkeypatch, {"faulty": f"{HERE}:faulty"}, package)
     with pytest.raises(PluginFault, match=r"games 1\.0 and toys 1\.0 both bring a task named faulty: uninstall one"):
         plugins.find("faulty:x")
+
+
+def test_the_files_of_a_task_are_the_place_of_its_package_and_the_path_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin_packages.install(tmp_path, monkeypatch, {"faulty": f"{HERE}:faulty"})
+    assert {Path(file).name for file in plugins.files_of("faulty:none")} == {"tests"}
+    assert plugins.files_of("math:/data/problems.jsonl") == ["/data/problems.jsonl"]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/rows.parquet").symlink_to(tmp_path / "blob")
+    path = f"{tmp_path}/set"
+    assert plugins.files_of(f"math:{path}?answer=a") == [f"{path}?answer=a", path, str(tmp_path / "blob")]
+    assert plugins.files_of("reverse") == []

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.attacks.foreign_loopback import subnet_of
 from benchmarks.attacks.sourced_sockets import dialled_from
 from echo2.p2p.libp2p.transport import LibP2PTransport
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.peer.peer import Peer
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems h
 @pytest.mark.slow
 def test_a_listening_peer_sees_each_dialling_one_come_from_its_own_subnet() -> None:
     async def main() -> list[str]:
-        limits = PeerLimits(subnet_of=subnet_of)
+        limits = PeerLimits(parties=Parties(subnet_of))
         host = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), ["/ip4/127.0.0.1/tcp/0"], limits=limits), seed=0)
         parties = list[str]()
         async with trio.open_nursery() as nursery:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -121,16 +120,6 @@ def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> N
     assert describe(Standing("new", FOREVER_MS, "banned", "spam")) == "new, banned: spam"
 
 
-def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
-    ban = msgspec.defstruct("Suspension", [("node", str), ("why", str | None)], frozen=True)
-    entries = [
-        register.ledger.append(NOW, "node.suspended", f"suspension:{n}", ban(peer_id(ALICE), why))
-        for n, why in enumerate(("poison", None), start=1)
-    ]
-    assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER_MS, "banned", "poison")
-    assert standing(entries, NOW)[peer_id(ALICE)] == NEW_KEY
-
-
 HAPPENINGS = st.one_of(
     st.tuples(st.just("end"), st.sampled_from(["ok", "ok", "ok", "task-score", "expired", "tokens", "drift"])),
     st.tuples(st.just("many"), st.integers(1, 330)),
@@ -230,22 +219,50 @@ def test_entries_of_earlier_rules_are_never_judged_anew(register: Register) -> N
     assert register.accounts.account(ALICE).audited == 31 << 32
 
 
-def test_audited_work_decays_at_the_next_entry_and_never_below_known(register: Register) -> None:
-    for _ in range(40):
+def ranks_after(register: Register, *days: float) -> list[str]:
+    """Return the rank of a key, so many days from now each."""
+    return [register.accounts.of(ALICE, register.now + int(24 * HOUR * one)).rank for one in days]
+
+
+def test_audited_work_halves_in_a_week_and_is_gone_after_a_month_without_a_group(register: Register) -> None:
+    for _ in range(70):
         register.end(ALICE, "ok", 3, "exact")
+    assert ranks_after(register, 0, 7, 10, 29.9, 30, 365) == ["proven", "proven", "known", "known", "new", "new"]
+    told = standing(register.ledger.entries(), register.now + 30 * 24 * HOUR)
+    assert told[peer_id(ALICE)].rank == "new"
     register.now += 7 * 24 * HOUR
-    assert register.accounts.of(ALICE, register.now).rank == "proven"
-    register.end(ALICE, "tokens", 3)
-    assert register.accounts.account(ALICE).audited == 20 << 32
-    register.now -= 7 * 24 * HOUR  # a clock that is wrong by years either way takes no more than time does
-    register.end(ALICE, "tokens", 3)
-    assert register.accounts.account(ALICE).audited == 20 << 32
-    register.now += 100 * 365 * 24 * HOUR
-    register.end(ALICE, "tokens", 3)
+    register.end(ALICE, "ok", 3, "exact")
+    assert register.accounts.account(ALICE).audited == 36 << 32
+    register.now -= 7 * 24 * HOUR  # a clock that was set back takes nothing
+    register.end(ALICE, "ok", 3, "exact")
+    assert register.accounts.account(ALICE).audited == 37 << 32
+    register.now += 365 * 24 * HOUR
+    register.end(ALICE, "ok", 3, "exact")
+    assert register.accounts.account(ALICE).audited == 1 << 32
+    assert ranks_after(register, 0) == ["new"]
+
+
+def test_an_unplugged_week_leaves_a_key_known_and_one_group_ends_the_count_of_days(register: Register) -> None:
+    for _ in range(3):
+        register.end(ALICE, "ok", 3, "exact")
+    for _ in range(10):
+        register.now += 29 * 24 * HOUR
+        assert ranks_after(register, -22, 0) == ["known", "known"]
+        register.end(ALICE, "ok", 3, "")  # also one that is no audited work
     assert register.accounts.account(ALICE).audited == 3 << 32
-    assert register.accounts.of(ALICE, register.now).rank == "known"
-    told = standing(register.ledger.entries(), register.now)
-    assert register.accounts.of(ALICE, register.now) == told[peer_id(ALICE)]
+
+
+def test_a_refused_group_is_no_work_that_keeps_standing(register: Register) -> None:
+    for _ in range(3):
+        register.end(ALICE, "ok", 3, "exact")
+    register.now += 29 * 24 * HOUR
+    register.end(ALICE, "tokens", 3)
+    assert ranks_after(register, 0, 1) == ["known", "new"]
+
+
+def test_the_word_of_the_operator_needs_no_work(register: Register) -> None:
+    register.accounts.remark(ALICE, "node.vouched", "a friend's", register.now)
+    assert ranks_after(register, 0, 365) == ["known", "known"]
 
 
 def test_an_honest_node_with_twenty_groups_a_day_is_proven_in_three_days_and_stays_so(register: Register) -> None:
@@ -264,4 +281,6 @@ def test_the_decay_is_that_of_exact_powers() -> None:
         count, aged = decay_count(1000 * ONE, 5, 5 + hours * HOUR + 1)
         assert aged == 5 + hours * HOUR
         assert count / ONE == pytest.approx(1000 * 0.5 ** (hours / 168), abs=1e-5)
-    assert decay_count(2 * ONE, 0, 10**15)[0] == 2 * ONE
+    assert decay_count(2 * ONE, 0, 10**15) == (2 * ONE, 10**15), "it never decayed, and begins to"
+    assert decay_count(2 * ONE, 5, 5 + 719 * HOUR)[0] == 2 * ONE
+    assert decay_count(1000 * ONE, 5, 5 + 720 * HOUR)[0] == 0

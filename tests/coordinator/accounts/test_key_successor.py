@@ -12,7 +12,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.nodes_report import describe_key
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.ledger.ledger_entries import canonical
+from echo2.ledger.ledger_entries import canonical, chain_hash
 from echo2.ledger.ledger_facts import REPLACED_PREFIX
 from echo2.ledger.standing import NEW_KEY, standing
 from echo2.p2p.identity import peer_id
@@ -138,5 +138,6 @@ def test_the_entry_has_the_known_bytes_and_the_report_names_the_old_key(accounts
     assert (entry.kind, canonical(*entry[:6]).hex(), entry.hash.hex()) == (
         known["kind"], known["canonical"], known["hash"]
     )  # fmt: skip
+    assert chain_hash(bytes.fromhex(known["before"]), canonical(*entry[:6])) == entry.hash
     report = describe_key(accounts.database.path, peer_id(NEW), NOW)
     assert any(f"took the standing of {peer_id(OLD)}" in one for one in report.entries)

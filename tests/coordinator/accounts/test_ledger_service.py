@@ -8,11 +8,12 @@ from echo2.coordinator.accounts.ledger_service import (
     LEDGER_REQUEST_BURST,
     LEDGER_REQUEST_RATE,
     PER_PARTY,
+    STRANGERS_ENDS_RATE,
     STRANGERS_REQUEST_RATE,
     LedgerService,
 )
 from echo2.p2p.limits.origin import Origin
-from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, LedgerRequest, LedgerResponse
+from echo2.protocol.ledger_heads import EndProof, EntryProof, GrownHead, HeadReference, LedgerRequest, LedgerResponse
 
 WORKERS = "abcdefghijklmnopqrstuvwxyz"
 """Parties."""
@@ -58,7 +59,9 @@ class Station:
             self._commit,
             lambda: self.now,
             lambda peer, heads: self.evidence.append((peer, list(heads))),
+            lambda origin, head: self.told.append((origin.party, head.number)),
         )
+        self.told = list[tuple[str, int]]()
 
     async def _commit(self) -> None:
         self.durable += 1
@@ -118,7 +121,7 @@ async def test_ends_of_leases_have_a_bound_of_their_own_and_come_with_their_entr
     assert sum(bool(answer.ends) for answer in others) == ENDS_BURST
     station.now += 1
     others = [await station.service.answer(chr(2000 + number), request) for number in range(100)]
-    assert sum(bool(answer.ends) for answer in others) == ENDS_RATE
+    assert sum(bool(answer.ends) for answer in others) == STRANGERS_ENDS_RATE
 
 
 async def test_evidence_of_a_fork_counts_as_proofs_do_and_strangers_cannot_keep_out_who_works() -> None:
@@ -143,3 +146,25 @@ async def test_entries_are_proved_by_their_keys_too_within_the_same_bounds() -> 
     keys = LedgerRequest(after=1, keys=["epoch:1:closed"], size=9)
     proved = [len((await station.service.answer("key of A", keys)).proofs) for _ in range(LEDGER_REQUEST_BURST + 5)]
     assert proved == [1] * (LEDGER_REQUEST_BURST - 1) + [0] * 6
+
+
+async def test_strangers_cannot_take_the_ends_of_those_who_work() -> None:
+    station = Station()
+    request = LedgerRequest(after=1, leases=[bytes(16)], size=9)
+
+    async def got(peers: Sequence[str]) -> int:
+        return sum([len((await station.service.answer(peer, request)).ends) for peer in peers])
+
+    strangers = [chr(1000 + number) for number in range(4 * ENDS_BURST)]
+    assert await got(strangers) == ENDS_BURST
+    assert await got(WORKERS) == ENDS_BURST
+    station.now += 1
+    assert await got(strangers) == STRANGERS_ENDS_RATE
+    assert await got(WORKERS) == ENDS_RATE - STRANGERS_ENDS_RATE
+
+
+async def test_the_head_that_a_client_holds_is_told_with_its_party() -> None:
+    station = Station()
+    await station.service.answer("a key of A", LedgerRequest(after=7, newest=HeadReference(7, bytes(32))))
+    await station.service.answer("a key of B", LedgerRequest(after=7))
+    assert station.told == [("A", 7)]

@@ -19,7 +19,7 @@ CLASS = "transformers/bfloat16/cpu"
 def made_with(version: int, era: int = 1, engine_class: str = CLASS, at: int = 1) -> Calibration:
     return Calibration(
         run=bytes(32), engine_class=engine_class, builds=[], era=era, version=version, root=bytes(32), machines={},
-        tables={}, at=at,
+        tables={}, bound=1, at=at,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from echo2.runtime.errors import DiskFull, LocalFault
     [
         (LocalFault("do this"), 78, "do this"),
         (DiskFull("no room"), 75, "no room"),
-        (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
+        (OSError(28, "No space left on device"), 75, "no space is left for a file: make room there"),
         (Unreachable("nobody"), 69, "nobody"),
         (BadSignature("not ours"), 81, "not ours"),
         (ChildError("CheckpointError", "put one back"), 78, "CheckpointError: put one back"),

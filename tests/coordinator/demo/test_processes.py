@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from echo2.coordinator.demo.processes import MARK_VARIABLE, ProcessFault, ProcessGroup, ended_with
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup, ended_with
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -23,7 +23,7 @@ STUBBORN = [
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ProcessGroup]:
-    group = ProcessGroup(tmp_path, {**os.environ, MARK_VARIABLE: str(tmp_path)})
+    group = ProcessGroup(tmp_path, os.environ)
     yield group
     group.stop(grace=0.2)
     assert group.names() == []
@@ -103,8 +103,8 @@ def test_the_children_of_a_dead_daemon_do_not_outlive_the_demo(group: ProcessGro
 def test_the_processes_of_a_demo_that_is_killed_end_with_it(tmp_path: Path) -> None:
     demo = (
         "import os, sys, time; from pathlib import Path; "
-        "from echo2.coordinator.demo.processes import MARK_VARIABLE, ProcessGroup; "
-        "group = ProcessGroup(Path(sys.argv[1]), {**os.environ, MARK_VARIABLE: sys.argv[1]}); "
+        "from echo2.coordinator.demo.processes import ProcessGroup; "
+        "group = ProcessGroup(Path(sys.argv[1]), os.environ); "
         "group.start('node', sys.argv[2:]); print(group.pid('node'), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", demo, str(tmp_path), *SLEEP], stdout=subprocess.PIPE) as killed:

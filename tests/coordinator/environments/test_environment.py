@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.attacks.reaching_task import REACHES
 from echo2.coordinator.environments import work_folders
 from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.environment_process import EnvironmentProcess
@@ -35,6 +36,7 @@ NO_PROCESS = (1 << 22) + 1
 QUICK = Limits(seconds=1.0, opening=60.0, memory_mb=2048)
 PATIENT = Limits(seconds=60.0, opening=60.0, memory_mb=2048)
 """For tasks that answer or fail by themselves, however busy the machine is."""
+PATIENT_WITH_PROCESSES = Limits(seconds=60.0, opening=60.0, memory_mb=2048, subprocesses=True)
 
 
 def process(limits: Limits) -> EnvironmentProcess:
@@ -127,6 +129,19 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
                 await one.score("train", 0, ANSWER, 8)
             assert failed.value.verified
         assert len(await one.prompt("train", 0)) == 2
+
+
+@pytest.mark.parametrize("what", REACHES)
+@pytest.mark.parametrize("limits", [PATIENT, PATIENT_WITH_PROCESSES], ids=["alone", "with processes"])
+async def test_a_score_that_reaches_for_the_coordinator_by_its_number_finds_no_such_process(
+    tmp_path: Path, what: str, limits: Limits
+) -> None:
+    if missing := without_namespaces():
+        pytest.skip(missing)
+    async with environment(tmp_path, f"reaches for {what}", limits) as one:
+        tokens = [*char_tokenizer().encode(str(os.getpid())).ids, EOS]
+        with pytest.raises(TaskFault, match=r"raised (FileNotFoundError|ProcessLookupError|PermissionError)"):
+            await one.score("train", 0, Transcript(tokens, [len(tokens)]), 16)
 
 
 @pytest.mark.parametrize("task", ["writes many files", "writes large files", "nests folders"])

@@ -55,4 +55,11 @@ def test_only_a_bad_batch_leaves_the_session_open(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_process_serves_each_call_of_the_messages() -> None:
-    assert list(LearnerHandlers().by_method()) == ["open", "train", "warm_up", "import_model", "write_base"]
+    assert list(LearnerHandlers().by_method()) == [
+        "open",
+        "train",
+        "warm_up",
+        "import_model",
+        "write_base",
+        "write_as_base",
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.leases.delivery_record import MEASURED_GROUPS, read_delivery_record
+from echo2.coordinator.leases.delivery_record import LAST_LEASES, LEAST_LEASES, MEASURED_GROUPS, read_delivery_record
 from echo2.p2p.wire_types import encode
 from tests.support.group_world import ALICE, BOB, World, group
 
@@ -48,3 +48,45 @@ def test_late_groups_count_only_if_no_group_came_in_time(world: World) -> None:
     submit_after(world, 300)
     record = read_delivery_record(world.group_service.database, ALICE)
     assert (record.turnarounds, record.late) == ([300], False)
+
+
+def let_expire(world: World, leases: int) -> None:
+    """Let so many leases expire, one an hour, and hand in a late group for the last."""
+    for _ in range(leases):
+        lease = world.lease(ALICE)
+        world.now = lease.expires + 3_600_000
+        world.group_service.tick(world.now)
+    assert world.refused(group(lease)).code == "late"
+
+
+def is_silent(world: World) -> bool:
+    return read_delivery_record(world.group_service.database, ALICE).silent
+
+
+def test_a_node_is_silent_once_none_of_its_last_eight_leases_came_in_time(world: World) -> None:
+    submit_after(world, 100)
+    let_expire(world, LAST_LEASES - 1)
+    assert not is_silent(world), "one of the last eight came"
+    let_expire(world, 1)
+    assert is_silent(world)
+    assert world.lease(ALICE).at_once == 1
+    assert world.refusal(node=ALICE).code == "too-many-leases"
+    world.now += 10_000_000
+    world.group_service.tick(world.now)
+    submit_after(world, 100)
+    assert not is_silent(world), "and one group ends it"
+
+
+def test_a_node_with_three_to_seven_leases_is_silent_if_none_of_all_came(world: World) -> None:
+    let_expire(world, LEAST_LEASES - 1)
+    assert not is_silent(world)
+    let_expire(world, 1)
+    assert is_silent(world)
+
+
+def test_a_crash_that_ends_fewer_leases_than_the_last_eight_silences_no_node(world: World) -> None:
+    submit_after(world, 100)
+    crashed = [world.lease(ALICE) for _ in range(LAST_LEASES - 1)]
+    world.now = crashed[-1].expires + 1
+    world.group_service.tick(world.now)
+    assert not is_silent(world)

@@ -1,6 +1,7 @@
 """The facts that decide a lease request: the node's share, its lifetime, and the holder of its expiry budget."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -92,8 +93,11 @@ def test_faulty_groups_of_ever_new_connections_are_bounded_per_party(world: Worl
     assert isinstance(request_lease(world, "elsewhere"), Lease)
 
 
-def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(world: World) -> None:
+def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=20)
     world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    for _ in range(3):
+        world.accepted(ALICE)
     pauses = []
     for _ in range(2):
         leases = [world.lease(ALICE) for _ in range(FREE_EXPIRIES + 2)]
@@ -104,6 +108,7 @@ def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(world: Worl
         pauses.append(answer.code if isinstance(answer, Refusal) else "")
         world.now += EXPIRY_PAUSE_MS << FREE_EXPIRIES + 2
     assert pauses == ["", "expiries"], "all of them at once, then further ones"
+    world.close()
 
 
 def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.leases.delivery_record import UNMEASURED_RECORD, DeliveryRecord
 from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES, most_open
 from echo2.protocol.leases import Lease
 from tests.support.fleet import Fleet, key, origin_of
@@ -33,11 +34,13 @@ def limit(run: Fleet, node: bytes, at_once: int = 1024) -> int:
     ],
 )
 def test_the_limit_of(at_once: int, rank: str, rate: float, turnaround: int, most: int) -> None:
-    assert most_open(3, at_once, rank, rate, [turnaround] * 3, 100_000) == most  # type: ignore[arg-type]
+    record = DeliveryRecord([turnaround] * 3, False, rate, 0)
+    assert most_open(3, at_once, rank, record, 100_000) == most  # type: ignore[arg-type]
+    assert most_open(3, at_once, rank, record._replace(silent=True), 100_000) == 1  # type: ignore[arg-type]
 
 
 def test_an_unmeasured_node_has_the_number_of_the_settings() -> None:
-    assert most_open(3, 64, "known", 0.0, [], 100_000) == 3
+    assert most_open(3, 64, "known", UNMEASURED_RECORD, 100_000) == 3
 
 
 @pytest.mark.parametrize("together", [16, 64])

@@ -130,7 +130,8 @@ def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
 
 
 def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path, batch_groups=2, per_node=6)
+    world = World(tmp_path, batch_groups=4, per_node=6)
+    world.accepted()
     leases = [world.lease() for _ in range(6)]
     assert world.refusal().code == "too-many-leases"
     world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in leases[1:5]]), world.now)

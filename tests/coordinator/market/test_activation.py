@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.coordinator.market.activation import Activation, ActivationOrder, ActivationTerms, Offer, activate_offers
+from echo2.coordinator.market.activation import Activation, ActivationTerms, Offer, activate_offers
 
 NANO = 1_000_000_000
 # The examples of the design: asks in dollars per hour, rates in RE per hour.
@@ -18,11 +18,11 @@ RESERVE = Fraction(60)
 """60,000 nano per RE."""
 
 
-def of(need: int, incumbents: bytes = b"", order: ActivationOrder = "cheapest") -> Activation:
+def of(need: int, incumbents: bytes = b"") -> Activation:
     offers = [
         Offer(node, int(ask * NANO), 1000 * rate, incumbent=node in incumbents) for node, (ask, rate) in ASKS.items()
     ]
-    return activate_offers(offers, ActivationTerms(1000 * need, RESERVE, Fraction(1, 10), b"beacon", order))
+    return activate_offers(offers, ActivationTerms(1000 * need, RESERVE, Fraction(1, 10), b"beacon"))
 
 
 def test_the_cheapest_nodes_that_reach_the_need_are_active() -> None:
@@ -78,13 +78,6 @@ def test_a_newcomer_dearer_than_the_first_node_that_is_not_needed_waits_until_no
     assert b"dear" in activate_offers(new[1:], terms).active
     staying = old[2]._replace(incumbent=True)
     assert b"cheap" not in activate_offers([*old[:2], staying, *new], terms).active
-
-
-def test_the_lottery_instead_of_the_cost_depends_on_the_beacon_alone() -> None:
-    assert of(20_000, order="random") == of(20_000, order="random")
-    terms = [ActivationTerms(20_000_000, RESERVE, Fraction(0), bytes([seed]), "random") for seed in range(20)]
-    offers = [Offer(node, int(ask * NANO), 1000 * rate) for node, (ask, rate) in ASKS.items()]
-    assert len({tuple(activate_offers(offers, one).active) for one in terms}) > 5
 
 
 @given(

@@ -19,9 +19,9 @@ LEASE = b"l" * 16
 
 
 def earned(groups: int = 12) -> tuple[Book, int]:
-    """Return a book in which node a has earned, and the time of the close."""
+    """Return a book in which node a has earned, and has a run-off, and the time of the close."""
     book = Book()
-    begin = cheap(book)
+    begin = cheap(book, run_off=DAY)
     for number in range(groups):
         book.lease("a", begin, begin + number + 1)
     book.close(begin + QUARTER)
@@ -124,7 +124,7 @@ def test_tranches_go_with_their_times_to_a_key_that_has_its_own() -> None:
     """A long epoch closes just before the move: its pay is not vested, and joins that of the successor."""
     book, at = earned()
     replace(book, "a", "b", at)
-    begin = cheap(book, mode="split")
+    begin = cheap(book)
     for number in range(11):
         book.lease("a", begin, begin + number + 1, weight=2_000)
         book.lease("b", begin, begin + number + 1, weight=3_000)
@@ -158,7 +158,7 @@ def test_probation_that_had_ended_has_ended_for_the_pay_that_moved() -> None:
     """The successor never works, and its measurement is forgotten: what moves is released all the same."""
     book, at = earned(12)
     replace(book, "a", "n", at)
-    begin = cheap(book, mode="split")
+    begin = cheap(book)
     book.lease("a", begin, begin + 1, weight=50_000)
     book.close(at + BALANCE_WAIT_MS - 2 * QUARTER)
     cheap(book)
@@ -188,8 +188,8 @@ def test_of_a_chain_each_hop_waits_by_itself() -> None:
 def test_a_dispute_of_the_first_key_of_a_chain_keeps_its_own_alone() -> None:
     book, at = earned()
     replace(book, "a", "b", at)
-    replace(book, "b", "o", at + DAY)
-    begin = cheap(book, mode="split")
+    replace(book, "b", "o", at + DAY - QUARTER)
+    begin = cheap(book)
     book.lease("b", begin, begin + 1)
     book.close(begin + QUARTER)
     book.add(dispute(book.state, at + 2 * DAY, "a"))

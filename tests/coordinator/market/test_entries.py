@@ -36,7 +36,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "ask.opened": AskOpened(node=NODE, epoch=7, ask=140_000_000, salt=SALT),
     "epoch.announced": EpochAnnounced(
         epoch=7, closes=1_700_000_000_000, milliseconds=900_000, need=20_000_000, reserve=60_000,
-        budget=300_000_000, mode="pivot", newcomers=50, cap=400, beta=100, run_off=900_000,
+        budget=300_000_000, newcomers=50, cap=400, run_off=900_000,
     ),
     "owners.grouped": OwnersGrouped(epoch=7, owners=[(OTHER, b"t" * 8), (NODE, b"t" * 8)]),
     "epoch.drawn": EpochDrawn(epoch=7, beacon=bytes(range(32))),

@@ -265,41 +265,47 @@ def test_without_a_run_off_late_work_is_not_paid() -> None:
     assert book.balances["node:a:accrued"] == 0
 
 
-def test_split_divides_the_budget_by_accepted_work() -> None:
+class Judged(msgspec.Struct):
+    node: str
+    until: int = 0
+
+
+JUDGED: dict[str, tuple[list[str], bool]] = {
+    "suspended": (["suspended 1000"], False),
+    "suspended, and that has ended": (["suspended 11"], True),
+    "banned": (["banned"], False),
+    "banned, then suspended, and that has ended": (["banned", "suspended 11"], False),
+    "suspended, then banned": (["suspended 11", "banned"], False),
+    "banned and suspended, then unbanned": (["banned", "suspended 1000", "unbanned"], True),
+}
+
+
+@pytest.mark.parametrize("case", JUDGED)
+def test_suspended_and_banned_nodes_are_not_among_those_present(case: str) -> None:
+    steps, present = JUDGED[case]
     book = Book()
-    begin = cheap(book, mode="split", budget=9_000, reserve=10**6)
-    book.lease("a", begin, begin + 1, weight=1_000)
-    book.lease("b", begin, begin + 1, weight=2_000)
-    book.lease("c", begin, begin + 1, weight=3_000)
-    book.close(begin + QUARTER)
-    assert {node: row.pay for node, row in rows(book).items()} == {"a": 1_500, "b": 3_000, "c": 4_500}
-    assert book.balances[FUND] == -9_000
-
-
-def test_a_quick_return_earns_a_bonus_at_the_cost_of_slow_ones() -> None:
-    book = Book()
-    begin = cheap(book, beta=100)
-    book.lease("a", begin, begin + HOUR // 10, weight=10_000)
-    book.lease("b", begin, begin + HOUR * 9 // 10, weight=5_000)
-    book.close(begin + HOUR)
-    assert (rows(book)["a"].pay, rows(book)["b"].pay) == (10_400, 9_599)
-    assert book.balances[ROUNDING] == 1
-
-
-def test_suspended_nodes_are_not_among_those_present() -> None:
-    class Stated(msgspec.Struct):
-        node: str
-        until: int = 0
-
-    book = Book()
-    book.add(NewEntry(0, "node.suspended", "s", Stated("a", 10**9)))
-    book.add(NewEntry(0, "node.banned", "b", Stated("b")))
-    book.add(NewEntry(0, "node.banned", "c", Stated("c")))
-    book.add(NewEntry(0, "node.unbanned", "u", Stated("c")))
+    for number, step in enumerate(steps):
+        kind, _, until = step.partition(" ")
+        book.add(NewEntry(0, f"node.{kind}", f"{number}", Judged("a", int(until or 0))))
     book.add(announce(book.state, 1, announced(1, 10)))
     book.add(draw(book.state, 11, BEACON))
-    book.add(open_epoch(book.state, 11, ["c", "b", "a", "d"]))
-    assert book.facts("epoch.opened", EpochOpened)[0].present == ["c", "d"]
+    book.add(open_epoch(book.state, 11, ["d", "a"]))
+    assert book.facts("epoch.opened", EpochOpened)[0].present == (["a", "d"] if present else ["d"])
+    book.close(12)
+    book.epoch(13, ["a", "d"], {})
+    assert book.facts("epoch.opened", EpochOpened)[1].present == (["a", "d"] if present else ["d"])
+
+
+def test_a_refused_group_that_is_paid_after_all_ends_a_suspension() -> None:
+    class Reversed(msgspec.Struct):
+        node: str
+        weight: int
+        paid: bool
+
+    book = Book()
+    book.add(NewEntry(0, "node.suspended", "s", Judged("a", (1 << 53) - 1)))
+    book.add(NewEntry(1, "lease.reversed", "r", Reversed("a", 1000, True)))
+    assert not book.state.is_barred("a", 2)
 
 
 def test_an_epoch_without_work_nodes_need_or_budget_moves_nothing() -> None:
@@ -339,8 +345,6 @@ WRONG_TERMS = {
     "a huge need": ({"need": 10**30}, "need of an epoch"),
     "no reserve price": ({"reserve": 0}, "reserve of an epoch"),
     "no length": ({"milliseconds": 0}, "milliseconds of an epoch"),
-    "a bonus above a tenth": ({"beta": 101}, "beta of an epoch"),
-    "an unknown mode": ({"mode": "auction"}, "price mode 'auction' is not one of pivot"),
     "asks that are closed already": ({"closes": 5}, "must be known before"),
 }
 

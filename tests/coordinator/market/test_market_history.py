@@ -25,7 +25,6 @@ from echo2.coordinator.market.epochs import (
     vest,
 )
 from echo2.coordinator.market.market_replay import replay_market
-from echo2.coordinator.market.prices import MODES
 from echo2.ledger.balance_waits import BALANCE_WAIT_MS
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND
 from echo2.ledger.ledger_facts import KEY_ROTATED_KIND, KeyRotated
@@ -64,9 +63,7 @@ class History(RuleBasedStateMachine):
         budget=st.integers(0, 10**6),
         need=st.integers(0, 10**5),
         reserve=st.integers(1, 10**5),
-        mode=st.sampled_from(MODES),
         cap=st.sampled_from([400, 1000]),
-        beta=st.sampled_from([0, 100]),
         run_off=st.sampled_from([0, QUARTER]),
     )
     def fix_terms(self, **terms: object) -> None:
@@ -129,19 +126,16 @@ class History(RuleBasedStateMachine):
         rates=st.lists(st.integers(1, 10**5), min_size=6, max_size=6),
         present=st.sets(NODE),
         budget=st.sampled_from([0, 50, 5_000, 10**6, 10**9]),
-        mode=st.sampled_from(MODES),
         cap=st.sampled_from([400, 1000]),
     )
-    def open_with_asks(
-        self, asks: list[int], rates: list[int], present: set[str], budget: int, mode: str, cap: int
-    ) -> None:
+    def open_with_asks(self, asks: list[int], rates: list[int], present: set[str], budget: int, cap: int) -> None:
         """Go through all steps of an opening in their order, so that most histories have epochs with prices."""
         state = self.book.state
         if state.open is not None or state.announced is not None:
             return
         for node, rate in zip(NODES, rates, strict=True):
             self.measure(node, rate)
-        self.fix_terms(need=50_000, reserve=10**5, budget=budget, mode=mode, cap=cap, beta=100, run_off=QUARTER)
+        self.fix_terms(need=50_000, reserve=10**5, budget=budget, cap=cap, run_off=QUARTER)
         for node, ask in zip(NODES, asks, strict=True):
             self.seal(node, ask)
         self.now += 11

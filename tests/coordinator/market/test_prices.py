@@ -8,19 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo2.coordinator.market.activation import ActivationTerms, Offer, order_offers
-from echo2.coordinator.market.epoch_pay import Delivery, EpochPay, pay_nodes
+from echo2.coordinator.market.epoch_pay import EpochPay, pay_nodes
 from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE, cap_offers
-from echo2.coordinator.market.prices import MODES, Market, Mode, PriceTerms, clear_market, delivered_weight
+from echo2.coordinator.market.prices import Market, PriceTerms, clear_market, delivered_weight
 from tests.support.market import BEACON, QUARTER, design_offers
 
 PLENTY = 10**15
 
 
-def terms(
-    need: int = 20_000, mode: Mode = "pivot", budget: int = PLENTY, cap: Fraction | None = None, reserve: int = 60_000
-) -> PriceTerms:
+def terms(need: int = 20_000, budget: int = PLENTY, cap: Fraction | None = None, reserve: int = 60_000) -> PriceTerms:
     """Return terms in RE per hour, of 15 minutes, without newcomers' share as the design's examples have none."""
-    return PriceTerms(1000 * need, reserve, budget, QUARTER, BEACON, Fraction(0), mode, cap)
+    return PriceTerms(1000 * need, reserve, budget, QUARTER, BEACON, Fraction(0), cap)
 
 
 def market(incumbents: bytes = b"", owners: dict[bytes, bytes] | None = None, **kwargs: object) -> Market:
@@ -33,7 +31,7 @@ def prices(result: Market) -> dict[str, int]:
 
 def full_pay(result: Market) -> dict[str, int]:
     """Return what each earns that delivers exactly its counted rate."""
-    pay = pay_nodes(result.nodes, [Delivery(int(node.expected), 0) for node in result.nodes], Fraction(0))
+    pay = pay_nodes(result.nodes, [int(node.expected) for node in result.nodes])
     return {node.node.decode(): amount for node, amount in zip(result.nodes, pay.pay, strict=True)}
 
 
@@ -44,10 +42,6 @@ def test_the_designs_example_without_incumbents() -> None:
     assert prices(result) == {"B": 33_333, "D": 38_888, "A": 38_888}
     assert full_pay(result) == {"B": 37_500_000, "D": 136_111_111, "A": 87_500_000}
     assert not result.binding
-
-
-def test_the_designs_example_of_one_price() -> None:
-    assert prices(market(mode="uniform")) == {"B": 38_888, "D": 38_888, "A": 38_888}
 
 
 def test_the_designs_example_with_incumbents() -> None:
@@ -73,7 +67,7 @@ def test_an_example_of_the_cap_worked_out_by_hand() -> None:
     assert result.activation.rate == 20_500_000
     assert prices(result) == {"B": 50_000, "D": 33_333, "F": 50_000}
     assert full_pay(result) == {"B": 56_250_000, "D": 66_666_666, "F": 100_000_000}
-    more = pay_nodes(result.nodes, [Delivery(10_000_000, 0)] * 3, Fraction(0)).pay
+    more = pay_nodes(result.nodes, [10_000_000] * 3).pay
     assert more[1:] == [66_666_666, 100_000_000], "capped nodes are paid for what counts of them"
 
 
@@ -84,26 +78,10 @@ def test_one_owner_with_everything_supplies_two_fifths() -> None:
     assert prices(result)["B"] < 60_000
 
 
-def test_pay_as_bid_and_the_lottery_pay_each_its_own_cost() -> None:
-    costs = {offer.node.decode(): int(1000 * offer.cost) for offer in design_offers()}
-    for mode in ("paybid", "random"):
-        result = market(mode=mode)
-        assert prices(result).items() <= costs.items()
-    chosen = [
-        clear_market(design_offers(), terms(mode="random")._replace(beacon=bytes([seed] * 32)), {}) for seed in range(8)
-    ]
-    assert len({tuple(result.activation.active) for result in chosen}) > 2
-
-
-def test_split_takes_everybody() -> None:
-    result = market(mode="split", budget=10**9)
-    assert sorted(result.activation.active) == [b"A", b"B", b"C", b"D", b"E", b"F"]
-
-
 def test_a_node_above_the_reserve_price_and_no_node_at_all() -> None:
     assert prices(market(reserve=40_000, need=60_000)) == dict.fromkeys("BDAFE", 40_000)
     assert market(reserve=30_000).nodes == []
-    assert clear_market([], terms(), {}) == clear_market([], terms(mode="split"), {}) != market()
+    assert clear_market([], terms(), {}).nodes == []
     assert market(need=0).nodes == []
 
 
@@ -139,9 +117,7 @@ def test_a_budget_that_does_not_bind_leaves_room_for_more_than_expected() -> Non
 
 
 def total(result: Market, work: int) -> EpochPay:
-    return pay_nodes(
-        result.nodes, [Delivery(work, number << 20) for number in range(len(result.nodes))], Fraction(1, 10)
-    )
+    return pay_nodes(result.nodes, [work] * len(result.nodes))
 
 
 def test_where_the_budget_binds_the_cheapest_stay_and_nobody_is_paid_below_its_cost() -> None:
@@ -173,7 +149,6 @@ def of(rows: list[tuple[int, int, bool, bool, int]]) -> tuple[list[Offer], dict[
     st.integers(0, 10**8),
     st.integers(1, 10**7),
     st.integers(0, 10**12),
-    st.sampled_from(MODES),
     st.booleans(),
     st.integers(0, 10**10),
 )
@@ -182,21 +157,15 @@ def test_no_epoch_costs_more_than_its_budget_and_nobody_is_paid_below_cost(
     need: int,
     reserve: int,
     budget: int,
-    mode: Mode,
     capped: bool,
     work: int,
 ) -> None:
     offers, owners = of(rows)
-    asked = PriceTerms(
-        need, reserve, budget, QUARTER, BEACON, Fraction(1, 20), mode, OWNER_CAP_SHARE if capped else None
-    )
+    asked = PriceTerms(need, reserve, budget, QUARTER, BEACON, Fraction(1, 20), OWNER_CAP_SHARE if capped else None)
     result = clear_market(offers, asked, owners)
     costs = {offer.node: 1000 * offer.cost for offer in offers}
-    if mode != "split":
-        assert total(result, work).spent <= budget
-        assert all(costs[node.node] <= node.price <= reserve for node in result.nodes)
-    if mode == "split":
-        return
+    assert total(result, work).spent <= budget
+    assert all(costs[node.node] <= node.price <= reserve for node in result.nodes)
     rates = {offer.node: offer.rate for offer in offers}
     per_owner: dict[bytes, Fraction] = {}
     for node in result.nodes:
@@ -213,16 +182,14 @@ FINE = 10**12
 
 @settings(deadline=None)
 @given(OFFERS, st.integers(1, 10**7), st.booleans())
-def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
+def test_a_price_is_the_highest_cost_at_which_a_node_is_active(
     rows: list[tuple[int, int, bool, bool, int]], need: int, capped: bool
 ) -> None:
     rows = [(ask, rate, old, False, owner) for ask, rate, old, _, owner in rows]
     offers, owners = of(rows)
     offers = [offer._replace(ask=offer.ask * FINE) for offer in offers]
     reserve = 10**6 * FINE
-    asked = PriceTerms(
-        need, reserve, 10**30 * FINE, QUARTER, BEACON, Fraction(0), "pivot", OWNER_CAP_SHARE if capped else None
-    )
+    asked = PriceTerms(need, reserve, 10**30 * FINE, QUARTER, BEACON, Fraction(0), OWNER_CAP_SHARE if capped else None)
     for priced in clear_market(offers, asked, owners).nodes:
         for factor, active in ((Fraction(999_999, 10**6), True), (Fraction(1_000_001, 10**6), False)):
             changed = [
@@ -238,13 +205,13 @@ def test_pivots_price_is_the_highest_cost_at_which_a_node_is_active(
 
 
 @pytest.mark.slow
-def test_the_true_cost_is_the_best_ask_under_pivot_with_and_without_cap() -> None:
+def test_the_true_cost_is_the_best_ask_with_and_without_cap() -> None:
     chance = random.Random(5)
     for capped in (None, OWNER_CAP_SHARE):
         for _ in range(20):
             asks = [(chance.randint(10**7, 10**8), chance.randint(10**5, 10**6)) for _ in range(12)]
             offers = [Offer(b"n%d" % at, ask, rate) for at, (ask, rate) in enumerate(asks)]
-            asked = PriceTerms(3_000_000, 200_000, 10**30, QUARTER, BEACON, Fraction(0), "pivot", capped)
+            asked = PriceTerms(3_000_000, 200_000, 10**30, QUARTER, BEACON, Fraction(0), capped)
             true = profits(offers, offers, asked)
             for at, offer in enumerate(offers):
                 for percent in (50, 90, 99, 101, 110, 200):

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import LedgerView
+from echo2.coordinator.metrics.views import LedgerView, LinksView
 from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.settings.training_config import LearnerSection
@@ -107,3 +107,15 @@ def test_the_state_of_another_run_on_the_same_port_is_not_shown(tmp_path: Path, 
 def test_an_address_without_its_scheme_is_named_as_the_fault(url: str) -> None:
     with pytest.raises(Unreachable, match="is no coordinator's page: write its address as"):
         status.fetch(url)
+
+
+def test_the_doctor_reads_of_hidden_strangers_from_the_running_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    assert status.hidden_strangers(folder, WebSection(port=1), RUN)[0].startswith("not known, no coordinator runs")
+    state = msgspec.structs.replace(pictures.BUSY, links=LinksView(hidden="all 9 came from one; name the proxy"))
+    monkeypatch.setattr(status, "fetch_of", lambda *place: msgspec.json.encode(state))
+    assert status.hidden_strangers(folder, WebSection(), RUN) == ("all 9 came from one", "name the proxy")
+    monkeypatch.setattr(status, "fetch_of", lambda *place: msgspec.json.encode(pictures.BUSY))
+    assert status.hidden_strangers(folder, WebSection(), RUN) == ("not hidden, as far as the coordinator sees", "")

@@ -61,7 +61,7 @@ def test_one_node_is_shown_with_reasons_strikes_and_the_evidence_of_a_suspension
     assert [one["code"] for one in report["last"]] == ["incomplete"] * 3 + ["ok"]
     assert report["strikes"] == []
     assert len(report["entries"]) == 1
-    stranger = run_nodes("show", peer_id(bytes(32)), "--home", folder)
+    stranger = run_nodes("show", peer_id(bytes([9]) * 32), "--home", folder)
     assert (stranger.exit_code, "last seen    never" in stranger.stdout) == (0, True)
 
 

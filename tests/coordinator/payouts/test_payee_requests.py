@@ -68,16 +68,17 @@ def test_a_thiefs_account_is_replaced_before_it_is_in_force(world: MarketWorld) 
     stated(world, "alice")
     world.now += DAY
     stated(world, "a thief")
-    assert "1 hour after the last: again in 60 minutes" in refused(world, "alice")
-    for hour in range(48):
-        world.now += DAY // 24
-        stated(world, "alice" if hour % 2 == 0 else "a thief")
+    assert "12 hours after the last: again in 720 minutes" in refused(world, "alice")
+    for half in range(8):
+        world.now += DAY // 2
+        stated(world, "alice" if half % 2 == 0 else "a thief")
+        assert "again in 720 minutes" in refused(world, "a third"), "two a day are two entries of the ledger a day"
     assert PayoutFolder(world.path.parent).payees(world.now)[peer_id(ALICE)].account == "alice"
 
 
 def test_an_account_changes_once_a_day_and_until_then_the_one_before_is_paid(world: MarketWorld) -> None:
     first = stated(world, "alice")
-    assert "again in 60 minutes" in refused(world, "a thief")
+    assert "again in 720 minutes" in refused(world, "a thief")
     world.now += DAY
     second = stated(world, "a thief")
     assert (second.commitment, second.since) == (first.coming, world.now + DAY)

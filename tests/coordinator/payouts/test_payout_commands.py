@@ -30,6 +30,7 @@ from echo2.p2p.wire_types import decode
 from echo2.protocol.payout_approval import PayoutApproval
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from tests.coordinator.payouts.conftest import Nodes
 from tests.support import paths
 from tests.support.payout_world import (
     LATER,
@@ -300,11 +301,49 @@ async def refused(home: Path) -> str:
     return str(caught.value)
 
 
-async def test_nothing_is_paid_while_the_head_is_not_published(money: Path) -> None:
+async def test_nothing_is_paid_while_the_head_is_not_published(money: Path, nodes: Nodes) -> None:
     approve(money, await planned(money))
-    with Database.open(RunFolder(money).database) as database:
-        database.set_fact("held_head", 0)
+    nodes.newest = 0
     assert "not published" in await refused(money)
+
+
+async def test_nothing_is_planned_or_paid_while_nodes_have_yet_to_tell_of_their_heads(
+    money: Path, nodes: Nodes
+) -> None:
+    approve(money, await planned(money))
+    nodes.wait = "1 of 3 parties with accepted work have told"
+    assert nodes.wait in await refused(money)
+    for do in (False, True):
+        with pytest.raises(LocalFault, match=r"nothing is planned: 1 of 3 parties .*`echo2-coord payout plan --unw"):
+            await payout_commands.plan(money, clock, do=do)
+
+
+async def test_the_operator_goes_on_without_nodes_and_file_ledger_and_approvers_learn_it(
+    money: Path, nodes: Nodes
+) -> None:
+    nodes.wait, nodes.newest = "no coordinator runs", 0
+    said = "UNWITNESSED no nodes have confirmed that the ledger is the newest"
+    assert said in await payout_commands.plan(money, clock, do=True, unwitnessed=True)
+    folder = money / "payouts" / "1"
+    assert read_plan(folder).unwitnessed
+    with Database.read(RunFolder(money).database) as database:
+        newest = payout_book.read(Ledger(database)).plan
+    assert newest is not None
+    assert newest.planned.unwitnessed
+    assert said in approve(money, folder)
+    assert "sent        2 payments for the first time" in await payout_commands.send(money, clock, do=True)
+
+
+async def test_a_plan_that_waits_for_nobody_is_witnessed_whatever_was_asked(money: Path) -> None:
+    await payout_commands.plan(money, clock, do=True, unwitnessed=True)
+    assert not read_plan(money / "payouts" / "1").unwitnessed
+
+
+async def test_nothing_is_planned_while_a_fork_is_known_whoever_goes_on(money: Path) -> None:
+    store_fork(money)
+    for unwitnessed in (False, True):
+        with pytest.raises(LocalFault, match="evidence of a fork"):
+            await payout_commands.plan(money, clock, do=False, unwitnessed=unwitnessed)
 
 
 async def test_nothing_is_paid_while_a_fork_is_known(money: Path) -> None:

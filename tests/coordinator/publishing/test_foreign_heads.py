@@ -16,6 +16,7 @@ from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.nodes.trusted_parties import works
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.publishing.foreign_heads import (
     ASK_EVERY,
@@ -24,7 +25,6 @@ from echo2.coordinator.publishing.foreign_heads import (
     RESTORED_QUIET_MS,
     START_SETTLE_MS,
     ForeignHeads,
-    newest_held,
 )
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run
@@ -33,14 +33,16 @@ from echo2.ledger.ledger_facts import KeyAccount
 from echo2.p2p.envelope import decode_unverified, join, seal
 from echo2.p2p.errors import BadSignature, Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import GrownHead, HeadReference, LedgerHead, LedgerResponse
 from echo2.protocol.methods import LEDGER
 from tests.support.clock import run_fake
 from tests.support.run_folders import NOW, make_run, write_model
 
-STRANGERS = [peer_id(number.to_bytes(32)) for number in range(1, 2 * MOST_WAITING_CLAIMS)]
-WORKER = peer_id(bytes([255]) * 32)
+STRANGERS = [peer_id(number.to_bytes(32)) for number in range(10, 2 * MOST_WAITING_CLAIMS + 9)]
+WORKER = peer_id(bytes([254]) * 32)
+PARTY = "192.0.2.0/24"
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -67,7 +69,10 @@ class Place:
 
     def start_time_of(self) -> ForeignHeads:
         """Begin as after a start, now."""
-        new = ForeignHeads(self.run, self.database, self, self.paused.append, lambda: self.now)
+        new = ForeignHeads(
+            self.run, self.database, self, self.paused.append, lambda: self.now,
+            works=lambda origin: works(self.database, origin, ()),
+        )  # fmt: skip
         self.heads.holds = new.holds
         return new
 
@@ -109,7 +114,7 @@ def reference(sealed: bytes, number: int = 9) -> HeadReference:
 def test_a_head_of_this_ledger_is_no_news(place: Place) -> None:
     newest = place.heads.newest()
     assert newest is not None
-    place.foreign.on_claim(STRANGERS[0], reference(newest.sealed, 1))
+    place.foreign.on_claim(Origin(STRANGERS[0], PARTY), reference(newest.sealed, 1))
     run_fake(lambda: place.ask(60))
     assert place.asked == []
 
@@ -118,7 +123,7 @@ def test_a_claim_without_a_signature_is_asked_for_once_and_is_no_evidence(place:
     forged = seal("ledgerhead", place.run.id, b"\x80", generate_key())
     place.shown = {STRANGERS[0]: forged, STRANGERS[1]: b"no envelope"}
     for stranger in STRANGERS[:3]:
-        place.foreign.on_claim(stranger, reference(forged))
+        place.foreign.on_claim(Origin(stranger, PARTY), reference(forged))
     run_fake(lambda: place.ask(60))
     assert place.asked == STRANGERS[:3]
     assert (evidence(place.database), place.paused) == ("", [])
@@ -129,7 +134,7 @@ def test_a_claim_without_a_signature_is_asked_for_once_and_is_no_evidence(place:
 
 def test_a_later_signed_head_pauses_the_run_and_none_is_signed_also_after_a_restart(place: Place) -> None:
     place.shown = {WORKER: place.later()}
-    place.foreign.on_claim(WORKER, reference(place.later()))
+    place.foreign.on_claim(Origin(WORKER, PARTY), reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert place.paused == [evidence(place.database)]
     assert "run.sqlite ends with head 1: it is an older copy" in place.paused[0]
@@ -141,7 +146,7 @@ def test_a_later_signed_head_pauses_the_run_and_none_is_signed_also_after_a_rest
 
 def test_another_head_of_a_number_that_was_signed_is_said_and_pauses_nothing(place: Place) -> None:
     place.shown = {WORKER: place.later(1)}
-    place.foreign.on_claim(WORKER, reference(place.later(1), 1))
+    place.foreign.on_claim(Origin(WORKER, PARTY), reference(place.later(1), 1))
     run_fake(lambda: place.ask(1))
     assert "two histories are signed" in evidence(place.database)
     assert place.paused == []
@@ -172,20 +177,20 @@ def test_a_copy_of_a_head_with_another_signature_is_no_evidence_and_counts_as_th
     copied = join([other, newest.sealed], [own, public_bytes(thief)])
     assert copied != newest.sealed
     place.shown = {WORKER: copied}
-    place.foreign.on_claim(WORKER, reference(copied, 1))
-    assert newest_held(place.database) == 0
+    place.foreign.on_claim(Origin(WORKER, PARTY), reference(copied, 1))
+    assert place.foreign.witnesses.newest == 0
     run_fake(lambda: place.ask(1))
     assert place.asked == [WORKER]
     assert (evidence(place.database), place.paused) == ("", [])
-    assert newest_held(place.database) == 1
+    assert place.foreign.witnesses.newest == 1
 
 
 def test_claims_of_strangers_are_bounded_and_do_not_crowd_out_a_worker(place: Place) -> None:
     Accounts(place.database, place.ledger)._put(WORKER, KeyAccount(accepted=1))
     place.shown = {WORKER: place.later()}
     for stranger in STRANGERS:
-        place.foreign.on_claim(stranger, reference(bytes(9)))
-    place.foreign.on_claim(WORKER, reference(place.later()))
+        place.foreign.on_claim(Origin(stranger, PARTY), reference(bytes(9)))
+    place.foreign.on_claim(Origin(WORKER, PARTY), reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert place.asked == [WORKER]
     run_fake(lambda: place.ask(3 * MOST_WAITING_CLAIMS * ASK_EVERY))
@@ -220,7 +225,7 @@ def test_after_a_restore_it_takes_longer_and_a_clock_set_back_begins_it_anew(pla
 
 def test_evidence_whose_signature_no_longer_counts_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.shown = {WORKER: place.later()}
-    place.foreign.on_claim(WORKER, reference(place.later()))
+    place.foreign.on_claim(Origin(WORKER, PARTY), reference(place.later()))
     run_fake(lambda: place.ask(1))
     assert evidence(place.database)
 

@@ -86,8 +86,12 @@ def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_
         ("LEARNER_COMPUTE_DTYPE", '"bfloat16"', "bfloat16"),
         ("LEARNER_LEARNING_RATE", "1e-5", 1e-5),
         ("LEARNER_BETAS", "[0.1, 0.2]", (0.1, 0.2)),
-        ("NETWORK_LISTEN", "/ip4/1.2.3.4/tcp/1, /ip4/1.2.3.4/tcp/2", ("/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/2")),
-        ("NETWORK_LISTEN", '["/ip4/1.2.3.4/tcp/1"]', ("/ip4/1.2.3.4/tcp/1",)),
+        (
+            "NETWORK_LISTEN",
+            "/ip4/1.2.3.4/tcp/4001, /ip4/1.2.3.4/tcp/4002",
+            ("/ip4/1.2.3.4/tcp/4001", "/ip4/1.2.3.4/tcp/4002"),
+        ),
+        ("NETWORK_LISTEN", '["/ip4/1.2.3.4/tcp/4001"]', ("/ip4/1.2.3.4/tcp/4001",)),
     ],
 )
 def test_a_variable_is_parsed_by_the_type_of_its_key(variable: str, text: str, value: object) -> None:
@@ -150,6 +154,14 @@ BAD = {
     "nowhere to listen for HTTPS": (
         {"https": {"listen": ["/ip4/0.0.0.0/tcp/70000"]}},
         "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",
+    ),
+    "a port that nodes do not dial": (
+        {"network": {"advertise": ["/dns4/run.example.org/tcp/80"]}},
+        "network: advertise has '/dns4/run.example.org/tcp/80': nodes dial port 443, and ports from 1024 on, and no",
+    ),
+    "a port that nodes do not dial, to listen on": (
+        {"network": {"listen": ["/ip4/0.0.0.0/tcp/25"]}},
+        "network: listen has '/ip4/0.0.0.0/tcp/25': nodes dial port 443, and ports from 1024 on, and no others",
     ),
     "versions further apart than S": (
         {"run": {"publish_every": 6}},

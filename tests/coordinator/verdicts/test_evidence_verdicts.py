@@ -11,12 +11,14 @@ import pytest
 from echo2.coordinator.nodes.nodes_report import describe_key, format_report
 from echo2.coordinator.verdicts import doubted_days
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
+from echo2.coordinator.verdicts.verdict_report import basis_of
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import RunAnew
 from echo2.ledger.ledger_entries import accrued_account, quarantine_account
 from echo2.ledger.ledger_facts import QuarantineEnded
 from echo2.p2p.envelope import document_hash
 from echo2.protocol.leases import Receipt, VerdictsRequest
+from echo2.protocol.requests import Refusal
 from echo2.runtime.units import DAY
 from tests.support import sqlite_cost
 from tests.support.evidence_world import (
@@ -25,6 +27,7 @@ from tests.support.evidence_world import (
     SEALED,
     TABLES,
     TOLERANT,
+    TOLERANT_BUT_BOUNDED,
     TOLERANT_LATER,
     Bfloat16World,
     calibration,
@@ -420,6 +423,53 @@ def test_a_fabricated_group_of_a_new_key_costs_one_sample(bench: Bfloat16World) 
         bench.scorer.scored = 0
     assert receipt.verdict == "refused"
     assert bench.scorer.scored == 1
+
+
+def test_one_token_beyond_the_bound_refuses_its_group_with_a_strike_and_three_suspend(bench: Bfloat16World) -> None:
+    bench.open()
+    honest = bench.decide(0)
+    bench.scorer.margin = 0.5
+    assert bench.decide(1).code != "seeded-choice"  # at the bound
+    bench.scorer.margin = 0.5 + 2.0**-14
+    receipts = [bench.decide(1) for _ in range(3)]
+    assert {(receipt.verdict, receipt.code) for receipt in receipts} == {("refused", "seeded-choice")}
+    assert receipts[0].reason.startswith(
+        "Sample 0, sampled token 0: the seeded choice is another token, better by 0.500"
+    )
+    assert bench.service.accounts.of(ALICE, bench.world.now).suspended_until is not None
+    assert bench.service.ledger.balance(accrued_account(PEER)) >= honest.weight
+    bench.service.ledger.verify()
+
+
+def test_a_token_beyond_the_bound_is_reported_with_the_bound_and_not_with_e(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.decide(0)
+    bench.scorer.margin = 3.0
+    receipt = bench.decide(1)
+    basis = basis_of(bench.service.database, bench.service.classes, receipt.lease)
+    assert basis is not None
+    assert basis.statistic == receipt.reason
+    assert "the bound of the Calibration" in basis.threshold
+
+
+def test_a_new_keys_sample_that_is_beyond_the_bound_ends_the_check(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.scorer.margin = 3.0
+    receipt = bench.decide(1, first=1)
+    assert (receipt.code, bench.scorer.scored) == ("seeded-choice", 1)
+    assert receipt.reason.startswith("Sample 1,")
+
+
+def test_a_second_pass_by_which_no_token_is_beyond_the_bound_answers_an_appeal_for_the_node(
+    bench: Bfloat16World,
+) -> None:
+    bench.open(TOLERANT_BUT_BOUNDED)
+    bench.decide(0)
+    bench.scorer.margin = 3.0
+    receipt = bench.decide(1)
+    assert receipt.code == "seeded-choice"
+    assert not isinstance(bench.service.reviews.appeal(ALICE, receipt.lease, bench.world.now), Refusal)
+    assert bench.check_again(0) == ["ok"]
 
 
 def test_values_that_are_not_numbers_are_the_operators_fault(bench: Bfloat16World) -> None:

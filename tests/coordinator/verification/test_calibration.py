@@ -16,7 +16,7 @@ from echo2.coordinator.verification.calibration import (
     upper_bound,
     verify_calibration,
 )
-from echo2.coordinator.verification.evidence import LEAST_P, EProcess, products
+from echo2.coordinator.verification.evidence import BOUND, LEAST_P, EProcess, Tables, exceeding, products
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
 from echo2.p2p.errors import PeerFault
 from echo2.p2p.identity import public_bytes
@@ -36,9 +36,13 @@ def honest(seed: int, number: int, noise: float = 0.02) -> TokenArray:
     tokens = np.zeros(number, TOKEN)
     tokens["gap"] = np.searchsorted(GAP_EDGES, gaps / GAP_UNIT, side="right")
     tokens["flags"] = np.where(moved > gaps, DIFFERS, 0) | generator.integers(0, 8, number) << 1
-    tokens["margin"] = np.where(moved > gaps, np.minimum(65535, gaps * 2**17), 0)
+    tokens["margin"] = np.where(moved > gaps, gaps * 2**14, 0)
     tokens["drift"] = np.clip(generator.normal(0, noise, number) * 2**16, -32768, 32767)
     return tokens
+
+
+def without_bound(tables: Tables) -> Tables:
+    return {name: table for name, table in tables.items() if name != BOUND}
 
 
 def calibration(**changes: object) -> Calibration:
@@ -50,7 +54,8 @@ def calibration(**changes: object) -> Calibration:
         "version": 3,
         "root": bytes(range(32)),
         "machines": {"one": TOKENS_LEAST},
-        "tables": fit({"one": honest(1, TOKENS_LEAST)}),
+        "tables": without_bound(fit({"one": honest(1, TOKENS_LEAST)})),
+        "bound": 700,
         "at": 1_000,
     }
     return Calibration(**(facts | changes))  # type: ignore[arg-type]
@@ -69,13 +74,30 @@ def test_without_any_tokens_there_is_no_bound() -> None:
     assert np.isnan(upper_bound(0, 0))
 
 
-def test_a_wider_gap_is_never_given_a_higher_chance() -> None:
-    tables = fit({"one": honest(1, 20_000)})
-    for name in ("differs", "start", "end", "raising"):
-        assert tables[name] == sorted(tables[name], reverse=True), name
-        assert all(LEAST_P <= p <= ONE for p in tables[name])
-    assert tables["differs"][0] > ONE // 2
-    assert tables["differs"][-1] < ONE // 500
+def test_a_wider_gap_is_never_given_a_higher_chance_and_where_all_or_none_may_differ_nothing_counts() -> None:
+    table = fit({"one": honest(1, 20_000)})["differs"]
+    assert table[:-1] == sorted(table[:-1], reverse=True)
+    assert all(LEAST_P <= p <= ONE // 2 or p == ONE for p in table)
+    assert table[0] == table[-1] == ONE  # 1 nat is above the bound
+    assert min(table) < ONE // 500
+
+
+def test_the_bound_on_a_token_follows_from_the_drift_and_few_tokens_show_it_as_many_do() -> None:
+    bounds = [fit({"one": honest(1, number)})[BOUND][0] / 2**14 for number in (2_000, 20_000, 200_000)]
+    assert max(bounds) < 1.2 * min(bounds)
+    assert 0.24 < min(bounds) < 0.3  # 4 x 3.3 x 0.02 nats
+
+
+def test_one_outlier_moves_the_bound_little_and_no_honest_token_is_beyond_it() -> None:
+    tokens = honest(1, 20_000)
+    calm = fit({"one": tokens})
+    tokens["drift"][5] = 32_767
+    assert fit({"one": tokens})[BOUND][0] < 1.1 * calm[BOUND][0]
+    assert not exceeding(honest(2, 1_000_000, 1.7 * 0.02), calm).any()
+    tokens["margin"][5] = calm[BOUND][0] + 1
+    assert exceeding(tokens, calm).nonzero()[0].tolist() == [5]
+    tokens["drift"][:100] = 32_767
+    assert fit({"one": tokens})[BOUND] == [65_535]
 
 
 def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
@@ -84,7 +106,8 @@ def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
     differs = (many["flags"] & DIFFERS) > 0
     truth = np.bincount(many["gap"], differs, BINS) / np.bincount(many["gap"], minlength=BINS)
     assert (table >= np.minimum(truth, 1.0) * 0.999).all()
-    often = np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02
+    often = (np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02) & (table < 1)
+    assert often.sum() == 3
     assert (table[often] <= THRESHOLD_ALLOWANCE * truth[often] + 0.06).all()
 
 
@@ -96,7 +119,7 @@ def test_a_machine_with_more_tokens_counts_no_more_than_another() -> None:
 
 def test_more_machines_make_the_bounds_narrower() -> None:
     few, many = (fit({str(seed): honest(seed, 4_000) for seed in range(count)}) for count in (1, 6))
-    shown = [(p, q) for name in few for p, q in zip(few[name], many[name], strict=True) if p < ONE]
+    shown = [(p, q) for name in without_bound(few) for p, q in zip(few[name], many[name], strict=True) if p < ONE]
     assert sum(q < p for p, q in shown) > 0.9 * len(shown)
 
 
@@ -116,7 +139,7 @@ def test_bins_that_no_machine_has_shown_cannot_be_lost_in() -> None:
     tables = fit({"one": tokens})
     assert tables["margin"][:-1] == [ONE] * (BINS - 1)
     assert tables["differs"][:-1] == [ONE] * (BINS - 1)
-    assert tables["differs"][-1] < ONE
+    assert tables["margin"][-1] < ONE
 
 
 @pytest.mark.parametrize("machines", [{}, {"one": honest(1, TOKENS_LEAST - 1)}])
@@ -128,7 +151,7 @@ def test_too_few_tokens_calibrate_nothing(machines: dict[str, TokenArray]) -> No
 def test_a_sealed_calibration_is_verified_by_the_ledger_key() -> None:
     sealed = seal_calibration(calibration(), KEY)
     assert verify_calibration(sealed, RUN, LEDGER) == calibration()
-    assert tables_of(calibration()) == fit({"one": honest(1, TOKENS_LEAST)})
+    assert tables_of(calibration()) == fit({"one": honest(1, TOKENS_LEAST)}) | {BOUND: [700]}
 
 
 OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -136,6 +159,7 @@ BAD = {
     "another key": seal_calibration(calibration(), OTHER),
     "another run": seal_calibration(calibration(run=bytes([1]) * 32), KEY),
     "a table too short": seal_calibration(calibration(tables={"differs": [LEAST_P] * (BINS - 1)}), KEY),
+    "a greatest margin of 0": seal_calibration(calibration(bound=0), KEY),
     "a bound of 0": seal_calibration(calibration(tables={"differs": [0] * BINS}), KEY),
     "a bound above 1": seal_calibration(calibration(tables={"differs": [ONE + 1] * BINS}), KEY),
     "a table that lacks": seal_calibration(calibration(tables={"differs": [ONE] * BINS}), KEY),

@@ -42,7 +42,7 @@ def stream(generator: Generator, number: int, rate: float, size: float = 0.02) -
     differs = generator.random(number) < rate
     tokens["gap"] = generator.integers(0, BINS, number)
     tokens["flags"] = np.where(differs, DIFFERS, 0)
-    tokens["margin"] = np.where(differs, np.minimum(65535, generator.exponential(size, number) * 2**17), 0)
+    tokens["margin"] = np.where(differs, np.minimum(65535, generator.exponential(size, number) * 2**14), 0)
     tokens["drift"] = np.clip(generator.normal(0, size / 4, number) * 2**16, -32768, 32767)
     return tokens
 

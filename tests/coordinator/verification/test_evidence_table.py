@@ -8,13 +8,15 @@ import pytest
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verification import evidence_table
-from echo2.coordinator.verification.evidence import IDLE_DAYS, NodeEvidence, products
+from echo2.coordinator.verification.evidence import BOUND, IDLE_DAYS, NodeEvidence, products
 from echo2.coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.runtime.units import DAY
 
 NODE, OTHER = bytes(32), bytes([1]) * 32
-TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+TABLES = {BOUND: [65_535]} | {
+    name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS
+}
 
 
 def tokens(every: int) -> TokenArray:
@@ -113,3 +115,16 @@ def test_a_bad_key_is_refused_and_another_is_not(database: Database) -> None:
     honest = [table.take(OTHER, bytes([10 + number]) * 16, tokens(100), TABLES, 1) for number in range(8)]
     assert steps[-1].conclusion == "refusal"
     assert {step.conclusion for step in honest} == {"honest"}
+
+
+@pytest.mark.parametrize("margin", [16384, 16385])
+def test_a_token_beyond_the_bound_leads_to_no_verdict_but_its_own(database: Database, margin: int) -> None:
+    table, group = EvidenceTable(database), tokens(100)
+    group["margin"][0] = margin
+    bounded = TABLES | {BOUND: [16384]}  # 1 nat
+    table.take(NODE, NODE[:16], group, bounded, 1)
+    again = table.run_again(NODE[:16], bounded, 1)
+    assert again is not None
+    assert again.agrees("seeded-choice", doubted=False) == (margin > 16384)
+    assert again.agrees("ok", doubted=False) == (margin <= 16384)
+    assert not again.agrees("version-lie", doubted=False) or margin <= 16384

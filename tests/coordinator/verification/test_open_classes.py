@@ -29,7 +29,7 @@ def sealed(
     tables = {name: [LEAST_P] * BINS for name in STATISTICS}
     document = Calibration(
         run=run, engine_class=engine_class, builds=[], era=0, version=version, root=root, machines={}, tables=tables,
-        at=at,
+        bound=1, at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(document))
 

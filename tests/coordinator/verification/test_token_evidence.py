@@ -39,7 +39,7 @@ def test_a_token_that_is_the_seeded_choice_of_a_clear_gap_shows_nothing() -> Non
 
 
 def test_fields_are_rounded_down_and_bounded() -> None:
-    one = tokens([2.0**-17 * 1.9, 0.6, 0.0], [0.0, 0.5, 0.1], [2.0**-16 * -0.5, 0.75, -0.75], raising=True)
+    one = tokens([2.0**-14 * 1.9, 4.5, 0.0], [0.0, 0.5, 0.1], [2.0**-16 * -0.5, 0.75, -0.75], raising=True)
     assert one["margin"].tolist() == [1, 65535, 0]
     assert one["drift"].tolist() == [-1, 32767, -32768]
     assert [flags & DIFFERS for flags in one["flags"].tolist()] == [DIFFERS, DIFFERS, 0]

@@ -39,6 +39,15 @@ def test_every_verdict_is_run_again_with_the_same_bits(bench: Bfloat16World) -> 
     assert result.evidence == {peer_id(ALICE): bench.service.verdicts.evidence.of(ALICE)}
 
 
+def test_a_refusal_by_one_token_is_run_again(bench: Bfloat16World) -> None:
+    bench.decide(0)
+    bench.scorer.margin = 3.0
+    assert bench.decide(1).code == "seeded-choice"
+    bench.scorer.margin = 0.3
+    bench.decide(0)
+    assert replayed(bench)[:5] == (3, 0, 0, 0, [])
+
+
 def test_a_restart_between_two_groups_breaks_no_chain(bench: Bfloat16World) -> None:
     bench.decide(0)
     bench.reopen()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientSession, DummyCookieJar, web
 
-from echo2.coordinator.web.connection_limits import WebLimits
+from echo2.coordinator.web.page_listener import WebLimits
 from echo2.coordinator.web.site import Site, application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun

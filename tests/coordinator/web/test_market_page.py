@@ -127,7 +127,7 @@ def test_the_metrics_of_a_market_are_in_units_of_its_currency() -> None:
         (one.name, *one.labels.values()): one.value
         for family in families for one in family.samples if one.name.startswith("echo2_market")
     }  # fmt: skip
-    assert samples["echo2_market_info", "USD", "pivot"] == 1
+    assert samples["echo2_market_info", "USD"] == 1
     assert samples["echo2_market_spent",] == 14.302100005
     assert samples["echo2_market_clearing_price",] == 0.0000214
     assert samples["echo2_market_nodes", "standby"] == 6

@@ -38,9 +38,7 @@ def pays(world: MarketWorld, *nodes: bytes) -> list[NodePay | None]:
 def test_before_the_first_epoch_nothing_is_shown_but_until_when_asks_are_taken(world: MarketWorld) -> None:
     world.tick()
     view = shown(world)
-    assert (view.currency, view.mode, view.running, view.last, view.spent, view.step_cost) == (
-        "USD", "pivot", None, None, 0, None,
-    )  # fmt: skip
+    assert (view.currency, view.running, view.last, view.spent, view.step_cost) == ("USD", None, None, 0, None)
     assert view.payments == PaymentView(rail="csv", minimum=5 * NANO, most=100 * NANO, payee_fee=0)
     assert view.closes == world.asks(ALICE).coming.closes  # type: ignore[union-attr]
 
@@ -114,7 +112,5 @@ def test_a_curve_of_ten_thousand_offers_has_a_few_points_and_all_of_the_supply()
 
 
 def test_nobody_offers_in_an_empty_market() -> None:
-    empty = PresentMarket(
-        "USD", "pivot", PaymentView(rail="csv", minimum=1, most=1, payee_fee=0), 0, 0, None, (), None, None
-    )
+    empty = PresentMarket("USD", PaymentView(rail="csv", minimum=1, most=1, payee_fee=0), 0, 0, None, (), None, None)
     assert supply(empty.offers) == []

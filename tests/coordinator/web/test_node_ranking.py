@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.coordinator.web.node_ranking import PAGE_NODES
+from echo2.coordinator.web.node_ranking import PAGE_NODES, PAGE_SECONDS
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
@@ -87,3 +87,39 @@ async def test_an_invalid_page_query_is_answered_400(query: str, session: Client
 async def test_a_limit_above_the_maximum_returns_one_page(session: ClientSession) -> None:
     async with session.get("/api/v1/nodes?limit=999999") as answer:
         assert len(await answer.json()) == PAGE_NODES
+
+
+async def test_any_cache_may_hold_a_page_for_some_seconds_and_one_that_holds_it_gets_no_body_again(
+    session: ClientSession,
+) -> None:
+    for path in ("/nodes", "/api/v1/nodes", "/api/v1/nodes?limit=7"):
+        async with session.get(path) as first:
+            body, tag = await first.read(), first.headers["ETag"]
+            assert first.headers["Cache-Control"] == f"public, max-age={PAGE_SECONDS}"
+        async with session.get(path, headers={"If-None-Match": tag}) as again:
+            assert (again.status, await again.read()) == (304, b"")
+        async with session.get(path, headers={"If-None-Match": '"another"'}) as other:
+            assert await other.read() == body
+
+
+async def test_the_first_page_is_read_once_in_that_time() -> None:
+    run, now = FixedRun(MANY), 0.0
+    reads: list[object] = []
+    nodes = run.nodes
+
+    def counted(after: object, most: int) -> object:
+        reads.append(after)
+        return nodes(after, most)
+
+    run.nodes = counted
+    site = await serve_web(application(run, lambda: now), "127.0.0.1", 0)
+    async with ClientSession(site.url) as visitor:
+        for _ in range(5):
+            async with visitor.get("/api/v1/nodes") as answer:
+                assert answer.status == 200
+        assert reads == [None]
+        now += PAGE_SECONDS
+        async with visitor.get("/api/v1/nodes") as answer:
+            assert answer.status == 200
+        assert reads == [None, None]
+    await site.stop()

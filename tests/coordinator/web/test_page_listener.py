@@ -3,9 +3,11 @@
 import asyncio
 import socket
 
-from aiohttp import ClientSession, TCPConnector
+from aiohttp import ClientSession, TCPConnector, web
 
-from echo2.coordinator.web.site import Site
+from echo2.coordinator.web.page_listener import WebLimits, party_of
+from echo2.coordinator.web.site import Site, serve_web
+from echo2.p2p.limits.party import Parties
 
 
 async def sent(port: int, data: bytes) -> bytes:
@@ -45,3 +47,43 @@ async def test_100_idle_connections_do_not_block_other_clients(site: Site) -> No
     finally:
         for one in idle:
             one.close()
+
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+HEADER = b"PROXY TCP4 8.8.8.8 192.0.2.7 5000 80\r\n"
+
+
+async def parties_seen(proxies: list[str], *requests: bytes) -> tuple[list[str], dict[str, int]]:
+    """Return the parties of these requests as handlers see them, and the refusals."""
+    seen: list[str] = []
+
+    async def note(request: web.Request) -> web.Response:
+        seen.append(party_of(request))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/healthz", note)
+    site = await serve_web(app, "127.0.0.1", 0, WebLimits(parties=Parties(proxies=proxies), idle=0.2))
+    for request in requests:
+        await sent(site.port, request)
+    await site.stop()
+    return seen, site.count_refusals()
+
+
+FORWARDED = HEAD + b"X-Forwarded-For: 1.2.3.4, 9.9.9.9\r\n\r\n"
+PLAIN = HEAD + b"\r\n"
+
+
+async def test_of_a_trusted_proxy_header_and_x_forwarded_for_name_the_client() -> None:
+    seen, refused = await parties_seen(["127.0.0.1"], HEADER + PLAIN, FORWARDED, HEADER + FORWARDED, PLAIN)
+    assert (seen, refused) == (["8.8.8.0/24", "9.9.9.0/24", "8.8.8.0/24", "127.0.0.1"], {})
+
+
+async def test_of_others_a_header_ends_the_connection_and_x_forwarded_for_is_not_read() -> None:
+    seen, refused = await parties_seen([], HEADER + PLAIN, FORWARDED, PLAIN)
+    assert (seen, refused) == (["127.0.0.1", "127.0.0.1"], {"proxy": 1})
+
+
+async def test_a_malformed_header_of_a_trusted_proxy_ends_the_connection_and_half_of_one_is_cut() -> None:
+    seen, refused = await parties_seen(["127.0.0.1"], b"PROXY TCP4 nowhere\r\n" + PLAIN, HEADER[:20], PLAIN)
+    assert (seen, refused) == (["127.0.0.1"], {"proxy": 1})

@@ -31,3 +31,10 @@ def test_refused_connections_are_on_the_page_in_status_and_in_the_metrics() -> N
 
 def test_without_refusals_the_page_has_no_section_on_them() -> None:
     assert "Connections refused" not in page.page(pictures.BUSY)
+
+
+def test_hidden_strangers_are_on_the_page_and_in_status() -> None:
+    hidden = "all 9 connections came from private addresses: why; what to do"
+    state = msgspec.structs.replace(pictures.BUSY, links=LinksView(open=9, hidden=hidden))
+    assert hidden in page.page(state)
+    assert f"links    {hidden}" in status.lines(state)

@@ -49,7 +49,7 @@ async def test_a_run_that_pays_money_shows_its_market_and_one_in_points_shows_no
             else:
                 assert node.pay == NodePay()
                 assert state.market is not None
-                assert (state.market.mode, state.market.running, state.market.spent) == ("pivot", None, 0)
+                assert (state.market.running, state.market.spent) == (None, 0)
                 assert state.market.entry == state.ledger.entries > 0
                 assert state.market.closes is not None
 

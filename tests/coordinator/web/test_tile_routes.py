@@ -121,7 +121,9 @@ async def test_a_stranger_computes_the_signed_root_from_entries_and_from_tiles(v
     assert sha256(b"\1" + above + root_over(digests[256:])) == root
 
 
-async def test_whole_files_are_kept_for_ever_and_partial_ones_are_not(visit: Visit, tiled: TiledRun) -> None:
+async def test_any_cache_may_hold_whole_files_for_ever_and_partial_ones_for_a_day(
+    visit: Visit, tiled: TiledRun
+) -> None:
     session = await visit(application(tiled))
     for path, cached in {
         "tile/0/000": True,
@@ -132,7 +134,10 @@ async def test_whole_files_are_kept_for_ever_and_partial_ones_are_not(visit: Vis
         status, headers, body = await fetched(session, f"/ledger/{path}")
         assert status == 200, path
         assert ("immutable" in headers["Cache-Control"]) == cached, path
+        assert headers["Cache-Control"].startswith("public, max-age="), path
         assert path.startswith("entries") or len(body) <= 256 * 32
+        status, _, body = await fetched(session, f"/ledger/{path}", **{"If-None-Match": headers["Etag"]})
+        assert (status, body) == (304, b""), path
     _, headers, _ = await fetched(session, "/ledger/head")
     assert headers["Cache-Control"] == "no-store"
 

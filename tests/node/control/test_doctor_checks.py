@@ -83,3 +83,9 @@ def test_the_table_names_each_remedy_below_the_rows():
     lines = doctor_checks.table(doctor_checks.routes([DEAD]))
     assert lines[0].startswith("poor direct")
     assert [text_line for text_line in lines if text_line.startswith("-> direct: allow outgoing TCP")]
+
+
+def test_engines_whose_memory_others_can_read_are_named() -> None:
+    assert doctor_checks.engine_memory("", "linux").actual == "closed"
+    assert doctor_checks.engine_memory("abacus", "linux").actual.startswith("open: abacus, whose processes may share")
+    assert doctor_checks.engine_memory("", "darwin").actual == "open: darwin has nothing that closes it"

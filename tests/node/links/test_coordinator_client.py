@@ -138,7 +138,7 @@ async def test_the_thief_of_a_former_identity_ends_no_node_that_holds_a_head(
     async with small_run.serving(), anyio.create_task_group() as tasks:
         tasks.start_soon(thief.run)
         await thief.ready()
-        invite = coordinator.invite(f"/memory/0/p2p/{coordinator.peer_id}", f"/memory/0/p2p/{thief.peer_id}")
+        invite = coordinator.invite(f"/memory/0/p2p/{coordinator.peer_id}", f"/memory/1/p2p/{thief.peer_id}")
         node = small_run.node(invite=invite)
         async with working(node):
             await until(lambda: accepted(node) >= 1)
@@ -217,4 +217,4 @@ async def test_a_waiting_node_sleeps(small_run: SmallRun) -> None:
 
         small_run.network.is_lost = counted  # type: ignore[method-assign]
         await anyio.sleep(3600)
-        assert 100 < dials < 1000
+        assert 50 < dials < 500, "one address: once a minute at last"

@@ -10,6 +10,7 @@ from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.p2p.discovery.peer_records import RECORD_RENEWAL_MS, RecordIssuer, decode_own
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.limits.dial_backoff import DialLimited
 from echo2.p2p.wire_types import encode
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import wall
@@ -33,6 +34,7 @@ class FakeNetwork:
         self.reservations: dict[str, str] = {}
         self.by = "direct"
         self.questions = self.attempts = 0
+        self.dialled = list[str]()
 
     async def addresses(self) -> list[str]:
         return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.reservations.values())]
@@ -45,6 +47,13 @@ class FakeNetwork:
         if self.verdict is None:
             raise Unreachable("it has no such method")
         return encode(self.verdict)
+
+    async def peers(self) -> list[str]:
+        return ["coordinator"]
+
+    async def dial(self, address: str) -> str:
+        self.dialled.append(address)
+        return address.rpartition("/p2p/")[2]
 
     async def reserve(self, addresses: list[str]) -> None:
         self.attempts += 1
@@ -64,7 +73,7 @@ async def reaching(
     """Run a `Reachability` after its first greeting; yield it and the reasons for further greetings."""
     changes: list[str] = []
     reachability = Reachability(
-        network, network, network, RelaySources(list(relays), lambda: list(candidates)),
+        network, network, network, RelaySources(list(relays), lambda: list(candidates), network.dial),
         RecordIssuer(KEY, bytes(32)), coordinator=lambda: "coordinator", now=wall,
     )  # fmt: skip
     reachability.on_change = changes.append
@@ -96,6 +105,21 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
             assert "/p2p-circuit" in (await reachability.addresses())[0], "what works comes first"
             assert len(changes) == 1
             assert "no port of this node answers" in reachability.summary
+            assert network.dialled == ([] if relay == "coordinator" else [OTHER]), "one that is connected needs no dial"
+
+    run_fake(main)
+
+
+def test_a_candidate_that_the_limits_refuse_is_not_asked():
+    class Refusing(FakeNetwork):
+        async def dial(self, address: str) -> str:
+            raise DialLimited(address, 9.0)
+
+    async def main() -> None:
+        network = Refusing(ReachableResponse(observed="198.51.100.7", ports=[]), relays=("other",))
+        async with reaching(network, candidates=(OTHER,)) as (reachability, _):
+            assert network.attempts == 0
+            assert "not dialling" in reachability.summary
 
     run_fake(main)
 

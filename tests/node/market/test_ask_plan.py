@@ -24,9 +24,7 @@ STORED = StoredAsk(7, ASK, b"s" * 16, OWN)
 
 
 def terms(epoch: int = 7, closes: int = CLOSES, opens: int = OPENS, milliseconds: int = LONG) -> EpochTerms:
-    return EpochTerms(
-        epoch=epoch, closes=closes, opens=opens, milliseconds=milliseconds, need=1, reserve=1, mode="pivot"
-    )
+    return EpochTerms(epoch=epoch, closes=closes, opens=opens, milliseconds=milliseconds, need=1, reserve=1)
 
 
 COMING = terms()

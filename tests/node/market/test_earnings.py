@@ -25,7 +25,7 @@ from tests.support.fake_coordinator import START
 from tests.support.paid_node import PRICE, PaidNode
 
 HOUR = 3_600_000
-TERMS = EpochTerms(epoch=21, closes=1, opens=2, milliseconds=HOUR // 4, need=1, reserve=60_000, mode="pivot")
+TERMS = EpochTerms(epoch=21, closes=1, opens=2, milliseconds=HOUR // 4, need=1, reserve=60_000)
 ANSWER = MarketResponse(
     currency="USD", coming=None, running=TERMS, ask=120_000_000, rate=4_500_000, place="standby", rank=2,
     active_at=90_000_000, accrued=4 * 10**9, unvested=10**9, payable=12_500_000_000,
@@ -45,7 +45,7 @@ def receipt(number: int, **changes: Any) -> Receipt:
 def epoch(number: int, pay: int = 30_000_000) -> tuple[OwnEpoch, MarketResponse]:
     row = EpochRow("me", 33_333, 900_000, 840_000, pay, pay // 5, True)
     closed = START + number * HOUR // 4
-    own = OwnEpoch(number, 1000 + number, closed - HOUR // 4, closed, row, pay - pay // 5, pay // 5, "pivot", 0)
+    own = OwnEpoch(number, 1000 + number, closed - HOUR // 4, closed, row, pay - pay // 5, pay // 5)
     return own, msgspec.structs.replace(ANSWER, price=33_333, most=1_000_000)
 
 
@@ -95,14 +95,14 @@ def test_each_term_of_the_pay_is_explained_with_its_entry() -> None:
     ]
 
 
-def test_work_beyond_the_promise_bonus_and_run_off_are_said() -> None:
+def test_work_beyond_the_promise_and_run_off_are_said() -> None:
     own, promised = epoch(1)
     assert own.row is not None
-    own = own._replace(beta=50, row=msgspec.structs.replace(own.row, active=False))
+    own = own._replace(row=msgspec.structs.replace(own.row, active=False))
     rows = earnings.lines(known(epochs=[(own, msgspec.structs.replace(promised, most=800_000))]), explain=True)
     assert "  promised: 0.000033333 USD per RE for at most 800 RE: work beyond that is not paid" in rows
     assert any("per RE x 800 RE of 900 RE = " in row for row in rows)
-    assert rows[-2:] == ["  quick returns: up to 5 % more or less", "  run-off: paid at the price before"]
+    assert rows[-1] == "  run-off: paid at the price before"
     empty = earnings.lines(known(epochs=[(own._replace(row=None), None)]), explain=True)
     assert empty[-1].endswith("by entry 1001: nothing was paid")
 

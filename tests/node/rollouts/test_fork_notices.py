@@ -15,6 +15,7 @@ from echo2.node.trust.ledger_witness import LedgerFork, WitnessedHead, check_evi
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys, Root
 from echo2.protocol.ledger_heads import MOST_SEALED, LedgerHead, LedgerRequest, LedgerResponse
@@ -82,7 +83,7 @@ class Home:
         if self.store.newest() is None:
             self.store.put(FORK.one, 0)
         self.run_state = NodeRunState(lambda: 0)
-        sources = LedgerSources(self.peers, self.peers, lambda: self.coordinator, 1)  # type: ignore[arg-type]
+        sources = LedgerSources(self.peers, self.peers, lambda: self.coordinator, lambda peer: Origin(peer, peer), 1)  # type: ignore[arg-type]
         self.notices = ForkNotices(sources, self.store, self._check, self.run_state)
 
     def _check(self, shown: Sequence[bytes]) -> None:

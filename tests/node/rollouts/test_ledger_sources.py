@@ -4,6 +4,7 @@ import pytest
 
 from echo2.node.rollouts.ledger_sources import LedgerSources, over_https
 from echo2.p2p.errors import Unreachable
+from echo2.p2p.limits.origin import Origin
 from echo2.protocol.ledger_heads import GrownHead, LedgerRequest, LedgerResponse
 from echo2.protocol.methods import LEDGER
 from tests.support.https import address_of, served, shown
@@ -36,7 +37,7 @@ async def asked(sources: LedgerSources, *, entries: bool) -> list[bytes]:
 
 
 def sources_of(peers: Peers, coordinator: str | None = "c", **more: object) -> LedgerSources:
-    return LedgerSources(peers, peers, lambda: coordinator, 1, **more)  # type: ignore[arg-type]
+    return LedgerSources(peers, peers, lambda: coordinator, lambda peer: Origin(peer, peer), 1, **more)  # type: ignore[arg-type]
 
 
 async def test_heads_are_asked_of_two_other_peers_and_then_over_https() -> None:
@@ -66,15 +67,17 @@ async def _answer(peer: str, data: bytes) -> bytes:
 async def test_the_coordinator_is_asked_over_https_by_a_connection_of_its_own() -> None:
     async with served(ledger=_answer) as server:
         address = await address_of(server)
-        ask = over_https("node", shown().pin, lambda: ["/ip4/127.0.0.1/tcp/1/p2p/coordinator", address])
+        ask = over_https(
+            "node", shown().pin, lambda client: client.dial(["/ip4/127.0.0.1/tcp/1/p2p/coordinator", address])
+        )
         assert (await ask(LedgerRequest(after=6))).heads == [GrownHead(sealed=b"after 6")]
         assert (await ask(LedgerRequest(after=7))).heads == [GrownHead(sealed=b"after 7")]
 
 
 async def test_a_coordinator_that_cannot_be_reached_over_https_is_one_error() -> None:
-    ask = over_https("node", shown().pin, lambda: ["/ip4/127.0.0.1/tcp/1/https/p2p/coordinator"])
+    ask = over_https("node", shown().pin, lambda client: client.dial(["/ip4/127.0.0.1/tcp/1/https/p2p/c"]))
     with pytest.raises(Unreachable):
         await ask(LedgerRequest())
-    none = over_https("node", shown().pin, lambda: [])
+    none = over_https("node", shown().pin, lambda client: client.dial([]))
     with pytest.raises(Unreachable, match="no HTTPS address"):
         await none(LedgerRequest())

@@ -56,9 +56,9 @@ def test_a_close_that_was_altered_on_disk_is_named(node: PaidNode) -> None:
     node.receive()
     node.prove()
     with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
-        ((closed, announced),) = store.epochs().values()
+        (closed,) = store.epochs().values()
         altered = msgspec.structs.replace(closed.proof, canonical=closed.proof.canonical[:-1] + b"\x00")
-        store.put_epoch(1, type(closed)(altered, closed.size), announced.proof, None)
+        store.put_epoch(1, type(closed)(altered, closed.size), None)
     checked = verify_receipts(node.home, None)
     assert checked.epochs == 0
     assert checked.faults[0].startswith("epoch 1: entry ")
@@ -69,9 +69,9 @@ def test_of_closes_beyond_the_bound_the_own_row_stays_as_it_was_proved(node: Pai
     node.receive()
     node.prove()
     with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
-        ((closed, announced),) = store.epochs().values()
-        own = own_epoch(1, closed, announced, peer_id(public_bytes(node.key)), store.root_of)
-        store.put_epoch(1, closed, announced.proof, own, most=len(closed.proof.canonical) // 2)
+        (closed,) = store.epochs().values()
+        own = own_epoch(1, closed, peer_id(public_bytes(node.key)), store.root_of)
+        store.put_epoch(1, closed, own, most=len(closed.proof.canonical) // 2)
         assert store.epochs() == {}
         assert store.paid_epochs() == [own]
         store.want_epochs([1])
@@ -87,8 +87,8 @@ def test_a_close_that_says_nothing_of_its_node_stays_whatever_its_size(node: Pai
     node.receive()
     node.prove()
     with closing(LedgerStore(node.folder / "ledger.sqlite")) as store:
-        ((closed, announced),) = store.epochs().values()
-        store.put_epoch(1, closed, announced.proof, None, most=1)
+        (closed,) = store.epochs().values()
+        store.put_epoch(1, closed, None, most=1)
         assert set(store.epochs()) == {1}
 
 

@@ -13,7 +13,7 @@ import pytest
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.lease_ends import ENTRY_DUE_MS
-from echo2.coordinator.market.entries import ClosedNode, EpochAnnounced, EpochClosed
+from echo2.coordinator.market.entries import ClosedNode, EpochClosed
 from echo2.node.rollouts.ledger_sources import Source
 from echo2.node.rollouts.outbox import LOST_RECEIPT, Outbox
 from echo2.node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs
@@ -255,33 +255,24 @@ async def test_the_costs_that_weighed_receipts_are_fetched_once(world: World, wi
     assert [one.entries for one in witness.asked[2:]] == [[later.entry]]
 
 
-def announced_and_closed(world: World, epoch: int, *facts: msgspec.Struct) -> None:
-    """Append the entries of an epoch's terms and close, as far as their facts are given."""
-    for what, fact in zip(("announced", "closed"), facts, strict=False):
-        world.group_service.ledger.append(world.now, f"epoch.{what}", f"epoch:{epoch}:{what}", fact)
-
-
-def terms_of(epoch: int) -> EpochAnnounced:
-    return EpochAnnounced(epoch=epoch, closes=1, milliseconds=1000, need=1, reserve=1, budget=1)
-
-
-def close_of(epoch: int) -> EpochClosed:
+def close(world: World, epoch: int, stated: int) -> None:
+    """Append the close of an epoch, which states the number `stated`."""
     row = ClosedNode(peer_id(ALICE), 7, 10**6, 1, 0, 0, True)
-    return EpochClosed(epoch=epoch, since=1, short=0, binding=False, nodes=[row])
+    fact = EpochClosed(epoch=stated, since=1, short=0, binding=False, nodes=[row])
+    world.group_service.ledger.append(world.now, "epoch.closed", f"epoch:{epoch}:closed", fact)
 
 
 async def test_the_close_of_an_epoch_is_fetched_by_its_key_once_there_is_one(world: World, witness: Witness) -> None:
     receipt = msgspec.structs.replace(accepted(world), epoch=4, price=7)
-    announced_and_closed(world, 4, terms_of(4))
     witness.receive(receipt)
     await witness.fetch()
     assert witness.count_proved() == {receipt.lease: 1}
-    assert witness.asked[-1].keys == ["epoch:4:closed", "epoch:4:announced"]
+    assert witness.asked[-1].keys == ["epoch:4:closed"]
     assert witness.store.epochs() == {}
-    announced_and_closed(world, 4, terms_of(4), close_of(4))
+    close(world, 4, 4)
     await witness.fetch(2)
-    ((epoch, (closed, announced)),) = witness.store.epochs().items()
-    own = own_epoch(epoch, closed, announced, peer_id(ALICE), witness.store.root_of)
+    ((epoch, closed),) = witness.store.epochs().items()
+    own = own_epoch(epoch, closed, peer_id(ALICE), witness.store.root_of)
     assert own.row is not None
     assert (own.epoch, own.row.price, own.row.work) == (4, 7, 10**6)
     asked = len(witness.asked)
@@ -291,7 +282,7 @@ async def test_the_close_of_an_epoch_is_fetched_by_its_key_once_there_is_one(wor
 
 async def test_epochs_that_never_close_keep_no_other_one_waiting(world: World, witness: Witness) -> None:
     witness.store.want_epochs(range(1, 10))
-    announced_and_closed(world, 9, terms_of(9), close_of(9))
+    close(world, 9, 9)
     accepted(world)
     for number in range(1, 5):
         await witness.fetch(number)
@@ -301,7 +292,7 @@ async def test_epochs_that_never_close_keep_no_other_one_waiting(world: World, w
 
 async def test_an_entry_under_another_key_is_no_close(world: World, witness: Witness) -> None:
     witness.store.want_epochs([4])
-    announced_and_closed(world, 5, terms_of(4), close_of(4))
+    close(world, 5, 4)
     accepted(world)
     await witness.fetch()
     assert witness.store.epochs() == {}

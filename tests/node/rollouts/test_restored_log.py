@@ -24,10 +24,12 @@ from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import audit
 from echo2.ledger.ledger_entries import Tampered
 from echo2.node.errors import TrustFailure
+from echo2.node.rollouts.ledger_exchange import _ShownHead
 from echo2.node.rollouts.outbox import CLAIM_RECEIPT
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import generate_key, load_key
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import open_log
 from echo2.protocol.restored_logs import KIND, LogRestored
@@ -107,16 +109,16 @@ def test_a_node_that_joins_later_takes_the_newest_head_of_the_new_log(world: Wor
 def test_heads_of_the_log_before_are_no_evidence_any_more_and_are_no_fork(world: World) -> None:
     old = []
     take = world.foreign._take
-    world.foreign._take = lambda peer, sealed: (old.append(sealed), take(peer, sealed))[1]  # type: ignore[method-assign]
+    world.foreign._take = lambda origin, sealed: (old.append(sealed), take(origin, sealed))[1]  # type: ignore[method-assign]
     restored(world)
     newest = world.store.newest()
     assert newest is not None
-    world.foreign._take(NODE, newest.sealed)
+    world.foreign._take(Origin(NODE, NODE), newest.sealed)
     assert evidence(world.database) == ""
     world.work("new", 2)
     world.follow()
     one = world.exchange._open_head(newest.sealed)
-    world.exchange._waiting[one.payload] = one
+    world.exchange._waiting[one.payload] = _ShownHead(one, set())
     asyncio.run(world.exchange._compare())
     assert world.exchange._waiting == {}
     assert world.store.fork() is None
@@ -317,5 +319,5 @@ def test_evidence_kept_is_the_newest_head_that_a_node_shows(world: World) -> Non
     assert second is not None
     world.lose(world.folder / "copy.sqlite")
     for one in (first, second, first):
-        world.foreign._take(NODE, one.sealed)
+        world.foreign._take(Origin(NODE, NODE), one.sealed)
     assert world.database.fact(FOREIGN_HEAD_FACT) == second.sealed

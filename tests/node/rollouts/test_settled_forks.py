@@ -10,6 +10,7 @@ import pytest
 from echo2.coordinator.run import keys_commands, setup
 from echo2.coordinator.run.setup import Run
 from echo2.node.errors import TrustFailure
+from echo2.node.rollouts.ledger_sources import PeerSource
 from echo2.p2p.envelope import decode_unverified, seal
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.ledger_heads import GrownHead, LedgerHead, LedgerRequest, LedgerResponse
@@ -102,7 +103,7 @@ def test_a_peer_gives_no_head_while_the_newest_is_in_doubt(world: World) -> None
         return LedgerResponse(heads=[GrownHead(sealed=own(world)[-1])])
 
     async def peers(most: int = 2) -> list[object]:
-        return [peer]
+        return [PeerSource("party", peer)]
 
     world.peers = peers  # type: ignore[method-assign,assignment]
     world.follow()

@@ -12,6 +12,7 @@ import pytest
 
 from echo2.node.errors import TrustFailure
 from echo2.node.rollouts.ledger_exchange import ASK_EVERY, LedgerExchange
+from echo2.node.rollouts.ledger_sources import PeerSource
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.run_state import NodeRunState
 from echo2.node.trust.ledger_store import LedgerStore
@@ -98,11 +99,11 @@ class Witness:
 
     async def peers(self, most: int = 2) -> list[Any]:
         chosen = self.run.dice.sample(self.neighbours, min(most, len(self.neighbours)))
-        return [one.answer for one in chosen]
+        return [PeerSource("party", one.answer) for one in chosen]
 
     async def instead(self, *, entries: bool) -> AsyncIterator[Any]:
         for one in [] if entries else await self.peers():
-            yield one
+            yield one.ask
 
     async def answer(self, request: LedgerRequest) -> LedgerResponse:
         if self.ended is not None:

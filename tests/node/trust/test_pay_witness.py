@@ -9,7 +9,7 @@ import pytest
 
 from echo2.ledger.ledger_entries import Entry
 from echo2.node.trust.ledger_witness import NotProved, ReceiptProof
-from echo2.node.trust.pay_witness import EpochRow, OwnEpoch, faults, keys_of, own_epoch
+from echo2.node.trust.pay_witness import EpochRow, OwnEpoch, close_key, faults, own_epoch
 from echo2.protocol.leases import Receipt
 from echo2.protocol.market import MarketResponse
 from tests.support.entry_proofs import proved_under, root_of
@@ -30,15 +30,15 @@ def book() -> Book:
     return book
 
 
-def closing(book: Book) -> tuple[ReceiptProof, ReceiptProof, Callable[[int], bytes | None]]:
-    proofs = {entry.key: proved_under(book.entries, entry.seq) for entry in book.entries}
-    closed, announced = (proofs[key] for key in keys_of([1]))
-    return closed, announced, root_of(book.entries)
+def closing(entries: Sequence[Entry]) -> tuple[ReceiptProof, Callable[[int], bytes | None]]:
+    """Return the proof of the close, and the root under which it holds."""
+    (closed,) = [entry.seq for entry in entries if entry.key == close_key(1)]
+    return proved_under(entries, closed), root_of(entries)
 
 
 def own(book: Book) -> OwnEpoch:
-    closed, announced, root = closing(book)
-    return own_epoch(1, closed, announced, NODE, root)
+    closed, root = closing(book.entries)
+    return own_epoch(1, closed, NODE, root)
 
 
 def receipts(book: Book, **changes: Any) -> list[Receipt]:
@@ -65,7 +65,7 @@ def promised(book: Book, **changes: Any) -> MarketResponse:
 def test_the_pay_of_an_honest_epoch_follows_from_price_work_and_promise(book: Book) -> None:
     epoch = own(book)
     assert epoch.row is not None
-    assert (epoch.row.work, epoch.row.active, epoch.beta, epoch.mode) == (WORK, True, 0, "pivot")
+    assert (epoch.row.work, epoch.row.active) == (WORK, True)
     assert epoch.row.pay == epoch.accrued + epoch.unvested > 0
     assert faults(epoch, receipts(book), promised(book)) == faults(epoch, receipts(book), None) == []
 
@@ -116,16 +116,12 @@ def test_pay_that_does_not_follow_is_named_to_the_unit(book: Book) -> None:
     assert "follows an amount from" in faults(_row(book, pay=fair - 1), receipts(book), promised(book))[0]
 
 
-def test_pay_up_to_the_promise_is_fair_and_a_bonus_moves_it_by_its_share_at_most(book: Book) -> None:
+def test_pay_up_to_the_promise_is_fair(book: Book) -> None:
     row = own(book).row
     assert row is not None
     half = row.price * 1500 // 1000
     assert faults(_row(book, pay=half), receipts(book), promised(book, most=1500)) == []
     assert faults(_row(book, pay=half - 1), receipts(book), promised(book, most=1500)) != []
-    fair = row.price * WORK // 1000
-    with_bonus = _row(book, pay=fair * 9 // 10)._replace(beta=100)
-    assert faults(with_bonus, receipts(book), promised(book)) == []
-    assert faults(with_bonus._replace(beta=50), receipts(book), promised(book)) != []
 
 
 def test_pay_that_is_not_posted_is_named(book: Book) -> None:
@@ -134,19 +130,11 @@ def test_pay_that_is_not_posted_is_named(book: Book) -> None:
 
 
 def test_a_close_without_this_node_is_named_where_a_receipt_states_a_price(book: Book) -> None:
-    closed, announced, root = closing(book)
-    other = own_epoch(1, closed, announced, "nobody", root)
+    closed, root = closing(book.entries)
+    other = own_epoch(1, closed, "nobody", root)
     assert other.row is None
     assert len(faults(other, receipts(book), None)) == 3
     assert faults(other, receipts(book, price=None)[:1], None) == []
-
-
-def test_in_a_split_the_receipts_price_is_the_highest(book: Book) -> None:
-    row = own(book).row
-    assert row is not None
-    split = own(book)._replace(mode="split")
-    assert faults(split, receipts(book, price=row.price + 5), promised(book, price=row.price + 5)) == []
-    assert len(faults(split, receipts(book, price=row.price - 1), None)) == 1
 
 
 def altered(proof: ReceiptProof, **changes: Any) -> ReceiptProof:
@@ -154,14 +142,13 @@ def altered(proof: ReceiptProof, **changes: Any) -> ReceiptProof:
 
 
 def test_a_proof_that_does_not_hold_is_refused(book: Book) -> None:
-    closed, announced, root = closing(book)
-    for one, other in ((announced, announced), (closed, closed), (altered(closed, canonical=b"x"), announced),
-                       (altered(closed, entry=1), announced), (altered(closed, path=[]), announced),
-                       (ReceiptProof(closed.proof, closed.size - 1), announced)):  # fmt: skip
+    closed, root = closing(book.entries)
+    for one in (proved_under(book.entries, 1), altered(closed, canonical=b"x"), altered(closed, entry=1),
+                altered(closed, path=[]), ReceiptProof(closed.proof, closed.size - 1)):  # fmt: skip
         with pytest.raises(NotProved):
-            own_epoch(1, one, other, NODE, root)
+            own_epoch(1, one, NODE, root)
     with pytest.raises(NotProved, match=r"is not the entry `epoch\.closed` of epoch 2"):
-        own_epoch(2, closed, announced, NODE, root)
+        own_epoch(2, closed, NODE, root)
 
 
 def with_rows(entry: Entry, rows: Sequence[Any]) -> Entry:
@@ -172,17 +159,15 @@ def with_rows(entry: Entry, rows: Sequence[Any]) -> Entry:
 @pytest.mark.parametrize("rows", [["no row"], [[NODE]], [[NODE, -1, "x", 0, 0, 0, 0]]])
 def test_a_close_with_rows_that_are_none_is_refused(book: Book, rows: list[Any]) -> None:
     entries = [with_rows(one, rows) if one.kind == "epoch.closed" else one for one in book.entries]
-    keys = {entry.key: entry.seq for entry in entries}
-    closed, announced = (proved_under(entries, keys[key]) for key in keys_of([1]))
+    closed, root = closing(entries)
     with pytest.raises(NotProved, match="do not decode"):
-        own_epoch(1, closed, announced, NODE, root_of(entries))
+        own_epoch(1, closed, NODE, root)
 
 
 def test_a_node_that_stands_twice_is_refused(book: Book) -> None:
     row = own(book).row
     assert row is not None
     entries = [with_rows(one, [row, row]) if one.kind == "epoch.closed" else one for one in book.entries]
-    keys = {entry.key: entry.seq for entry in entries}
-    closed, announced = (proved_under(entries, keys[key]) for key in keys_of([1]))
+    closed, root = closing(entries)
     with pytest.raises(NotProved, match="this node 2 times"):
-        own_epoch(1, closed, announced, NODE, root_of(entries))
+        own_epoch(1, closed, NODE, root)

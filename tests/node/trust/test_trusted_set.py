@@ -555,7 +555,7 @@ def test_roots_at_the_limits_of_their_numbers() -> None:
     role = good["roles"]["ledger"]
 
     def many(keys: int, roles: int, revoked: int) -> bytes:
-        keyed = {"keys": [bytes([n]) * 32 for n in range(keys)], "threshold": 1}
+        keyed = {"keys": [bytes([n]) * 32 for n in range(1, 1 + keys)], "threshold": 1}
         names = {f"role {n}": role for n in range(roles - 4)}
         gone = {n.to_bytes(32, "big"): 1 for n in range(revoked)}
         payload = good | {"roles": good["roles"] | {"ledger": keyed} | names, "revoked": gone}

@@ -19,6 +19,7 @@ from echo2.p2p.discovery.peer_records import (
     RecordBook,
     RecordIssuer,
     is_dialable,
+    is_dialable_of_operator,
     verify,
 )
 from echo2.p2p.envelope import seal
@@ -93,7 +94,7 @@ ADDRESSES = {
     f"/ip6/2001:db8::1/tcp/443/p2p/{ALICE}": True,
     f"/ip4/127.0.0.1/tcp/4310/p2p/{ALICE}": True,
     f"/ip4/192.0.2.1/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": True,
-    f"/dns4/coord.example/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": True,
+    f"/dns4/coord.example/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": False,
     f"/dns4/victim.example/tcp/4310/p2p/{ALICE}": False,
     f"/ip4/192.0.2.7/tcp/4310/p2p/{BOB}": False,
     f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}/p2p-circuit/p2p/{BOB}": False,
@@ -128,9 +129,35 @@ def test_only_dialable_addresses_are_accepted_and_signed(address: str) -> None:
             verify(record([address]), RUN, NOW)
 
 
+OPERATORS = {
+    f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}": True,
+    f"/dns4/coord.example/tcp/443/p2p/{ALICE}": True,
+    f"/dns4/coord.example/tcp/4311/https/p2p/{ALICE}": True,
+    "/dns4/coord.example/tcp/443/https": True,
+    f"/dns4/relay.example/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": True,
+    f"/memory/0/p2p/{ALICE}": True,
+    f"/ip4/192.0.2.7/tcp/25/p2p/{ALICE}": False,
+    f"/dns4/victim.example/tcp/22/p2p/{ALICE}": False,
+    "/dns4/victim.example/tcp/80/https": False,
+    f"/ip4/192.0.2.7/tcp/25/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/udp/4310/tcp/25/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/4310/tcp/25/p2p/{ALICE}": False,
+    f"/ip4/169.254.169.254/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/victim.example/tcp/4310/p2p/{ALICE}": False,
+    "/ip4/192.0.2.7/tcp/4310": False,
+    "": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("address", OPERATORS)
+def test_the_operators_addresses_may_have_names_and_lead_to_https_and_to_no_system_service(address: str) -> None:
+    assert is_dialable_of_operator(address) is OPERATORS[address]
+
+
 @given(st.text(alphabet="/ip46dnstcp2-circuthtp0123456789.:%" + ALICE, max_size=200))
 def test_any_text_is_an_address_without_an_error(text: str) -> None:
     assert is_dialable(text, ALICE) in (True, False)
+    assert is_dialable_of_operator(text) in (True, False)
 
 
 def test_the_record_issued_last_counts_in_any_order_of_arrival() -> None:

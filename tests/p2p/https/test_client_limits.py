@@ -1,19 +1,130 @@
-"""Limits per HTTPS client: households, totals, rates, and bounded memory."""
+"""Limits per client of a listener: households, totals, rates, eviction, keys at private addresses, bounded memory."""
 
-from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits, client_key
+from echo2.coordinator.web.page_listener import WebLimits
+from echo2.p2p.https.client_limits import ClientConnections, HttpsLimits
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.token_bucket import MOST_BUCKETS
 
+HERE, THERE, ELSEWHERE, PROXY = "8.8.8.8", "9.9.9.9", "1.1.1.1", "10.0.0.7"
 
-def test_connections_are_counted_per_household_and_buckets_are_forgotten():
-    limiter = ClientLimiter(HttpsLimits(connections=3, per_visitor=2, rate=1.0, burst=2.0))
-    hosts = ("2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1", "192.0.2.2")
-    refused = [why and why[0] for why in map(limiter.enter, hosts)]
-    assert refused == [None, None, "https-address", None, "https"]
-    limiter.leave("2001:db8::2")
-    assert limiter.enter("192.0.2.2") is None
-    assert [limiter.ask("192.0.2.1", 0.0) for _ in range(3)] == [0.0, 0.0, 1.0]
-    assert [limiter.ask("192.0.2.1", 1.0), limiter.ask("192.0.2.9", 1.0)] == [0.0, 0.0]
+
+def limited(**limits: object) -> ClientConnections:
+    return ClientConnections(HttpsLimits(**limits))
+
+
+def page(**limits: object) -> ClientConnections:
+    return ClientConnections(WebLimits(**limits))
+
+
+def entered(connections: ClientConnections, ip: str, *, busy: bool = True) -> str:
+    """Return the limit that refuses a new connection; "" after it was admitted."""
+    if (refused := connections.refusal(ip)) is not None:
+        return refused[0]
+    connection = object()
+    connections.add(connection, ip, 0.0)
+    if busy:
+        connections.admit(connection, 0.0)
+    return ""
+
+
+def test_connections_are_counted_per_household_and_in_all() -> None:
+    connections = limited(connections=3, per_visitor=2)
+    hosts = ("2606:4700:1:2::1", "2606:4700:1:2::2", "2606:4700:1:2::3", HERE, THERE)
+    assert [entered(connections, host) for host in hosts] == ["", "", "https-address", "", "https"]
+
+
+def test_requests_are_limited_per_household_and_buckets_are_forgotten() -> None:
+    connections = limited(rate=1.0, burst=2.0)
+    for connection, ip in (("a", HERE), ("b", HERE), ("c", THERE)):
+        connections.add(connection, ip, 0.0)
+    assert [connections.admit(one, 0.0) for one in "abac"] == [0.0, 0.0, 1.0, 0.0]
+    assert connections.admit("a", 1.0) == 0.0
     for number in range(2 * MOST_BUCKETS):
-        limiter.ask(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 2.0)
-    assert limiter.ask("192.0.2.1", 2.0) == 0.0, "its bucket was forgotten, and a new one is full"
-    assert [client_key("::ffff:192.0.2.1"), client_key("fe80::1%eth0")] == ["192.0.2.1", "fe80::/64"]
+        connections.admit("a", 2.0, f"8.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    assert [connections.admit("a", 2.0) for _ in "12"] == [0.0, 0.0], "its bucket was forgotten, and a new one is full"
+
+
+def test_a_new_connection_evicts_the_one_idle_longest() -> None:
+    connections = page(connections=2)
+    assert [connections.add(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
+    connections.admit("a", 2.0)
+    connections.on_answer("a", 3.0)
+    assert connections.add("c", ELSEWHERE, 4.0) == "b"
+    assert len(connections) == 2
+
+
+def test_the_household_with_the_most_connections_loses_one_first() -> None:
+    connections = page(connections=4)
+    for one, ip in (("old", THERE), ("a", HERE), ("b", HERE), ("c", HERE)):
+        connections.add(one, ip, 0.0)
+    assert connections.add("new", ELSEWHERE, 1.0) == "a"
+
+
+def test_a_busy_connection_is_not_evicted_for_another_household() -> None:
+    connections = page(connections=1)
+    connections.add("a", HERE, 0.0)
+    connections.admit("a", 0.0)
+    assert entered(connections, THERE) == "web"
+    connections.on_answer("a", 1.0)
+    assert entered(connections, THERE) == ""
+
+
+def test_with_the_page_a_private_address_has_no_bound_of_its_own() -> None:
+    connections = page(per_visitor=2)
+    assert [entered(connections, HERE) for _ in "123"] == ["", "", "web-address"]
+    assert [entered(connections, PROXY) for _ in range(100)] == [""] * 100
+    connections.add("proxy", PROXY, 0.0)
+    assert [connections.admit("proxy", 0.0) for _ in range(1000)] == [0.0] * 1000
+    waits = [connections.admit("proxy", 0.0, HERE) for _ in range(1000)]
+    assert waits[0] == 0.0, "a client for whom a proxy speaks"
+    assert waits[-1] > 0
+
+
+def test_a_trusted_proxy_at_a_public_address_has_no_bound_either() -> None:
+    connections = page(per_visitor=2, parties=Parties(proxies=[HERE]))
+    assert [entered(connections, HERE) for _ in range(50)] == [""] * 50
+    assert [entered(connections, THERE) for _ in "123"] == ["", "", "web-address"]
+
+
+def test_over_https_a_private_address_at_its_bound_loses_an_idle_connection_or_the_oldest() -> None:
+    connections = limited(per_visitor=2)
+    connections.add("a", PROXY, 0.0)
+    connections.admit("a", 0.0)
+    connections.add("b", PROXY, 0.0)
+    assert connections.add("c", PROXY, 0.0) == "b"
+    connections.admit("c", 0.0)
+    assert connections.add("d", PROXY, 0.0) == "a"
+    assert entered(connections, HERE) == ""
+
+
+def test_the_connection_of_a_key_with_accepted_work_is_no_longer_its_address_s() -> None:
+    connections = limited(per_visitor=2, rate=1.0, burst=1.0)
+    connections.add("honest", PROXY, 0.0)
+    connections.recognise("honest", "alice")
+    for number in range(5):
+        connections.add(number, PROXY, 0.0)
+        connections.admit(number, 0.0)
+    assert connections.admit("honest", 0.0) == 0.0, "a bucket of its own"
+    assert len(connections) == 3
+    connections.remove("honest")
+    assert len(connections) == 2
+
+
+def test_strangers_cannot_lock_out_subnets_with_accepted_work() -> None:
+    parties = Parties()
+    parties.keep(["8.8.8.0/24", "8.8.4.0/24", "a peer at a private address"])
+    connections = limited(connections=8, per_visitor=8, parties=parties)
+    assert [entered(connections, f"9.9.9.{number}") for number in range(8)] == [""] * 6 + ["https"] * 2
+    assert [entered(connections, HERE), entered(connections, HERE)] == ["", ""]
+    assert entered(connections, "8.8.4.4") == "https"
+
+
+def test_an_idle_connection_is_overdue_and_a_busy_one_is_not() -> None:
+    connections = page()
+    for one in "abc":
+        connections.add(one, HERE, 0.0)
+    connections.admit("a", 1.0)
+    connections.admit("b", 1.0)
+    connections.on_answer("b", 20.0)
+    assert connections.overdue(WebLimits.idle) == ["c"]
+    assert connections.overdue(20.0 + WebLimits.idle) == ["c", "b"]

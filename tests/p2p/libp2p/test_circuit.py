@@ -1,9 +1,13 @@
 """Circuits over real libp2p on loopback, between two peers that know only the relay: requests, gossip, reservations."""
 
+import socket
+from typing import Any
+
 import pytest
 import trio
 
 from echo2.p2p.errors import Unreachable
+from echo2.p2p.libp2p.circuit import _without_names
 from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
 from tests.support.relays import behind_a_relay, relayed, until
@@ -91,3 +95,30 @@ async def test_a_peer_without_a_relay_service_refuses_a_reservation():
     async with running(a), running(b):
         with pytest.raises(Unreachable, match="is no relay"):
             await a.reserve(await b.addresses())
+
+
+class Names(trio.abc.HostnameResolver):
+    """A resolver that knows one name."""
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> Any:
+        if host != b"relay.example":
+            raise socket.gaierror("no such name")
+        found = [(socket.AF_INET, ("192.0.2.7", port)), (socket.AF_INET6, ("2001:db8::7", port, 0, 0))]
+        return [(kind, type, 6, "", place) for kind, place in found if family in (0, kind)]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+        raise NotImplementedError
+
+
+def test_a_relay_that_was_dialled_by_its_name_is_announced_by_ip_addresses():
+    addresses = [f"/{kind}/relay.example/tcp/4310/p2p/R" for kind in ("dns4", "dns6", "dns")]
+    four, six = "/ip4/192.0.2.7/tcp/4310/p2p/R", "/ip6/2001:db8::7/tcp/4310/p2p/R"
+
+    async def main() -> None:
+        trio.socket.set_custom_hostname_resolver(Names())
+        assert await _without_names(addresses) == [four, six]
+        assert await _without_names(["/dns4/gone.example/tcp/1/p2p/R", four, addresses[1]]) == [four, six]
+
+    trio.run(main)

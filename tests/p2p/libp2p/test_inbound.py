@@ -10,11 +10,14 @@ import psutil
 import pytest
 import trio
 
+from benchmarks.attacks.tcp_proxy import proxying
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import RelayLimits
-from tests.support.libp2p_peers import new_peer, on_trio, running
+from echo2.p2p.limits.subnets import PeerLimits
+from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 
 PLACES, SILENT = 16, 300
 """Places of upstream in the first test; silent connections in the second, more than a host has places."""
@@ -106,3 +109,38 @@ async def test_a_host_accepts_connections_after_as_many_as_may_be_open_were_clos
                 while await coordinator.peers():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
     assert reached == 6
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_behind_a_trusted_proxy_a_peer_comes_from_the_address_that_the_header_names(version: int) -> None:
+    parties = Parties(proxies=["127.0.0.1"])
+    coordinator, node = new_peer(limits=PeerLimits(parties=parties)), ThreadedPeer(generate_key(), [])
+    coordinator.serve("echo", echo, limit=10)
+    async with running(coordinator, chained=True), running(node):
+        (address,) = await coordinator.addresses()
+        async with proxying(int(address.split("/")[4]), version, ("8.8.8.8", 5000)) as port:
+            await node.dial([f"/ip4/127.0.0.1/tcp/{port}/p2p/{coordinator.peer_id}"])
+            assert await node.request(coordinator.peer_id, "echo", b"x", timeout=60)
+            assert coordinator.origin(node.peer_id).party == "8.8.8.0/24"
+    assert parties.accepted == {True: 1}
+
+
+async def refusals(transport) -> dict[str, int]:
+    return transport.refusals()
+
+
+@pytest.mark.parametrize(
+    ("proxies", "version"),
+    {"a trusted proxy sends none": (["127.0.0.1"], 0), "another one sends it": ([], 2)}.values(),
+)
+async def test_a_missing_header_and_one_from_elsewhere_are_refused_and_counted(
+    proxies: list[str], version: int
+) -> None:
+    coordinator, node = new_peer(limits=PeerLimits(parties=Parties(proxies=proxies))), ThreadedPeer(generate_key(), [])
+    async with running(coordinator), running(node):
+        (address,) = await coordinator.addresses()
+        async with proxying(int(address.split("/")[4]), version, ("8.8.8.8", 5000)) as port:
+            with pytest.raises(Unreachable):
+                await node.dial([f"/ip4/127.0.0.1/tcp/{port}/p2p/{coordinator.peer_id}"])
+        assert set(await on_trio(coordinator, refusals)) == {"proxy"}
+        assert await visit(coordinator) is (not proxies), "who comes without a proxy"

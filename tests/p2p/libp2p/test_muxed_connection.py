@@ -223,6 +223,69 @@ def test_a_protocol_violation_closes_its_connection_with_the_reason_and_notifies
     assert "closed: " in caplog.text
 
 
+def test_what_the_streams_of_a_peer_occupy_is_told_and_the_fullest_of_them_gives_way():
+    told: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        async with connected() as (near, far):
+            far.on_load = lambda conn, streams, nbytes: told.append((streams, nbytes))
+            streams = [await opened(near, far) for _ in range(3)]
+            await opened(far, near)  # one of this side's own counts nowhere
+            for (stream, _), size in zip(streams, (10_000, 60_000, 30_000), strict=True):
+                await stream.write(bytes(size))
+            await trio.testing.wait_all_tasks_blocked()
+            assert told[-1] == (3, 100_000)
+            await streams[1][1].pieces(40_000)
+            streams[1][1].keep(40_000)
+            assert told[-1] == (3, 100_000), "what a reader keeps counts on"
+            far.give_way()
+            assert told[-1] == (2, 40_000)
+            with pytest.raises(MuxedStreamReset):
+                await streams[1][1].read(1)
+            await streams[2][1].pieces(30_000)
+            await near.close()
+            await trio.testing.wait_all_tasks_blocked()
+            assert told[-1] == (0, 0)
+
+    on_fake_time(main)
+
+
+def test_a_narrow_stream_keeps_little_ahead_of_its_reader():
+    async def main() -> None:
+        async with connected() as (near, far):
+            for narrow in (False, True):
+                one, other = await opened(near, far)
+                if narrow:
+                    other.narrow(2 * mux.WINDOW_MIN)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(one.write, bytes(4 << 20))
+                    for _ in range(20):
+                        await trio.testing.wait_all_tasks_blocked()
+                        ahead = other.unread
+                        await other.pieces(32 << 10)
+                    nursery.cancel_scope.cancel()
+                assert (ahead <= 2 * mux.WINDOW_MIN) == narrow
+
+    on_fake_time(main)
+
+
+def test_a_stream_that_gives_way_at_once_reaches_no_handler():
+    async def main() -> None:
+        async with connected() as (near, far):
+            far.on_load = lambda conn, streams, nbytes: conn.give_way() if streams > 1 else None
+            first = await near.open_stream()
+            second = await near.open_stream()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await far.accept_stream()).stream_id == first.stream_id
+            with trio.move_on_after(1) as scope:
+                await far.accept_stream()
+            assert scope.cancelled_caught
+            with pytest.raises(MuxedStreamReset):
+                await second.read(1)
+
+    on_fake_time(main)
+
+
 def test_a_stream_too_many_is_refused_on_this_side():
     async def main() -> None:
         async with connected() as (near, far):

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,9 +44,13 @@ async def never(stream: object, address: object) -> None:
     raise AssertionError("no connection comes")
 
 
+def ignored(conn: object, streams: int, nbytes: int) -> None:
+    """Take no note of what streams occupy."""
+
+
 def patched_host() -> Any:
     host = new_host()
-    patch_host(host, {TProtocol(YAMUX): BoundedYamux}, never)
+    patch_host(host, {TProtocol(YAMUX): BoundedYamux}, never, ignored)
     return host
 
 
@@ -162,8 +167,12 @@ async def test_3_notifees_receive_events_of_connections_and_not_of_streams() -> 
     assert notified == {"upstream": [*sorted(STREAM_EVENTS), "connected"], "patched": ["connected"]}
 
 
-@pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (MuxerSelector, BoundedYamux)])
-def test_4_the_muxer_is_of_the_configured_class(negotiation: type[MuxerMultistream], kind: type[Yamux]) -> None:
+@pytest.mark.parametrize(
+    ("negotiation", "kind"), [(MuxerMultistream, Yamux), (partial(MuxerSelector, on_load=ignored), BoundedYamux)]
+)
+def test_4_the_muxer_is_of_the_configured_class(
+    negotiation: Callable[..., MuxerMultistream], kind: type[Yamux]
+) -> None:
     muxers = negotiation({TProtocol(YAMUX): BoundedYamux})
 
     async def select(conn: object, is_initiator: bool, timeout: float) -> tuple[TProtocol, type[BoundedYamux]]:

@@ -62,3 +62,18 @@ async def test_the_failure_of_the_thread_is_an_error_of_run():
     assert caught.value.split(RuntimeError)[0] is not None
     with pytest.raises(Unreachable):
         await a.peers()
+
+
+async def test_a_dial_that_fails_is_one_connection():
+    """Upstream tries each dial four times: a limit on dials would be four times as wide."""
+    came = []
+
+    def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer.get_extra_info("peername"))
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server, running(one := new_peer()):
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Unreachable):
+            await one.dial([f"/ip4/127.0.0.1/tcp/{port}/p2p/{new_peer().peer_id}"])
+    assert len(came) == 1

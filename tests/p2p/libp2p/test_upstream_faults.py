@@ -109,14 +109,13 @@ async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
 async def test_the_limits_are_set_explicitly():
     peer = new_peer()
 
-    async def limits(transport) -> tuple[int, ...]:
+    async def limits(transport) -> tuple[object, ...]:
         network = transport.host.get_network()
-        most = network._resource_manager.limits
-        return most.max_streams, network.connection_config.max_connections_per_peer, transport._most
+        shared = network._resource_manager, network._stream_semaphore
+        return *shared, network.connection_config.max_connections_per_peer, transport._most
 
     async with running(peer):
-        streams = libp2p.STREAMS_PER_CONNECTION * CONNECTIONS
-        assert await on_trio(peer, limits) == (streams, 1, CONNECTIONS + libp2p.OWN_DIALS)
+        assert await on_trio(peer, limits) == (None, None, 1, CONNECTIONS + libp2p.OWN_DIALS)
 
 
 def test_no_name_that_upstream_installs_is_in_the_wheel():

@@ -2,10 +2,9 @@
 
 import pytest
 
-from echo2.p2p.https.client_limits import ClientLimiter, HttpsLimits
 from echo2.p2p.limits.connection_places import HANDSHAKE_GRACE, HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
-from echo2.p2p.limits.origin import Origins, origin_over_https, over_https
-from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits, subnet_of
+from echo2.p2p.limits.party import Parties
+from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits
 
 LIMITS = PeerLimits(connections=1024)
 
@@ -82,8 +81,9 @@ def test_without_a_free_place_a_long_handshake_is_evicted_and_a_fresh_one_is_not
 
 
 def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
-    places = ConnectionAdmission(PeerLimits(connections=16))
-    places.keep(["8.8.8.0/24", "8.8.4.0/24", "1.1.1.0/24"])
+    parties = Parties()
+    parties.keep(["8.8.8.0/24", "8.8.4.0/24", "1.1.1.0/24"])
+    places = ConnectionAdmission(PeerLimits(connections=16, parties=parties))
     strangers = 0
     for number in range(20):
         try:
@@ -100,50 +100,22 @@ def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
         places.admit("full", "8.8.8.9", 16, 0)
 
 
-def parties() -> tuple[str, str, str]:
-    """Return the parties of a peer at a public address, of one at a private address and of a relayed one."""
-    origins = Origins(subnet_of)
-    origins.on_connection("public", 1, "8.8.8.8", "")
-    origins.on_connection("private", 2, "192.168.0.7", "")
-    origins.on_connection("relayed", 3, None, "relay")
-    public, private, relayed = (origins.of(peer).party for peer in ("public", "private", "relayed"))
-    return public, private, relayed
-
-
-def test_no_place_stays_reserved_for_parties_that_cannot_be_recognised_before_the_handshake() -> None:
-    public, private, relayed = parties()
-    for known, admitted in (([private, relayed], 8), ([public, private, relayed], 7)):
-        places = ConnectionAdmission(PeerLimits(connections=8))
-        places.keep(known)
-        count = 0
-        for number in range(8):
-            try:
-                places.admit(number, f"192.168.0.{number}", count, 0)
-            except ConnectionRefused:
-                continue
-            places.handshake_done(number)
-            count += 1
-        assert count == admitted
+def test_a_key_with_accepted_work_at_a_private_address_gets_a_reserved_place_after_its_handshake() -> None:
+    parties = Parties()
+    parties.keep(["alice", "8.8.8.0/24"])
+    places = ConnectionAdmission(PeerLimits(connections=8, parties=parties))
+    for number in range(6):
+        places.admit(number, "192.168.0.7", number, 0)
+        places.handshake_done(number, f"stranger {number}", number + 1)
+    places.admit("one more", "192.168.0.7", 6, 0)
+    with pytest.raises(ConnectionRefused, match="kept for nodes with accepted work"):
+        places.handshake_done("one more", "stranger 6", 7)
+    places.on_connection_end("one more")
+    places.admit("alice's", "192.168.0.7", 6, 0)
+    places.handshake_done("alice's", "alice", 7)
     places.admit("public", "8.8.8.9", 7, 0)
-
-
-def test_over_https_no_place_stays_reserved_for_clients_at_private_addresses() -> None:
-    limiter = ClientLimiter(HttpsLimits(connections=8, per_visitor=8))
-    private = origin_over_https(over_https("192.168.0.7", 5000, subnet_of), subnet_of).party
-    public = origin_over_https(over_https("8.8.8.8", 5000, subnet_of), subnet_of).party
-    limiter.keep([private, public, *parties()])
-    assert [limiter.enter("192.168.0.7") is None for _ in range(8)] == [True] * 7 + [False]
-    assert limiter.enter("8.8.8.9") is None
-
-
-def test_over_https_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
-    door = ClientLimiter(HttpsLimits(connections=8, per_visitor=8))
-    door.keep(["8.8.8.0/24", "8.8.4.0/24"])
-    assert [door.enter(f"9.9.9.{number}") is None for number in range(8)] == [True] * 6 + [False] * 2
-    assert door.enter("8.8.8.8") is None
-    assert door.enter("8.8.8.8") is None
-    assert door.enter("8.8.4.4") is not None
-    for _ in range(2):
-        door.leave("8.8.8.8")
-    assert door.enter("9.9.9.99") is not None
-    assert door.enter("8.8.4.4") is None
+    places.handshake_done("public", "carol", 8)
+    places.on_connection_end("alice's")
+    with pytest.raises(ConnectionRefused):
+        places.admit("a stranger", "9.9.9.9", 7, 0)
+    places.admit("alice again", "192.168.0.8", 7, 0)

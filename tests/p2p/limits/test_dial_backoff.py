@@ -16,6 +16,8 @@ from echo2.p2p.limits.dial_backoff import (
     FAILURE_EACH,
     FAILURES,
     LONGEST_DIAL_PAUSE_SECONDS,
+    OPERATOR_FAILURES,
+    OPERATOR_HASTE,
     DialBackoff,
     DialLimited,
 )
@@ -96,10 +98,23 @@ def test_peers_behind_a_connected_relay_are_limited_apart_and_behind_another_tog
     assert not tried(backoff, two, 3)
 
 
-def test_a_host_name_is_limited_as_a_host() -> None:
-    backoff = DialBackoff()
-    assert tried(backoff, "/dns4/victim.example/tcp/4310/p2p/relay/p2p-circuit/p2p/a", 0)
-    assert not tried(backoff, "/dns4/victim.example/tcp/4311/p2p/other/p2p-circuit/p2p/b", 1)
+@pytest.mark.parametrize("host", ["/ip4/8.8.8.{0}", "/dns4/n{0}.wildcard.example", "/ip4/10.{0}.0.1"])
+def test_operators_addresses_in_one_subnet_of_any_names_or_of_private_hosts_cause_few_failures(host: str) -> None:
+    backoff = DialBackoff(of_operator=True)
+    hosts = [f"{host.format(number % 250)}/tcp/4310/p2p/c" for number in range(3600)]
+    dialled_at = [second for second in range(3600) if tried(backoff, hosts[second], second)]
+    assert len(dialled_at) <= OPERATOR_FAILURES + 3600 * OPERATOR_HASTE / FAILURE_EACH
+    assert len(dialled_at) >= 3600 * OPERATOR_HASTE / FAILURE_EACH
+
+
+def test_an_operators_port_that_is_closed_delays_none_beside_it_and_is_tried_ten_times_as_often_as_a_peers() -> None:
+    backoff = DialBackoff(of_operator=True)
+    dialled_at = [second for second in range(600) if tried(backoff, at("8.8.8.8"), second)]
+    assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [3, 6, 12, 24, 48]
+    assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {
+        LONGEST_DIAL_PAUSE_SECONDS / OPERATOR_HASTE
+    }
+    backoff.admit("/ip4/8.8.8.8/tcp/4311/https/p2p/p", dialled_at[-1])
 
 
 def test_a_peer_whose_address_changed_is_reached_by_its_new_record_and_not_by_its_old_one() -> None:

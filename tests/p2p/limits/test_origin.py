@@ -5,14 +5,15 @@ from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.limits import origin
-from echo2.p2p.limits.origin import Origin, Origins, origin_over_https, over_https
-from echo2.p2p.limits.subnets import PeerLimits, subnet_of
+from echo2.p2p.limits.origin import Origin, Origins
+from echo2.p2p.limits.party import PRIVATE, Parties
+from echo2.p2p.limits.subnets import PeerLimits
 from tests.support.https import client_of, served
 from tests.support.libp2p_peers import LOOPBACK, running
 
 
 def test_the_party_of_a_direct_connection_is_its_subnet_or_at_a_private_address_the_connection() -> None:
-    origins = Origins(subnet_of)
+    origins = Origins(Parties())
     origins.on_connection("eve", 1, "8.8.8.8", "")
     origins.on_connection("mallory", 2, "8.8.8.9", "")
     origins.on_connection("alice", 3, "192.168.1.7", "")
@@ -23,7 +24,7 @@ def test_the_party_of_a_direct_connection_is_its_subnet_or_at_a_private_address_
 
 
 def test_a_relayed_peer_counts_for_the_address_seen_directly_or_else_for_relay_and_key() -> None:
-    origins = Origins(subnet_of)
+    origins = Origins(Parties())
     origins.on_connection("bob", 1, None, "relay")
     assert origins.of("bob") == Origin("bob", "relay/bob")
     origins.on_connection("bob", 2, "8.8.8.8", "")
@@ -39,7 +40,7 @@ def test_a_relayed_peer_counts_for_the_address_seen_directly_or_else_for_relay_a
 
 def test_the_last_request_of_a_disconnected_peer_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
     monkeypatch.setattr(origin, "MOST_PAST_ORIGINS", 3)
-    origins = Origins(subnet_of)
+    origins = Origins(Parties())
     origins.on_connection("stays", 0, "8.8.4.4", "")
     for number in range(6):
         origins.on_connection(f"p{number}", number, "8.8.8.8", "")
@@ -51,12 +52,17 @@ def test_the_last_request_of_a_disconnected_peer_counts_for_its_party_and_memory
     assert remembered == [3, 4, 5]
 
 
-def test_over_https_machines_behind_one_public_address_are_one_party_and_private_ones_are_told_apart() -> None:
-    public = over_https("8.8.8.8", 5000, subnet_of)
-    assert origin_over_https(public, subnet_of) == Origin("https/8.8.8.8", "8.8.8.0/24")
-    home = over_https("127.0.0.1", 5000, subnet_of)
-    assert origin_over_https(home, subnet_of) == Origin("https/127.0.0.1/5000", "https/127.0.0.1/5000")
-    assert over_https("127.0.0.1", 5001, subnet_of) != home
+def test_where_private_addresses_are_one_party_a_key_with_accepted_work_has_its_own() -> None:
+    parties = Parties(private_is_one=True, proxies=["10.0.0.7"])
+    origins = Origins(parties)
+    for number, peer in enumerate(("alice", "bob", "eve")):
+        origins.on_connection(peer, number, "192.168.1.7", "")
+    origins.on_connection("relayed", 3, None, "relay")
+    assert [origins.of(peer).party for peer in ("alice", "bob", "eve")] == [PRIVATE] * 3
+    parties.keep(["alice", "relayed"])
+    assert origins.of("alice") == Origin("alice", "alice", is_known=True), "from its next request on"
+    assert origins.of("bob") == Origin("bob", PRIVATE)
+    assert origins.of("relayed") == Origin("relayed", "relayed", is_known=True)
 
 
 def loopback_is_foreign(ip: str) -> str:
@@ -65,7 +71,7 @@ def loopback_is_foreign(ip: str) -> str:
 
 async def test_over_libp2p_a_handler_learns_the_party_of_the_requester_and_loopback_may_count_as_public() -> None:
     origins: list[Origin] = []
-    coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(subnet_of=loopback_is_foreign))
+    coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(parties=Parties(loopback_is_foreign)))
     node = ThreadedPeer(generate_key(), [])
 
     async def note(peer: str, data: bytes) -> bytes:
@@ -88,23 +94,10 @@ async def test_over_https_a_handler_learns_the_party_of_the_requester() -> None:
         origins.append(servers[-1].origin(peer))
         return b""
 
-    for limits in (HttpsLimits(subnet_of=loopback_is_foreign), HttpsLimits()):
+    for limits in (HttpsLimits(parties=Parties(loopback_is_foreign)), HttpsLimits()):
         async with served(note=note, limits=limits) as server, client_of(server) as client:
             servers.append(server)
             await client.request("coordinator", "note", b"", timeout=60)
     assert origins[0] == Origin("https/127.0.0.1", "127.0.0.0/24")
     assert origins[1].connection.startswith("https/127.0.0.1/")
     assert origins[1].party == origins[1].connection
-
-
-def test_of_the_parties_only_subnets_can_be_recognised_by_an_address() -> None:
-    origins = Origins(subnet_of)
-    origins.on_connection("four", 1, "8.8.8.8", "")
-    origins.on_connection("six", 2, "2606:4700::1", "")
-    origins.on_connection("private", 3, "192.168.1.7", "")
-    origins.on_connection("relayed", 4, None, "relay")
-    named = [origins.of(peer).party for peer in ("four", "six", "private", "relayed")]
-    named += [
-        origin_over_https(over_https(host, 5000, subnet_of), subnet_of).party for host in ("8.8.4.4", "127.0.0.1")
-    ]
-    assert origin.subnets_among(named) == {"8.8.8.0/24", "2606:4700::/48", "8.8.4.0/24"}

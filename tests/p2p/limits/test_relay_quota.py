@@ -2,6 +2,7 @@
 
 import pytest
 
+from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import RelayLimits, RelayRefusal, RelayRefused, RelayTable
 from echo2.runtime.units import MBIT
 
@@ -22,7 +23,7 @@ def test_reserving_again_renews_the_one_reservation():
 
 @pytest.mark.slow
 def test_ten_thousand_identities_of_one_subnet_get_its_share_and_leave_room_for_others():
-    table = RelayTable(RelayLimits(reservations=64, per_subnet=16))
+    table = RelayTable(RelayLimits(reservations=64, per_party=16))
     for number in range(16):
         table.reserve(f"peer {number}", f"8.8.8.{number}", 0.0)
     for number in range(16, 10_000):
@@ -81,16 +82,27 @@ def test_a_circuit_is_used_up_by(size, now):
 
 
 def test_a_private_network_has_no_share_limit():
-    table = RelayTable(RelayLimits(per_subnet=1))
+    table = RelayTable(RelayLimits(per_party=1))
     for number in range(3):
         table.reserve(f"gpu {number}", "192.168.0.7", 0.0)
         table.reserve(f"from an unknown place {number}", None, 0.0)
     assert len(table.holders(0.0)) == 6
 
 
+def test_where_private_addresses_are_one_party_they_have_its_share():
+    parties = Parties(private_is_one=True, proxies=["10.0.0.7"])
+    parties.keep(["a key with work"])
+    table = RelayTable(RelayLimits(per_party=2), parties)
+    for number in range(2):
+        table.reserve(f"stranger {number}", "192.168.0.7", 0.0)
+    assert refusal(table.reserve, "stranger 2", "192.168.0.8", 0.0) is RelayRefusal.CROWDED
+    table.reserve("a key with work", "192.168.0.7", 0.0)
+
+
 def test_a_quarter_of_the_reservations_is_kept_for_the_parties_that_are_named():
-    table = RelayTable(RelayLimits(reservations=8, per_subnet=8, life=1000))
-    table.keep(["9.9.9.0/24", "peer known", "other"])
+    parties = Parties()
+    parties.keep(["9.9.9.0/24", "peer known", "other"])
+    table = RelayTable(RelayLimits(reservations=8, per_party=8, life=1000), parties)
     for number in range(6):
         table.reserve(f"sybil {number}", f"8.8.{number}.8", 0.0)
     assert refusal(table.reserve, "sybil 6", "8.8.6.8", 0.0) is RelayRefusal.FULL
@@ -103,11 +115,12 @@ def test_a_quarter_of_the_reservations_is_kept_for_the_parties_that_are_named():
 
 
 def test_without_named_parties_all_reservations_are_for_everybody():
-    table = RelayTable(RelayLimits(reservations=4))
+    parties = Parties()
+    table = RelayTable(RelayLimits(reservations=4), parties)
     for number in range(4):
         table.reserve(f"peer {number}", f"8.8.{number}.8", 0.0)
     table.forget("peer 0")
-    table.keep(["5.5.5.0/24"])
+    parties.keep(["5.5.5.0/24"])
     assert refusal(table.reserve, "peer 9", "8.8.9.8", 0.0) is RelayRefusal.FULL
-    table.keep([])
+    parties.keep([])
     table.reserve("peer 9", "8.8.9.8", 0.0)

@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from echo2.p2p.errors import Declined, Malformed, P2PError, Unreachable
+from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.request_slots import PER_PEER
 from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.peer import rpc
@@ -132,7 +133,7 @@ def test_a_frozen_peer_is_noticed_by_the_watchdog_before_the_timeout():
 
     answer, seconds = run_fake(main)
     assert isinstance(answer, Unreachable)
-    assert seconds == pytest.approx(20)
+    assert seconds == pytest.approx(RATE_SECONDS)
 
 
 def test_a_request_waits_out_a_short_partition():
@@ -193,8 +194,11 @@ def test_requests_beyond_a_peers_share_are_answered_busy():
                         rpc.ask, await network.transports["client"].open("server", rpc.PROTOCOL), "echo", b""
                     )
                 await anyio.sleep(1)
+                assert server.handlers.take_busy() == set()
                 with pytest.raises(Unreachable, match="too many"):
                     await rpc.ask(await opened("server", rpc.PROTOCOL), "echo", b"")
+                assert server.handlers.take_busy() == {"client"}
+                assert server.handlers.take_busy() == set(), "each once"
                 many.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
 

@@ -92,8 +92,8 @@ def test_a_malformed_proof_is_refused(why: str) -> None:
     assert not verify_consistency(earlier, earlier_root, size, LOG.root(size), proof, sha256)
 
 
-def test_every_tree_begins_with_the_empty_one_and_with_itself() -> None:
-    assert verify_consistency(0, LOG.root(0), 7, LOG.root(7), LOG.consistency(0, 7), sha256)
+def test_a_tree_begins_with_itself_and_no_proof_begins_at_the_empty_one() -> None:
+    assert not verify_consistency(0, LOG.root(0), 7, LOG.root(7), LOG.consistency(0, 7), sha256)
     assert verify_consistency(7, LOG.root(7), 7, LOG.root(7), LOG.consistency(7, 7), sha256)
     with pytest.raises(IndexError):
         LOG.consistency(8, 7)

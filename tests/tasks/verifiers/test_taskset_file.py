@@ -67,3 +67,16 @@ def test_a_python_without_verifiers_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, f'python = "{sys.executable}"\n{ENV}')
     with pytest.raises(plugins.PluginFault, match=r"the Python at .* has no verifiers: .* verifiers==0\.4\.0"):
         plugins.find(f"verifiers:{path}")
+
+
+def test_the_files_of_a_taskset_are_its_folders_and_its_python_with_what_that_is_a_link_to(tmp_path: Path) -> None:
+    for name in ("made/bin", "base/bin", "sets"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "base/bin/python").touch()
+    (tmp_path / "made/bin/python").symlink_to("../../base/bin/python")
+    text = f'python = "{tmp_path}/made/bin/python"\npath = ["sets"]\n{ENV}'
+    argument = written(tmp_path, text)
+    named = [str(tmp_path / "sets"), str(tmp_path / "made"), f"{tmp_path}/made/bin/../../base"]
+    assert taskset_file.files(argument) == named
+    assert plugins.files_of(f"verifiers:{argument}") == [*named, argument]
+    assert plugins.files_of("verifiers:/no.toml") == ["/no.toml"]

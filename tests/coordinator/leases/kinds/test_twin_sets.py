@@ -33,7 +33,7 @@ def on_their_way(world: AuditWorld) -> tuple[int, int]:
 def test_a_set_has_one_lease_of_each_kind(world: AuditWorld) -> None:
     world.pair()
     query = "INSERT INTO leases SELECT randomblob(16), node, randomblob(16), position, era, version, sent, expires,"
-    query += " state, document, sealed, attempt, connection, party, twin, counts, ahead, late_after FROM leases"
+    query += " state, document, sealed, attempt, connection, party, twin, counts, ahead, late_after, stood FROM leases"
     query += " WHERE twin != ''"
     with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
         world.group_service.database.do(query)

@@ -1,0 +1,53 @@
+"""Play an hour of a wide fleet of known keys that return nothing: `python -m benchmarks.flood.known_fleet`.
+
+The run is four times slower than those of benchmarks/flood/catalogue.py, so that an hour of the fake clock takes
+seconds, and its keys ask as often as they are told to. Prints JSON: the share of a calm run's steps (`share`), and what
+the fleet tells of itself (`said`).
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from benchmarks.harness import bench
+
+bench.one_thread()
+
+from benchmarks.attacks.flood_keys import Key  # noqa: E402
+from benchmarks.attacks.floods import FormerWorkers  # noqa: E402
+from benchmarks.attacks.place import AttackPlace  # noqa: E402
+from benchmarks.flood.world import Setting, went  # noqa: E402
+from echo2.protocol.requests import Refusal  # noqa: E402
+
+SLOW: Final = Setting(
+    nodes=(16.0, 24.0, 32.0), step=8.0, scoring=0.8, before=480.0, seconds=3600.0, batch_groups=2, tick=2.0, look=1.0
+)
+
+
+@dataclass
+class PatientHoarders(FormerWorkers):
+    """Attackers that ask for a lease when they are told to, and return nothing."""
+
+    async def run(self, world: AttackPlace) -> None:
+        """Take leases until cancelled."""
+        for key in await self._keys_once(world):
+            world.tasks.start_soon(self._hoard, world, key)
+
+    async def _hoard(self, world: AttackPlace, key: Key) -> None:
+        while True:
+            answer = await key.lease(world.terms())
+            if isinstance(answer, Refusal):
+                await anyio.sleep((answer.retry_after or 60_000) / 1000)
+
+
+def main() -> int:
+    calm, attacked = went(SLOW), went(SLOW, PatientHoarders(40, 40, 20, seconds=16.0))
+    print(json.dumps({"share": attacked.steps / calm.steps, "said": attacked.said}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
