@@ -62,7 +62,7 @@ SETTLE: Final = 5.0
 EVERY: Final = 2.0
 """Seconds from one message to the next."""
 FACTOR: Final = 1.2
-GOSSIPSUB: Final = {"all": 2.00, "all, lost": 1.12, "few": 9.50, "few, lost": 6.21}
+GOSSIPSUB: Final = {"all, lost": 1.53, "few, lost": 6.32}
 """Slowest host's median latency with libp2p's gossipsub at commit a82e67f4 among 40 hosts, over that of unicast to all
 without gossipsub: docs/adr/0070-heads-by-requests.md."""
 STAR_HEADS: Final = 20
