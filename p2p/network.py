@@ -13,7 +13,7 @@ between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) s
 be called in the daemon's event loop only, unless they state more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,11 @@ import msgspec
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.payload_manifest import Manifest
-from echo2.p2p.transport import GossipHandler
+
+GossipHandler = Callable[[str, bytes], Awaitable[bool]]
+"""(id of the connected peer that pushed it, data) -> whether the message is valid, and newer than all before."""
+GOSSIP_LIMIT = 16 << 10
+"""Bytes of the largest gossip message."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +94,10 @@ class Links(Protocol):
 
 
 class Gossip(Protocol):
-    """Small messages to all peers of a topic."""
+    """Small messages to all peers of a topic; a newer one replaces those before (p2p/peer/gossip.py)."""
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Send a message (p2p/transport.py has the limits)."""
+        """Send a message, in the background. Raises `LocalNetworkFault` for one of more than `GOSSIP_LIMIT` bytes."""
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """Receive a topic's messages. Call before `run`."""

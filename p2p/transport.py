@@ -1,5 +1,4 @@
-"""The interface between this project and any network stack: streams of frames, and gossip of small
-messages.
+"""The interface between this project and any network stack: connections, and streams of frames.
 
 Two implementations exist: `p2p.memory.transport` (a whole network in one process, with loss, delay and partition) and
 `p2p.libp2p.transport`. A transport runs natively in the event loop that owns it: asyncio for the in-memory one, trio
@@ -12,11 +11,6 @@ from typing import Protocol
 from echo2.p2p.limits.origin import Origin
 
 StreamHandler = Callable[["Stream"], Awaitable[None]]
-GossipHandler = Callable[[str, bytes], Awaitable[bool]]
-"""(id of the connected peer that forwarded it, data) -> whether the message is valid and may be forwarded."""
-
-GOSSIP_LIMIT = 16 * 1024
-"""Bytes of the largest gossip message."""
 
 
 class Stream(Protocol):
@@ -94,13 +88,6 @@ class Transport(Protocol):
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Serve streams of `protocol`. An exception that leaves the handler resets that stream only. When the handler
         returns, its side is finished; later frames are discarded until the other side has finished."""
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """Gossip a message. Callers send about one per second at most; a faster sender may have to wait. Raises
-        `LocalNetworkFault` for one of more than `GOSSIP_LIMIT` bytes."""
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """Receive a topic's messages, each at most once."""
 
     async def drop(self, peer: str) -> None:
         """Close every connection with a peer."""

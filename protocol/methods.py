@@ -8,7 +8,7 @@ Rules
    travel unsealed.
 3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the
    largest submission of the run, that of `step` by the longest turn.
-4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
+4. A row names no handler and no caller: p2p answers `reachable` and `gossip`, the two daemons the others.
 
 To add a method: its messages, its row, `serve` in the server, `ask` in the client, its row in the document's table.
 """
@@ -24,6 +24,7 @@ from echo2.p2p.discovery.messages import ReachableRequest, ReachableResponse
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.request_slots import CLASS_OF, OTHER_CLASS
 from echo2.p2p.network import Rpc
+from echo2.p2p.peer import gossip
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse
 from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
@@ -149,10 +150,11 @@ REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsReque
 REACHABLE: Final = Method(
     dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.MOST_DIAL_BACK_BYTES
 )
+GOSSIP: Final = Method(gossip.METHOD, _ANYONE, message(gossip.GossipRequest), EMPTY, gossip.MOST_PUSH_BYTES)
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
     HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, PLAN, FOLLOW, HEAD, DOCUMENTS,
-    LEDGER, REMAKE, REACHABLE,
+    LEDGER, REMAKE, REACHABLE, GOSSIP,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

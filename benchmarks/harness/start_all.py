@@ -53,7 +53,7 @@ Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
     "breaking_rate": (("--steps", "3", "--seconds", "20", "--skill", "20"),),
-    "broadcast.gossip": (("--star", "5"),),
+    "broadcast.gossip": (("--star", "5"), ("--simulated", "10")),
     "broadcast.simulate": (("--n", "30"),),
     "bubble_curve": _RUN,
     "claims": ((),),

@@ -25,9 +25,8 @@ from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
-from echo2.p2p.network import FetchReport, Network, Traffic
+from echo2.p2p.network import FetchReport, GossipHandler, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
-from echo2.p2p.transport import GossipHandler
 from echo2.runtime.checkout import checkout_command
 from echo2.weights.store import Store
 

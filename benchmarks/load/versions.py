@@ -1,8 +1,8 @@
 """Measure memory and open descriptors of a coordinator's main process after many versions.
 
 Light nodes submit groups, and the stub learner makes a version of every batch. Memory is measured after unused memory
-was given back, SQLite's page cache too. Bounded tables fill first: documents of `publisher.WINDOW` versions, 1,000
-messages in libp2p's gossip, 4,096 answers. So the lasting growth per version is the slope from `FULL` versions on: the
+was given back, SQLite's page cache too. Bounded tables fill first: documents of `publisher.WINDOW` versions, 4,096
+answers. So the lasting growth per version is the slope from `FULL` versions on: the
 median over all pairs of measurements (Theil and Sen), which one doubling of a table does not change.
 """
 

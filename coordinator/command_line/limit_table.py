@@ -23,11 +23,12 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import request_priority, response_log
 from echo2.coordinator.verdicts import token_storage
 from echo2.coordinator.web import page_listener, rationed_reads, tile_routes
-from echo2.p2p import transport
 from echo2.p2p.discovery import dial_back
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.limits import bans, connection_places, least_rate, proxy_header, request_slots, shares, subnets
 from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.network import GOSSIP_LIMIT
+from echo2.p2p.peer import gossip
 from echo2.p2p.swarm import exchange
 from echo2.runtime import descriptors
 from echo2.runtime.units import MBIT
@@ -156,8 +157,9 @@ LIMITS: Final = (
           "time", "`network.relay_rate`"),
     Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", NONE,
           "the attempt's end", "`p2p/discovery/dial_back.py`"),
-    Limit("a gossip message", f"{transport.GOSSIP_LIMIT >> 10} KiB", "message", NONE, "at once",
-          "`p2p/transport.py`"),
+    Limit("a gossip message", f"{GOSSIP_LIMIT >> 10} KiB", "message", NONE, "at once", "`p2p/network.py`"),
+    Limit("gossip that is no copy of the newest message", f"{gossip.JUDGED_BURST:g}, then {gossip.JUDGED_RATE:g} per s",
+          "party", NONE, "time", "`p2p/peer/gossip.py`"),
     Limit("banned peers", _count(bans.MOST_BANS), "host", NONE, "the oldest is forgotten", "`p2p/limits/bans.py`"),
     Limit("connections to a former identity", f"{former_identity.FORMER_DESCRIPTORS}, half of them by each route",
           f"identity; {former_identity.PER_VISITOR} of one household over HTTPS", NONE, "30 days",

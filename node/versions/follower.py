@@ -152,13 +152,14 @@ class Follower:
         head = verified.value
         if self._candidate_root != self._trust_store.serial:
             self._candidate = None
-        if self._candidate is None or order(head) > order(self._candidate.value):
-            self._candidate, self._source = verified, peer
-            self._candidate_root = self._trust_store.serial
-            self._acknowledger.on_message(head.era, head.version)
-            self._news.set()
-            self._heard.set()
-            _log.debug("head heard", version=head.version, sequence=head.sequence)
+        if self._candidate is not None and order(head) <= order(self._candidate.value):
+            return False
+        self._candidate, self._source = verified, peer
+        self._candidate_root = self._trust_store.serial
+        self._acknowledger.on_message(head.era, head.version)
+        self._news.set()
+        self._heard.set()
+        _log.debug("head heard", version=head.version, sequence=head.sequence)
         return newest is None or order(head) > order(newest)
 
     async def _verify_head(self, peer: str, sealed: bytes) -> Verified[Head]:

@@ -29,14 +29,13 @@ from echo2.p2p.guard import guard_handler, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.multiaddr import address_of
-from echo2.p2p.network import FetchReport, Traffic
+from echo2.p2p.network import FetchReport, GossipHandler, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.rpc import ANSWER_LIMIT
 from echo2.p2p.swarm import messages
 from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
-from echo2.p2p.transport import GossipHandler
 from echo2.runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")

@@ -22,9 +22,8 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import ROUTES, Route, route_of
-from echo2.p2p.network import AnyPeer, FetchReport, Inbound, Network, Traffic
+from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Inbound, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
-from echo2.p2p.transport import GossipHandler
 
 PENALTY_SECONDS: Final = 60.0
 """Seconds (rule 2)."""

@@ -1,6 +1,6 @@
 """Patches of py-libp2p 0.8.1 in the running process: for each, the code that it replaces, and the reason.
 
-A subclass that upstream's own interface accepts (`Router`, `BatchedNoise`, `MuxConn`) is no patch. A patch names
+A subclass that upstream's own interface accepts (`BatchedNoise`, `MuxConn`) is no patch. A patch names
 upstream's issue where there is one; otherwise it describes upstream's code. The tests of this module run upstream's
 own code beside each patch, and fail once the patch is no longer needed.
 
@@ -15,17 +15,8 @@ own code beside each patch, and fail once the patch is no longer needed.
    Here the configured class is created, and told to whom it reports its load before it runs.
 5. `Swarm._handle_inbound_connection` releases a connection's place only when the host stops: after `max_connections`
    peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles inbound connections instead.
-6. `Pubsub._handle_dead_peer` forgets the subscriptions of a peer whose stream broke. A peer whose own stream is intact
-   does not repeat them. So the subscriptions are kept while the peer is connected. (Upstream's change 1407
-   forgets them earlier.)
-7. `PeerStore.consume_peer_record` refuses a record older than the known one, and gossip drops the message that carried
-   it: the messages of a peer whose clock was set back are lost. Here only the record is ignored, since we have our own
-   (p2p/discovery/peer_records.py).
-8. `Pubsub` numbers messages from the second of its start. A peer that sent more than one per second and restarts reuses
-   numbers, so that other peers drop its messages as duplicates. Numbers start at the nanosecond, as in go-libp2p.
 """
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -34,9 +25,7 @@ from echo2._libp2p.custom_types import TMuxerOptions, TProtocol
 from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.io.trio import TrioTCPStream
 from echo2._libp2p.multiaddr import Multiaddr
-from echo2._libp2p.peer.envelope import Envelope
 from echo2._libp2p.peer.id import ID
-from echo2._libp2p.pubsub.pubsub import Pubsub
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2.p2p.guard import guard_handler
 
@@ -61,27 +50,6 @@ def patch_host(
     _quieten(network)
     network.upgrader.muxer_multistream = MuxerSelector(muxers, on_load)
     network._handle_inbound_connection = serve
-
-
-def patch_pubsub(pubsub: Pubsub) -> Pubsub:
-    """Apply patches 6 to 8 to a `Pubsub` that does not run yet; return it."""
-    store: Any = pubsub.host.get_peerstore()
-    forget = pubsub._forget_all_subscriptions
-    consume = store.consume_peer_record
-
-    def forget_if_disconnected(peer_id: ID) -> None:
-        if not pubsub._peer_is_connected(peer_id):
-            forget(peer_id)
-
-    def consume_if_newer(envelope: Envelope, ttl: int) -> bool:
-        record = envelope.record()
-        known = store.peer_record_map.get(record.peer_id)
-        return (known is not None and known.seq > record.seq) or bool(consume(envelope, ttl))
-
-    pubsub._forget_all_subscriptions = forget_if_disconnected  # type: ignore[method-assign]
-    store.consume_peer_record = consume_if_newer
-    pubsub.counter = time.time_ns()
-    return pubsub
 
 
 class MuxerSelector(MuxerMultistream):

@@ -24,8 +24,8 @@ from echo2.p2p.libp2p.trio_bridge import TrioThread
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.network import GossipHandler
 from echo2.p2p.peer.peer import Peer
-from echo2.p2p.transport import GossipHandler
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,8 +3,7 @@ replaces parts of upstream's own code.
 
 Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-measure:
 
-1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself and
-   of pubsub: the guard is in place before Pubsub is built.
+1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself.
 2. Plaintext is offered by default, and limits are loose: streams in and out, of all peers, share one. Here Noise is the
    only security protocol, and p2p/libp2p/connection_gater.py limits connections and streams; upstream's resource
    manager is off.
@@ -17,21 +16,17 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
    for 5 s. Between our own peers streams use our own muxer; a foreign peer's yamux is bounded (p2p/libp2p/yamux.py).
 6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
    is checked against the reader's limit before anything is read.
-7. Gossip silently drops messages above 10 per second, and late joiners get old ones out of order. So it carries only
-   small, self-contained messages, at most `GOSSIP_RATE` per second of this peer's own. Signing is strict. Of two copies
-   that arrive close together only one is validated (p2p/libp2p/gossip_dedup.py).
-8. A second connection with the same peer delays every connect by 250 ms: there is one connection per peer.
-9. The host dials every peer that it once knew, dropped ones included. That is turned off: the daemon decides which
+7. A second connection with the same peer delays every connect by 250 ms: there is one connection per peer.
+8. The host dials every peer that it once knew, dropped ones included. That is turned off: the daemon decides which
    peers to connect to.
-10. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
-    that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
-11. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
+9. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
+   that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
+10. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
     a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
     connection, the first one is probed in the same way.
-12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
-13. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
+11. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
     are closed. p2p/libp2p/inbound.py accepts them instead.
-14. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
+12. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
     (p2p/libp2p/proposal.py).
 """
 
@@ -48,36 +43,29 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.config import ConnectionConfig
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
-from echo2._libp2p.pubsub.pb.rpc_pb2 import Message
-from echo2._libp2p.pubsub.pubsub import Pubsub
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from echo2._libp2p.tools.anyio_service.context import background_trio_service
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.guard import guard_handler
 from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
-from echo2.p2p.libp2p.gossip import Router, repair_streams
-from echo2.p2p.libp2p.gossip_dedup import ValidationCache
 from echo2.p2p.libp2p.hole_punch import HolePuncher
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_session import security
-from echo2.p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
+from echo2.p2p.libp2p.patches import patch_host, patch_streams
 from echo2.p2p.libp2p.relay_service import RelayService
 from echo2.p2p.libp2p.stream import LibP2PStream
-from echo2.p2p.libp2p.trio_bridge import VALIDATIONS
 from echo2.p2p.libp2p.upstream_logs import forward_at_debug
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
-from echo2.p2p.limits.token_bucket import TokenBuckets
 from echo2.p2p.local_addresses import is_taken
 from echo2.p2p.multiaddr import address_of, route_of
-from echo2.p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from echo2.p2p.transport import Stream, StreamHandler
 from echo2.runtime.figures import figure
 
 log = logging.getLogger("p2p")
@@ -92,15 +80,6 @@ CLOSE_TIMEOUT = 2.0
 """Seconds for closing all connections when the transport stops."""
 OWN_DIALS = 16
 """Connections that this host may dial beyond `PeerLimits.connections`, when inbound ones occupy all places."""
-GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
-GOSSIP_HEARTBEAT_SECONDS = 1
-"""Seconds between two rounds of gossip; upstream's default is 120."""
-GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
-"""Messages per topic that this peer publishes: per second, and at once. Further ones wait."""
-GOSSIP_RPC_LIMIT = 128 << 10
-"""Most bytes per gossip packet, which may carry several messages."""
-VALIDATION_TIMEOUT = 30.0
-"""Seconds that a gossip handler may take: longer than the handling event loop may be busy."""
 
 
 def muxers() -> TMuxerOptions:
@@ -143,8 +122,6 @@ class LibP2PTransport:
             raise LocalNetworkFault(f"not a multiaddress to listen on: {error}") from error
         self._patience = patience
         self._nursery: trio.Nursery | None = None
-        self._topics: dict[str, GossipHandler] = {}
-        self._gossip = TokenBuckets(GOSSIP_RATE, GOSSIP_BURST)
         patch_streams()
         forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
@@ -164,10 +141,6 @@ class LibP2PTransport:
         self.connections.on_duplicate = self._probe_older
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
-        self.router = Router(
-            GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=GOSSIP_HEARTBEAT_SECONDS, adaptive_gossip_enabled=False
-        )
-        self.pubsub = patch_pubsub(_pubsub(self.host, self.router))
 
     @property
     def peer_id(self) -> str:
@@ -178,16 +151,10 @@ class LibP2PTransport:
         """See `Transport`."""
         async with (
             self.host.run(listen_addrs=[one for one in self._listen if not is_taken(str(one))]),
-            background_trio_service(self.pubsub),
-            background_trio_service(self.router),
             trio.open_nursery() as self._nursery,
         ):
             self._check_listeners()
             await self.host.get_network().auto_connector.stop()  # type: ignore[attr-defined]
-            await self.pubsub.wait_until_ready()
-            for topic, handler in self._topics.items():
-                await self._join(topic, handler, self._nursery)
-            self._nursery.start_soon(repair_streams, self.pubsub, self.host.get_connected_peers)
             listening()
             try:
                 await trio.sleep_forever()
@@ -239,7 +206,7 @@ class LibP2PTransport:
             self._nursery.start_soon(guard_handler(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
 
     async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
-        """Close connections without a sign of life (rule 11). Stock yamux is not probed."""
+        """Close connections without a sign of life (rule 10). Stock yamux is not probed."""
         for connection in self.connections.of(peer):
             muxed = connection.muxed_conn
             if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
@@ -282,7 +249,7 @@ class LibP2PTransport:
             self._nursery.start_soon(self._hole_puncher.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
-        """Forget a peer's addresses and failed dials (rule 10)."""
+        """Forget a peer's addresses and failed dials (rule 9)."""
         network: Any = self.host.get_network()
         network.peerstore.clear_addrs(peer)
         network._negative_peer_cache.evict(str(peer))
@@ -309,17 +276,6 @@ class LibP2PTransport:
             await wrapped.linger()
 
         self.host.set_stream_handler(TProtocol(protocol), serve)
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """See `Transport`."""
-        if len(data) > GOSSIP_LIMIT:
-            raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
-        await trio.sleep(self._gossip.consume(topic, trio.current_time()))
-        await self.pubsub.publish(topic, data)
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Transport`."""
-        self._topics[topic] = handler
 
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
@@ -351,38 +307,3 @@ class LibP2PTransport:
                 raise LocalNetworkFault(
                     f"cannot listen on {address}: the port is taken or not allowed; choose another port"
                 )
-
-    async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
-        own, cache = self.host.get_id(), ValidationCache()
-
-        async def validate(forwarder: ID, message: Message) -> bool:
-            if forwarder == own:
-                return True
-            if len(message.data) > GOSSIP_LIMIT:
-                return False
-
-            async def handle() -> bool:
-                return bool(await guard_handler(handler)(str(forwarder), message.data))
-
-            return await cache.validate(message.from_id + message.seqno, message.data, handle)
-
-        self.pubsub.set_topic_validator(topic, validate, True)
-        subscription = await self.pubsub.subscribe(topic)
-
-        async def drain() -> None:
-            while True:  # the handler ran as validator; upstream's queue must not fill up
-                await subscription.get()
-
-        nursery.start_soon(drain)
-
-
-def _pubsub(host: IHost, router: Router) -> Pubsub:
-    """Build upstream's gossip with our limits (rule 7)."""
-    return Pubsub(
-        host,
-        router,
-        strict_signing=True,
-        max_concurrent_validator_count=VALIDATIONS,
-        validation_timeout=VALIDATION_TIMEOUT,
-        max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
-    )

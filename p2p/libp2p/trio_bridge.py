@@ -25,11 +25,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-VALIDATIONS = 10
-"""Most gossip messages validated at once."""
-CALLS = ALL_SLOTS + VALIDATIONS
-"""Most calls from trio at once. All requests that p2p/limits/request_slots.py admits fit beside all gossip, so no
-admitted request waits here, and a flood of gossip delays none. The daemon decides their order."""
+CALLS = ALL_SLOTS
+"""Most calls from trio at once. All requests that p2p/limits/request_slots.py admits fit, so none of them waits here.
+The daemon decides their order."""
 
 
 class TrioThread:

@@ -1,8 +1,8 @@
 """The log records of py-libp2p, forwarded at level debug.
 
-Most of upstream's warnings are about routine gossip ("GRAFT: ignoring request ...") or connections of unknown peers.
-Operators cannot act on these warnings; this package logs the relevant ones itself. So upstream's records from level
-warning on become debug records of this package's logger, and reach no other.
+Most of upstream's warnings are about connections of unknown peers. Operators cannot act on these warnings; this package
+logs the relevant ones itself. So upstream's records from level warning on become debug records of this package's
+logger, and reach no other.
 """
 
 import logging

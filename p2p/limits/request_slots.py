@@ -24,7 +24,8 @@ PER_PARTY: Final = 32
 WAITING_CLASS: Final = "waiting"
 OTHER_CLASS: Final = "other"
 CLASSES: Final = {
-    "submit": 256, "receipts": 256, "hello": 128, "lease": 256, "step": 256, WAITING_CLASS: 256, OTHER_CLASS: 128,
+    "submit": 256, "receipts": 256, "hello": 128, "lease": 256, "step": 256, "gossip": 128, WAITING_CLASS: 256,
+    OTHER_CLASS: 128,
 }  # fmt: skip
 """Slots per class."""
 
@@ -35,6 +36,7 @@ CLASS_OF: Final = {
     "hello": "hello",
     "lease": "lease",
     "step": "step",
+    "gossip": "gossip",
     "plan": WAITING_CLASS,
 }
 """The class of each method; the others are in `OTHER_CLASS`."""

@@ -2,8 +2,8 @@
 
 1. Time is the event loop's clock (`anyio.current_time`), chance is `random.Random(seed)`: on a loop with a fake
    clock, a run repeats exactly.
-2. Streams are reliable, as TCP is: loss affects dials, the opening of streams, and gossip. A partition or a frozen peer
-   delays frames; after `patience` seconds without progress, a waiting stream is reset.
+2. Streams are reliable, as TCP is: loss affects dials, and the opening of streams. A partition or a frozen peer delays
+   frames; after `patience` seconds without progress, a waiting stream is reset.
 3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
    later. With `WINDOW_BYTES` bytes in flight on a stream, `send` waits.
 4. A frozen peer is like a process under SIGSTOP: its connections stay open, but carry no bytes. A killed peer resets
@@ -27,7 +27,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.memory.places import MemoryAddresses
 from echo2.p2p.multiaddr import peer_of
-from echo2.p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from echo2.p2p.transport import Stream, StreamHandler
 
 WINDOW_BYTES = 1 << 18
 """Bytes in flight on one stream before `send` waits."""
@@ -35,7 +35,7 @@ WINDOW_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Link:
-    """One direction between two peers. `loss`: probability that a dial, an open or a gossip message fails. `delay`:
+    """One direction between two peers. `loss`: probability that a dial or an open fails. `delay`:
     seconds one way. `bandwidth`: bytes per second, None for no limit."""
 
     loss: float = 0.0
@@ -149,9 +149,6 @@ class MemoryTransport:
         self._connected: dict[str, None] = {}
         self._streams: dict[_MemoryStream, None] = {}
         self._handlers: dict[str, StreamHandler] = {}
-        self._topics: dict[str, GossipHandler] = {}
-        self._seen: set[tuple[str, int]] = set()
-        self._published = 0
 
     @property
     def peer_id(self) -> str:
@@ -183,7 +180,7 @@ class MemoryTransport:
             peer = peer_of(address)
             if peer in self._connected:
                 return peer
-            other = await self._reach(peer) if self._network.addresses.is_current(address) else None
+            other = await self._reach(peer, round_trips=1) if self._network.addresses.is_current(address) else None
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer
@@ -215,7 +212,8 @@ class MemoryTransport:
 
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""
-        other = await self._reach(peer) if peer in self._connected else None
+        # Its protocol travels with the first bytes (p2p/libp2p/proposal.py): no round trip.
+        other = await self._reach(peer, round_trips=0) if peer in self._connected else None
         if other is None or other._tasks is None or not self._alive:
             raise Unreachable(f"{peer} is not connected")
         handler = other._handlers.get(protocol)
@@ -230,19 +228,6 @@ class MemoryTransport:
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """See `Transport`."""
         self._handlers[protocol] = handler
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """See `Transport`."""
-        if len(data) > GOSSIP_LIMIT:
-            raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
-        self._published += 1
-        message = (self._peer_id, self._published)
-        self._seen.add(message)
-        self._forward(topic, message, data, came_from=None)
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Transport`."""
-        self._topics[topic] = handler
 
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
@@ -274,37 +259,21 @@ class MemoryTransport:
         for stream in list(self._streams):
             stream.wake()
 
-    async def _reach(self, peer: str) -> "MemoryTransport | None":
-        """Return the other side, a round trip later; None for a peer that does not listen, or a lost attempt."""
+    async def _reach(self, peer: str, *, round_trips: int) -> "MemoryTransport | None":
+        """Return the other side, after `round_trips`; None for a peer that does not listen, or a lost attempt."""
         network = self._network
         if not self._alive or network.is_lost(self._peer_id, peer):
             return None
         if network.is_cut_off(self._peer_id, peer):
             await anyio.sleep(network.patience)
             return None
-        await anyio.sleep(2 * network.link(self._peer_id, peer).delay)
+        await anyio.sleep(2 * round_trips * network.link(self._peer_id, peer).delay)
         other = network.transports.get(peer)
         return other if other is not None and other._tasks is not None else None
 
     async def _accept(self, handler: StreamHandler, stream: "_MemoryStream") -> None:
         await guard_handler(handler)(stream)
         await guard_handler(stream.linger)()
-
-    def _forward(self, topic: str, message: tuple[str, int], data: bytes, came_from: str | None) -> None:
-        for peer in list(self._connected):
-            other = self._network.transports.get(peer)
-            if peer == came_from or other is None or other._tasks is None:
-                continue
-            if self._network.delivers(self._peer_id, peer) and not self._network.is_lost(self._peer_id, peer):
-                other._tasks.start_soon(other._on_gossip, topic, message, data, self._peer_id)
-
-    async def _on_gossip(self, topic: str, message: tuple[str, int], data: bytes, sender: str) -> None:
-        await anyio.sleep(self._network.link(sender, self._peer_id).delay)
-        if message in self._seen or topic not in self._topics:
-            return
-        self._seen.add(message)
-        if await guard_handler(self._topics[topic])(sender, data):
-            self._forward(topic, message, data, came_from=sender)
 
 
 class _MemoryStream:

@@ -10,15 +10,16 @@ import msgspec
 
 from echo2.p2p.discovery import dial_back
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.request_slots import PER_PEER
 from echo2.p2p.multiaddr import route_of
 from echo2.p2p.network import Traffic
 from echo2.p2p.peer import rpc
+from echo2.p2p.peer.gossip import GossipExchange
 from echo2.p2p.swarm.exchange import PROTOCOL as CHUNKS
 from echo2.p2p.swarm.exchange import ChunkExchange
-from echo2.p2p.transport import GossipHandler, Transport
+from echo2.p2p.transport import Transport
 
 
 class Peer:
@@ -42,12 +43,14 @@ class Peer:
         self._exchange = ChunkExchange(transport, seed=seed, uplink=uplink, downlink=downlink)
         self.handlers = Handlers() if handlers is None else handlers
         own = Handlers()  # answered over this transport alone
+        self._gossip = GossipExchange(self.request, transport.peers, transport.origin, own, seed)
         own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.MOST_DIAL_BACK_BYTES)
         transport.handle(rpc.PROTOCOL, rpc.Server(transport.origin, (own, self.handlers)).answer)
         transport.handle(CHUNKS, self._exchange.serve_chunks)
         self.serve = self.handlers.serve
         self.dial = transport.dial
-        self.publish = transport.publish
+        self.publish = self._gossip.publish
+        self.subscribe = self._gossip.subscribe
         self.reserve = transport.reserve
         self.release = transport.release
         self.origin = transport.origin
@@ -65,7 +68,11 @@ class Peer:
     async def run(self) -> None:
         """See `Host`."""
         try:
-            await self._transport.run(self._ready.set)
+            with one_error():
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._gossip.run)
+                    await self._transport.run(self._ready.set)
+                    tasks.cancel_scope.cancel()
         except Exception as failure:
             self._failure = failure
             raise
@@ -104,10 +111,6 @@ class Peer:
         finally:
             if not limiter.statistics().borrowed_tokens and not limiter.statistics().tasks_waiting:
                 self._asking.pop(peer, None)
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
-        self._transport.subscribe(topic, guard_handler(handler))
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""

@@ -48,7 +48,8 @@ from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
 from echo2.p2p.limits import bans, dial_backoff, least_rate, request_slots, shares, subnets
 from echo2.p2p.limits.relay_quota import RelayLimits
-from echo2.p2p.peer import rpc
+from echo2.p2p.network import GOSSIP_LIMIT
+from echo2.p2p.peer import gossip, rpc
 from echo2.p2p.swarm import manifest, merkle
 from echo2.p2p.swarm import messages as wire
 from echo2.p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
@@ -115,7 +116,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 WIRE_MODULES = (
     appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, market,
-    payout_approval, requests, restored_logs, steps, succession, versions, discovery_messages,
+    payout_approval, requests, restored_logs, steps, succession, versions, discovery_messages, gossip,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -335,7 +336,9 @@ CONSTANTS: dict[str, str] = {
     "requests.md: status beat": f"every {rpc.RPC_HEARTBEAT_SECONDS:g} s",
     "requests.md: requests of a party": f"{request_slots.PER_PARTY} of one class of one party",
     "requests.md: the least rate": f"{least_rate.LEAST_RATE:,.0f} bytes per second over {least_rate.RATE_SECONDS:g} s",
-    "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
+    "requests.md: gossip limit": f"at most {GOSSIP_LIMIT >> 10} KiB",
+    "requests.md: pushes": f"for at most {gossip.PUSH_SECONDS:g} s",
+    "requests.md: judged": f"judged at {gossip.JUDGED_RATE:g} per second, {gossip.JUDGED_BURST:g} at once",
     "evidence.md: bins": f"{token_evidence.BINS} bins",
     "evidence.md: edges": f"first edges {', '.join(map(str, token_evidence.GAP_EDGES[:6]))}",
     "evidence.md: start": f"first {token_evidence.START_TOKENS} sampled tokens",
@@ -374,7 +377,7 @@ CONSTANTS: dict[str, str] = {
     "peer.md: unfinished bytes": f"{shares.STRANGERS_UNFINISHED // 1_000_000} MB of all peers without accepted work",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} per second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
-    "peer.md: gossip": f"{transport.GOSSIP_LIMIT >> 10} KiB; {transport.GOSSIP_RPC_LIMIT >> 10} KiB per packet",
+    "peer.md: gossip": f"{gossip.JUDGED_BURST:g} at once, then {gossip.JUDGED_RATE:g} per second; of a party together",
     "peer.md: a method's name": f"a method's name of more than {handlers.METHOD_LIMIT} bytes",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",

@@ -25,7 +25,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.requests import Hello, Request, Response, Welcome
 from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
-from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, ping, repeated, sealed_head
+from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, ping, sealed_head
 from tests.support.paths import ROOT
 from tests.support.peers import payload_file
 
@@ -143,10 +143,8 @@ async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_pa
 async def test_each_side_learns_the_protocols_of_the_other(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         identified = await other.event("identified", peer=one.peer.peer_id)
-        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(identified["protocols"])  # type: ignore[call-overload]
-        await stock_peers.until(
-            lambda: {stock_peers.RPC, stock_peers.CHUNKS, stock_peers.GOSSIP[0]} <= known(one, name)
-        )
+        assert {stock_peers.RPC, stock_peers.CHUNKS} <= set(identified["protocols"])  # type: ignore[call-overload]
+        await stock_peers.until(lambda: {stock_peers.RPC, stock_peers.CHUNKS} <= known(one, name))
 
 
 def known(one: Ours, peer: str) -> set[str]:
@@ -205,17 +203,12 @@ async def test_a_head_is_gossiped_in_both_directions_and_a_forged_one_is_refused
     async with met(dialler, tmp_path) as (one, other, _):
         keys = [public_bytes(CHANNEL).hex()]
         await other.obey("subscribe", topic=TOPIC, run=RUN.hex(), keys=keys)
-        async with repeated(one.peer.publish, TOPIC, sealed_head(8)):
-            assert (await other.event("head", version=8))["from"] == one.peer.peer_id
-        forged = seal("head", RUN, b"\x80", generate_key())
-        async with repeated(one.peer.publish, TOPIC, forged):
-            assert (await other.event("refused"))["why"] == "not signed by whom it must be"
-
-        async def publish(topic: str, data: bytes) -> None:
-            await other.obey("publish", topic=topic, data=data.hex())
-
-        async with repeated(publish, TOPIC, sealed_head(9)):
-            await stock_peers.until(lambda: 9 in [head.version for head in one.heard])
+        await one.peer.publish(TOPIC, sealed_head(8))
+        assert (await other.event("head", version=8))["from"] == one.peer.peer_id
+        await one.peer.publish(TOPIC, seal("head", RUN, b"\x80", generate_key()))
+        assert (await other.event("refused"))["why"] == "not signed by whom it must be"
+        await other.obey("push", topic=TOPIC, data=sealed_head(9).hex())
+        assert [head.version for head in one.heard] == [9]
 
 
 @BOTH_WAYS

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from echo2.p2p.errors import Declined
@@ -11,7 +12,7 @@ from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.wire_types import decode
 from echo2.protocol.versions import HeadResponse
 from tests.support import stock_peers
-from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, ping, repeated, sealed_head
+from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, ping, sealed_head
 from tests.support.peers import payload_file
 
 
@@ -30,7 +31,7 @@ async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> 
 async def test_a_stock_host_learns_our_identity_and_protocols(dialler: str) -> None:
     async with met(dialler) as (one, other):
         identified = await other.identify(one.peer.peer_id)
-        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(identified.protocols)
+        assert {stock_peers.RPC, stock_peers.CHUNKS} <= set(identified.protocols)
         assert peer_id(identified.public_key[-32:]) == one.peer.peer_id
         assert identified.listen_addrs
 
@@ -61,12 +62,13 @@ async def test_refusals_are_understood_in_both_directions(dialler: str) -> None:
 @on_trio
 async def test_a_head_is_gossiped_in_both_directions(dialler: str) -> None:
     async with met(dialler) as (one, other):
-        subscription = await other.pubsub.subscribe(TOPIC)
-        async with repeated(one.peer.publish, TOPIC, sealed_head(8)):
-            message = await subscription.get()
-        assert bytes(message.data) == sealed_head(8)
-        async with repeated(other.pubsub.publish, TOPIC, sealed_head(9)):
-            await stock_peers.until(lambda: 9 in [head.version for head in one.heard])
+        pushed: list[bytes] = []
+        other.serve("gossip", lambda request: pushed.append(request) or b"")
+        await one.peer.publish(TOPIC, sealed_head(8))
+        await stock_peers.until(lambda: bool(pushed))
+        assert [msgpack.unpackb(request) for request in pushed] == [{"topic": TOPIC, "data": sealed_head(8)}]
+        assert await other.push(one.peer.peer_id, TOPIC, sealed_head(9)) == b"\x00"
+        assert [head.version for head in one.heard] == [9]
 
 
 @BOTH_WAYS

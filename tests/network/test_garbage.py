@@ -16,6 +16,7 @@ from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.memory.transport import MemoryTransport
 from echo2.p2p.peer import rpc
+from echo2.p2p.peer.gossip import GossipRequest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm import exchange
 from echo2.protocol.appeals import AppealRequest
@@ -90,6 +91,7 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         "documents": DocumentsRequest(hashes=[root]),
         "remake": DocumentsRequest(hashes=[root]),
         "reachable": ReachableRequest(ports=[4001]),
+        "gossip": GossipRequest(topic="x", data=b"x"),
     }
 
 

@@ -17,6 +17,7 @@ from echo2.p2p.discovery.messages import PeerRecord, ReachableRequest, Reachable
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import Malformed
 from echo2.p2p.payload_manifest import Manifest
+from echo2.p2p.peer.gossip import GossipRequest
 from echo2.p2p.swarm import messages
 from echo2.p2p.wire_types import Wire, decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
@@ -128,6 +129,7 @@ INSTANCES: list[Wire] = [
     DocumentsResponse(documents=[b"sealed", None]),
     ReachableRequest(ports=[4310, 443]),
     ReachableResponse(observed="192.0.2.9", ports=[4310]),
+    GossipRequest(topic="echo2/00/head", data=b"a sealed Head"),
     PlanRequest(uplink=1_250_000, latency=40, failed=["QmB"]),
     PlanResponse(parents=["QmC", "QmD"], records=[b"sealed"]),
     HeadRequest(),

@@ -94,21 +94,6 @@ def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-@asynccontextmanager
-async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str, data: bytes) -> AsyncIterator[None]:
-    """Publish twice per second during the `with` block: the first message may be sent before the mesh has formed."""
-
-    async def always() -> None:
-        while True:
-            await publish(topic, data)
-            await trio.sleep(0.5)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(always)
-        yield
-        nursery.cancel_scope.cancel()
-
-
 async def ping(one: Ours, peer: str) -> int:
     """Send two pings from our side; return how many were answered."""
     return len(await PingService(one.transport.host).ping(ID.from_string(peer), 2))

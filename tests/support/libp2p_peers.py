@@ -1,8 +1,6 @@
 """Peers over real libp2p on loopback, for tests: build, run, connect, and reach into their trio threads."""
 
 import asyncio
-import contextlib
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -53,13 +51,3 @@ async def on_trio(peer: ThreadedPeer, function: Callable[[Any], Awaitable[T]]) -
     """Run `function(transport)` on the trio thread of a peer; return its result."""
     thread, own = peer.on_trio()
     return await thread.call(function, own._transport)
-
-
-async def publish_until(received: asyncio.Event, peer: ThreadedPeer) -> None:
-    """Publish a head every half second until one is received: the first may be sent before the mesh has formed."""
-    async with asyncio.timeout(60):
-        for number in itertools.count():
-            await peer.publish("heads", b"head %d" % number)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(received.wait(), 0.5)
-                return

@@ -39,7 +39,6 @@ IHost, INetStream = upstream("abc").IHost, upstream("abc").INetStream
 ID = upstream("peer.id").ID
 StreamEOF = upstream("network.stream.exceptions").StreamEOF
 RPC, CHUNKS = "/echo2/rpc/1", "/echo2/chunks/1"
-GOSSIP = ["/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class Cut:
 class StockPeer:
     """A running stock host; see `running`."""
 
-    def __init__(self, host: IHost, pubsub: Any) -> None:
-        self.host, self.pubsub = host, pubsub
+    def __init__(self, host: IHost) -> None:
+        self.host = host
 
     @property
     def peer_id(self) -> str:
@@ -85,6 +84,10 @@ class StockPeer:
         message.ParseFromString(await upstream("utils.varint").read_varint_prefixed_bytes(stream))
         await stream.close()
         return message
+
+    async def push(self, peer: str, topic: str, data: bytes) -> bytes:
+        """Push a message of gossip; return the answer."""
+        return await self.ask(peer, "gossip", msgpack.packb({"topic": topic, "data": data}))
 
     async def ask(self, peer: str, method: str, request: bytes) -> bytes:
         """Send a request; return the status byte and the rest of the answer."""
@@ -152,19 +155,11 @@ class StockPeer:
 
 @asynccontextmanager
 async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
-    """Run a stock host with gossip on loopback, with upstream's defaults except for an Ed25519 identity."""
+    """Run a stock host on loopback, with upstream's defaults except for an Ed25519 identity."""
     host = host or new_host()
-    router = upstream("pubsub.gossipsub").GossipSub(GOSSIP, 6, 4, 12, heartbeat_interval=1)  # type: ignore[arg-type]
-    pubsub = upstream("pubsub.pubsub").Pubsub(host, router, strict_signing=True)
-    in_background = upstream("tools.anyio_service.context").background_trio_service
-    async with (
-        host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]),
-        in_background(pubsub),
-        in_background(router),
-    ):
-        await pubsub.wait_until_ready()
+    async with host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
         try:
-            yield StockPeer(host, pubsub)
+            yield StockPeer(host)
         finally:
             await hang_up(host)
 

@@ -9,7 +9,6 @@ import { createInterface } from 'node:readline'
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
 import { generateKeyPair, publicKeyFromRaw } from '@libp2p/crypto/keys'
-import { gossipsub } from '@libp2p/gossipsub'
 import { identify } from '@libp2p/identify'
 import { ping } from '@libp2p/ping'
 import { tcp } from '@libp2p/tcp'
@@ -95,23 +94,23 @@ const METHODS = {
   slow: { limit: 16, handler: async request => { await new Promise(resolve => setTimeout(resolve, 5000)); return request } }
 }
 
-async function answer (stream) {
+async function answer (stream, connection) {
   const frames = new Frames(stream)
   try {
-    await frames.send(await answered(frames))
+    await frames.send(await answered(frames, connection.remotePeer.toString()))
     await stream.close()
   } catch (error) {
     stream.abort(error)
   }
 }
 
-async function answered (frames) {
+async function answered (frames, from) {
   const refusal = (status, sentence) => Buffer.concat([Buffer.of(status), Buffer.from(sentence)])
   const method = METHODS[Buffer.from(await frames.receive(METHOD_LIMIT) ?? []).toString()]
   if (method === undefined) return refusal(UNKNOWN, 'no such method')
   try {
     const request = await frames.receive(method.limit)
-    const work = method.handler(request)
+    const work = method.handler(request, from)
     return Buffer.concat([Buffer.of(OK), await beating(4000, () => frames.send(Buffer.alloc(0)), work)])
   } catch (error) {
     if (error instanceof TooLong) return refusal(TOO_LONG, error.message)
@@ -175,17 +174,32 @@ async function hello ({ peer, run, recipient }) {
 // --- gossip: a Head is verified before it is passed on ---------------------------------------------------------------
 
 function subscribe ({ topic, run, keys }) {
-  node.services.pubsub.topicValidators.set(topic, async (from, message) => {
-    try {
-      const head = decode(await open(message.data, 'head', unhex(run), keys))
-      tell({ event: 'head', from: from.toString(), version: head.version })
-      return 'accept'
-    } catch (error) {
-      tell({ event: 'refused', from: from.toString(), why: error.message })
-      return 'reject'
+  let newest = -1
+  METHODS.gossip = {
+    limit: 17 << 10,
+    handler: async (request, from) => {
+      const message = decode(request)
+      if (message.topic !== topic) return Buffer.alloc(0)
+      try {
+        const head = decode(await open(message.data, 'head', unhex(run), keys))
+        tell({ event: 'head', from, version: head.version })
+        if (head.version > newest) {
+          newest = head.version
+          push({ topic, data: hex(message.data) }, from).catch(() => {})
+        }
+      } catch (error) {
+        tell({ event: 'refused', from, why: error.message })
+      }
+      return Buffer.alloc(0)
     }
-  })
-  node.services.pubsub.subscribe(topic)
+  }
+}
+
+/** Pushes a message to each connected peer but `from`. */
+async function push ({ topic, data }, from = '') {
+  const request = hex(encode({ topic, data: unhex(data) }))
+  const peers = node.getPeers().map(String).filter(peer => peer !== from)
+  return Promise.all(peers.map(peer => ask({ peer, method: 'gossip', request })))
 }
 
 // --- chunks.md -------------------------------------------------------------------------------------------------------
@@ -326,27 +340,15 @@ const node = await createLibp2p({
   connectionGater: { denyDialMultiaddr: () => false }, // loopback
   services: {
     identify: identify(),
-    ping: ping(),
-    pubsub: gossipsub({
-      globalSignaturePolicy: 'StrictSign',
-      allowPublishToZeroTopicPeers: true,
-      msgIdFn: message => Buffer.concat([message.from.toMultihash().bytes, seqno(message)])
-    })
+    ping: ping()
   }
 })
-
-/** 8 bytes, big-endian, as they stood in the message. */
-function seqno (message) {
-  const bytes = Buffer.alloc(8)
-  bytes.writeBigUInt64BE(message.sequenceNumber)
-  return bytes
-}
 
 const COMMANDS = {
   dial: async ({ address }) => (await node.dial(multiaddr(address))).remotePeer.toString(),
   ping: async ({ peer }) => node.services.ping.ping(ids.get(peer)),
   protocols: async ({ peer }) => (await node.peerStore.get(ids.get(peer))).protocols,
-  publish: async ({ topic, data }) => (await node.services.pubsub.publish(topic, unhex(data))).recipients.length,
+  push: async command => (await push(command)).length,
   muxer: async ({ peer }) => node.getConnections(ids.get(peer)).map(connection => connection.multiplexer),
   subscribe: async command => subscribe(command),
   ask,

@@ -6,11 +6,13 @@ import anyio
 import pytest
 
 from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.envelope import Verified
 from echo2.p2p.identity import generate_key
 from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Submission
 from echo2.protocol.requests import DocumentsRequest
+from echo2.protocol.versions import Head
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import (
     HEAD_LIFE,
@@ -43,6 +45,36 @@ async def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_hal
                 await coordinator.publish(version)
                 await anyio.sleep(HEAD_LIFE / 2000 + 1)
                 assert node.daemon.follower.newest.version == version
+
+
+@on_fake_clock
+async def test_a_node_passes_on_only_heads_that_are_newer_than_those_it_has(small_run: SmallRun) -> None:
+    """A Head whose check takes longer than that of a newer one is not passed on after it."""
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+            follower, (older, newer) = node.daemon.follower, [coordinator.sealed_head(0) for _ in range(2)]
+            verify = follower._verify_head
+
+            async def slowly(peer: str, sealed: bytes) -> Verified[Head]:
+                verified = await verify(peer, sealed)
+                await anyio.sleep(1 if sealed == older else 0)
+                return verified
+
+            follower._verify_head = slowly  # type: ignore[method-assign]
+            async with anyio.create_task_group() as tasks:
+                passed_on = dict[bytes, bool]()
+                for sealed in (older, newer):
+
+                    async def hear(sealed: bytes = sealed) -> None:
+                        passed_on[sealed] = await follower.hear("stranger", sealed)
+
+                    tasks.start_soon(hear)
+            assert passed_on == {older: False, newer: True}
+            assert not await follower.hear("stranger", newer)
+            assert not await follower.hear("stranger", older)
 
 
 @pytest.mark.slow

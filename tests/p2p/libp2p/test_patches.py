@@ -5,7 +5,6 @@ import ast
 import importlib.util
 import inspect
 import re
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,20 +17,14 @@ import trio
 from echo2._libp2p.abc import INotifee
 from echo2._libp2p.custom_types import TProtocol
 from echo2._libp2p.io import trio as upstream_trio
-from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.swarm_connection import SwarmConn
 from echo2._libp2p.network.swarm import Swarm
-from echo2._libp2p.peer.envelope import Envelope, seal_record
 from echo2._libp2p.peer.id import ID
-from echo2._libp2p.peer.peer_record import PeerRecord
-from echo2._libp2p.pubsub.gossipsub import GossipSub
-from echo2._libp2p.pubsub.pubsub import Pubsub
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2.p2p.libp2p import patches
-from echo2.p2p.libp2p.identity_keys import create_new_key_pair
-from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
+from echo2.p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_streams
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from tests.support.sources import paths, source
 from tests.support.upstream_hosts import new_host
@@ -201,50 +194,6 @@ async def test_5_a_place_is_given_back_when_its_connection_ends() -> None:
     assert patched_host().get_network()._handle_inbound_connection is never
 
 
-def gossip(key: Any) -> Any:
-    host = new_host(key_pair=key)
-    return Pubsub(host, GossipSub([TProtocol("/meshsub/1.1.0")], 6, 4, 12))
-
-
-@within_trio
-async def test_6_a_connected_peer_whose_stream_broke_is_still_subscribed() -> None:
-    peer, left = {}, {}
-    for name, pubsub in (("upstream", gossip(None)), ("patched", patch_pubsub(gossip(None)))):
-        for connected in (True, False):
-            peer = ID(b"peer")
-            pubsub.peer_topics = {"heads": {peer}}
-            pubsub._peer_is_connected = lambda _, connected=connected: connected
-            pubsub._schedule_peer_stream_retry = lambda _: None
-            pubsub._handle_dead_peer(peer)
-            left[name, connected] = peer in pubsub.peer_topics.get("heads", set())
-    assert left == {("upstream", True): False, ("upstream", False): False, ("patched", True): True, ("patched", False): False}  # fmt: skip  # noqa: E501
-
-
-def record(key: Any, sequence: int) -> Envelope:
-    return seal_record(
-        PeerRecord(ID.from_pubkey(key.public_key), [Multiaddr("/ip4/192.0.2.1/tcp/1")], sequence), key.private_key
-    )
-
-
-@within_trio
-async def test_7_a_message_with_an_older_address_record_is_accepted_and_the_record_is_not() -> None:
-    sender, taken = create_new_key_pair(bytes(32)), {}
-    for name, pubsub in (("upstream", gossip(None)), ("patched", patch_pubsub(gossip(None)))):
-        store = pubsub.host.get_peerstore()
-        answers = [store.consume_peer_record(record(sender, sequence), 60) for sequence in (5, 4, 6)]
-        known = store.peer_record_map[ID.from_pubkey(sender.public_key)].seq
-        taken[name] = answers, known
-    assert taken == {"upstream": ([True, False, True], 6), "patched": ([True, True, True], 6)}
-
-
-@within_trio
-async def test_8_messages_are_numbered_from_the_nanosecond() -> None:
-    before = time.time_ns()
-    assert gossip(None).counter <= time.time() + 1, "upstream numbers from something finer than a second"
-    one, other = (patch_pubsub(gossip(None)).counter for _ in range(2))
-    assert before < one < other
-
-
 OUR_OWN = {"on_duplicate", "on_relayed_peer", "fault", "shield"}
 """Attributes that are set on objects of this project, and on a scope of trio."""
 
@@ -257,5 +206,5 @@ def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_anot
             node.attr for node in (source(path).nodes(ast.Attribute) if uses_libp2p else ())
             if isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(str(Path(patches.__file__).resolve()))
+    assert {"_notify", "get_remote_address"} <= assigned_by.pop(str(Path(patches.__file__).resolve()))
     assert set().union(*assigned_by.values()) <= OUR_OWN

@@ -11,7 +11,7 @@ from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p import transport as libp2p
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.peer import rpc
-from tests.support.libp2p_peers import LOOPBACK, MB, echo, new_peer, on_trio, publish_until, running
+from tests.support.libp2p_peers import LOOPBACK, MB, echo, new_peer, on_trio, running
 from tests.support.peers import IP6, payload_file
 
 
@@ -81,64 +81,6 @@ async def test_an_exception_in_a_handler_does_not_end_the_host():
         with pytest.raises(Unreachable):
             await b.request(a.peer_id, "crash", b"", timeout=60)
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-
-
-GARBAGE = {
-    "a frame that is not protobuf": b"\x05\xff\xff\xff\xff\xff",
-    "an endless varint": b"\xff" * 32,
-    "a length without bytes": b"\xff\x7f",
-    "a message without a topic": b"\x0c\x12\x0a\x0a\x08notanid!",
-    "a message with a false author": b"\x16\x12\x14\x0a\x02\xff\xff\x12\x01x\x1a\x01\x00\x22\x05heads\x2a\x00",
-    "a control message cut short": b"\x06\x1a\x04\x0a\x02\x0a\x05",
-    "an unknown message id asked for": b"\x0a\x1a\x08\x12\x06\x0a\x04\xff\xfe\xfd\xfc",
-    "a subscription to no topic": b"\x04\x0a\x02\x08\x01",
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-@pytest.mark.slow_for("a message with a false author")
-async def test_malformed_gossip_does_not_end_the_host(garbage):
-    received = asyncio.Event()
-
-    async def on_message(peer: str, data: bytes) -> bool:
-        received.set()
-        return True
-
-    a, b, c = new_peer(), new_peer(), new_peer()
-    a.serve("echo", echo, limit=100)
-    for peer in (a, c):
-        peer.subscribe("heads", on_message)
-    async with running(a, b, c, chained=False):
-
-        async def send_garbage(transport) -> None:
-            for protocol in ("/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"):
-                stream = await transport.host.new_stream(ID.from_string(a.peer_id), [protocol])
-                await stream.write(garbage)
-                await stream.close()
-
-        await on_trio(b, send_garbage)
-        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-        await publish_until(received, c)
-
-
-async def test_gossip_of_a_head_reaches_three_peers_along_a_chain():
-    received: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-    all_received = asyncio.Event()
-    peers = [new_peer() for _ in range(4)]
-    for number, peer in enumerate(peers):
-
-        async def on_message(sender: str, data: bytes, number: int = number) -> bool:
-            assert sender == peers[number - 1].peer_id
-            received[number].append(data)
-            if all(received.values()):
-                all_received.set()
-            return True
-
-        peer.subscribe("heads", on_message)
-    async with running(*peers, chained=True):
-        await publish_until(all_received, peers[0])
-    for messages in received.values():
-        assert len(messages) == len(set(messages))
 
 
 @pytest.mark.slow

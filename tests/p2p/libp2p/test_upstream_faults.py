@@ -1,8 +1,7 @@
-"""The thirteen faults of py-libp2p that docs/libp2p-faults.md lists, each with the tests of its counter-measure. Those
+"""The ten faults of py-libp2p that docs/libp2p-faults.md lists, each with the tests of its counter-measure. Those
 without a place elsewhere are here."""
 
 import ast
-import asyncio
 import re
 import tomllib
 
@@ -15,11 +14,10 @@ from echo2._libp2p.network.exceptions import SwarmException
 from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
-from echo2.p2p.errors import LocalNetworkFault, Unreachable
+from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p import transport as libp2p
 from echo2.p2p.limits.subnets import CONNECTIONS
-from echo2.p2p.transport import GOSSIP_LIMIT
-from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, publish_until, running
+from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, running
 from tests.support.paths import ROOT
 from tests.support.upstream_hosts import new_host
 
@@ -35,9 +33,9 @@ def listed() -> dict[int, list[str]]:
     return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in pairs}
 
 
-def test_each_of_the_thirteen_faults_has_a_test_and_each_test_is_there() -> None:
+def test_each_of_the_ten_faults_has_a_test_and_each_test_is_there() -> None:
     faults = listed()
-    assert list(faults) == list(range(1, 14))
+    assert list(faults) == list(range(1, 11))
     for number, tests in faults.items():
         assert tests, f"fault {number} has no test"
         for test in tests:
@@ -118,40 +116,6 @@ async def test_the_limits_are_set_explicitly():
 
     async with running(peer):
         assert await on_trio(peer, limits) == (None, None, 1, CONNECTIONS + libp2p.OWN_DIALS)
-
-
-async def test_a_burst_of_messages_is_gossiped_whole_and_a_too_large_message_is_refused():
-    received: list[bytes] = []
-    begun, all_received = asyncio.Event(), asyncio.Event()
-    burst = {b"%d" % number for number in range(15)}  # upstream drops what is above 10 a second
-
-    async def on_message(peer: str, data: bytes) -> bool:
-        received.append(data)
-        begun.set()
-        if burst <= set(received):
-            all_received.set()
-        return True
-
-    a, b = new_peer(), new_peer()
-    b.subscribe("heads", on_message)
-    async with running(a, b):
-        await publish_until(begun, a)
-        for data in sorted(burst):
-            await a.publish("heads", data)
-        async with asyncio.timeout(60):
-            await all_received.wait()
-        with pytest.raises(LocalNetworkFault, match=f"exceeds {GOSSIP_LIMIT}"):
-            await a.publish("heads", bytes(GOSSIP_LIMIT + 1))
-
-
-async def test_the_gossip_heartbeat_is_one_second():
-    peer = new_peer()
-
-    async def heartbeat(transport) -> int:
-        return transport.router.heartbeat_interval
-
-    async with running(peer):
-        assert await on_trio(peer, heartbeat) == 1
 
 
 def test_no_name_that_upstream_installs_is_in_the_wheel():

@@ -18,16 +18,14 @@ def upstream(caplog: pytest.LogCaptureFixture) -> logging.Logger:
     for _ in range(2):
         LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
     caplog.set_level(logging.DEBUG, "p2p")
-    return logging.getLogger("echo2._libp2p.pubsub.gossipsub")
+    return logging.getLogger("echo2._libp2p.network.swarm")
 
 
 def test_upstreams_warnings_become_debug_records_once(
     upstream: logging.Logger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    upstream.warning("GRAFT: ignoring request from %s, back off until %d", "a peer", 7)
-    assert ours(caplog) == [
-        ("DEBUG", "echo2._libp2p.pubsub.gossipsub: GRAFT: ignoring request from a peer, back off until 7")
-    ]
+    upstream.warning("no connection to %s, back off until %d", "a peer", 7)
+    assert ours(caplog) == [("DEBUG", "echo2._libp2p.network.swarm: no connection to a peer, back off until 7")]
     assert capfd.readouterr().err == ""
 
 
