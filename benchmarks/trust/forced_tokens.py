@@ -21,6 +21,7 @@ from benchmarks.trust.scaled_noise import CHOSEN, ComparedRollout, ModelPair, se
 from benchmarks.trust.streams import beyond_bound
 from echo2.coordinator.demo.demo_settings import TINY_DEMO
 from echo2.coordinator.learner.messages import WarmUp
+from echo2.coordinator.learner.model import evaluating
 from echo2.coordinator.learner.warmup import warm_up
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Stake, Tables, exceeding, products
@@ -29,7 +30,7 @@ from echo2.engines.engine import Dtype
 from echo2.tasks import registry
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
-TASK: Final = registry.get("reverse", 1)
+TASK: Final[Any] = registry.get("reverse", 1)
 TEXT: Final = FileTokenizer(char_tokenizer(), EOS)
 SIZE: Final = 16
 """Rollouts of a group."""
@@ -58,13 +59,13 @@ SMOLLM2_SHAPE: Final[dict[str, Any]] = {
 class ForgeableGroup(NamedTuple):
     """A group of honest rollouts, and what the right answer in the place of each would be seen as."""
 
-    index: int
+    number: int
     honest: list[ComparedRollout]
     right: list[ComparedRollout]
 
     def rewards(self, written: Sequence[int]) -> NDArray[np.float64]:
         """Return the rewards of a group in which these rollouts are the right answer."""
-        own = [_reward(self.index, one.ids) for one in self.honest]
+        own = [_reward(self.number, one.ids) for one in self.honest]
         return np.array([1.0 if row in written else reward for row, reward in enumerate(own)])
 
     def tokens(self, written: Sequence[int]) -> TokenArray:
@@ -80,7 +81,7 @@ def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
 
     if not folder.exists():
         warm_up(WarmUp(folder=str(folder), task=TASK.name, task_version=TASK.version, **TINY_DEMO.warm_up))
-    return ModelPair.of(AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval(), dtype, EOS)
+    return ModelPair.of(evaluating(AutoModelForCausalLM.from_pretrained(folder, dtype="float32")), dtype, EOS)
 
 
 def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
@@ -109,7 +110,7 @@ def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    pair = ModelPair.of(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE)).eval(), dtype, 0)
+    pair = ModelPair.of(evaluating(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE))), dtype, 0)
     tables = fit({"one": np.concatenate(_shaped(pair, "calibration", 1.0, TOKENS_LEAST // SHAPE_LIMIT))})
     honest = {noise: _shaped(pair, f"noise {noise}", noise, rollouts // len(NOISES) + 1) for noise in NOISES}
     return [_refused(f"rollouts of SmolLM2's shape beyond the bound in {dtype}", honest, tables)]

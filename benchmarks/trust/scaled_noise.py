@@ -68,14 +68,14 @@ class ModelPair(NamedTuple):
             going, fed = going & (chosen != self.eos), chosen[:, None]
             if not going.any():
                 break
-        ids, claimed, scored, margins, gaps, live = (
+        ids, claims, scores, lost, apart, live = (
             torch.stack(column, 1).numpy() for column in zip(*columns, strict=True)
         )
         return [
             ComparedRollout(
                 ids[row, kept].tolist(),
                 compare_tokens(
-                    claimed[row, kept], scored[row, kept], margins[row, kept], gaps[row, kept],
+                    claims[row, kept], scores[row, kept], lost[row, kept], apart[row, kept],
                     ends=ids[row, kept] == self.eos, raising=False,
                 ),
             )
