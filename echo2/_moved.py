@@ -13,6 +13,7 @@ MOVED: Final = {
         "ledger_state payout_facts team_work tile_audit"
     ),
     ("coordinator.accounts", "coordinator.calibration"): "cost_fit cost_times",
+    ("engines", "runtime"): "host_memory",
     ("engines.devices", "runtime"): "host_memory",
     ("coordinator.accounts", "coordinator.publishing"): "foreign_heads",
     ("coordinator.accounts", "coordinator.nodes"): (
@@ -77,7 +78,7 @@ MOVED: Final = {
     ("engines", "engines.process"): (
         "candidates device_list engine_fleet host messages score_queue supervisor trials version_lock versioned"
     ),
-    ("engines", "engines.devices"): "gpu_remedies host_memory nvidia_files system_gpus torch_build",
+    ("engines", "engines.devices"): "gpu_remedies nvidia_files system_gpus torch_build",
     ("engines", "engines.sampling"): "noise_bits sampling_check sampling_numpy sampling_reference",
 }
 """(old package, new package) -> the modules that went from one to the other."""

@@ -144,7 +144,7 @@ class CoordinatorClient:
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
         self._routes = list(routes)
-        self.addresses = OperatorAddresses(links, context.node, routes, self._named)
+        self.addresses = OperatorAddresses(links, context.node, routes, self._operator_addresses)
         self._address = ""
         """Address at which the present coordinator answered."""
         self._up = asyncio.Event()
@@ -160,7 +160,7 @@ class CoordinatorClient:
         self._moved_to: list[str] = []
         """Addresses from the Head of a former identity (rule 7)."""
 
-    def _named(self) -> list[str]:
+    def _operator_addresses(self) -> list[str]:
         """Return the addresses that Heads and the invite name, the newest first."""
         head = self._trust_store.trusted.head
         return [*self._moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses]

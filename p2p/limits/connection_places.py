@@ -90,7 +90,7 @@ class ConnectionAdmission:
             place = replace(place, known=True)
             self._known_here += 1
         self._open[name] = place
-        if place.subnet is None and not place.known and open_now + self._reserved() > self._limits.connections:
+        if place.subnet is None and not place.known and open_now + self._free_reserve() > self._limits.connections:
             raise ConnectionRefused("reserved", "all other places are kept for nodes with accepted work")
 
     def on_connection_end(self, name: object) -> None:
@@ -125,7 +125,7 @@ class ConnectionAdmission:
     def _evict_for(self, place: _Connection, open_now: int, now: float) -> object | None:
         """Return the connection to evict, by rules 1, 3 and 4. Raises `ConnectionRefused`."""
         most = self._limits.connections
-        reserved = 0 if place.known or place.subnet is None else self._reserved()
+        reserved = 0 if place.known or place.subnet is None else self._free_reserve()
         if open_now + len(self._handshaking) + reserved >= most:
             oldest = self._oldest_handshake(now - HANDSHAKE_GRACE)
             if oldest is None:
@@ -135,7 +135,7 @@ class ConnectionAdmission:
             return oldest
         return self._oldest_handshake(now) if len(self._handshaking) >= max(HANDSHAKES_MIN, most // 4) else None
 
-    def _reserved(self) -> int:
+    def _free_reserve(self) -> int:
         """Return the number of free places that are reserved (rule 4)."""
         return max(0, min(self._limits.connections // 4, len(self._limits.parties.known)) - self._known_here)
 

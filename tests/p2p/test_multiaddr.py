@@ -14,8 +14,8 @@ from echo2.coordinator.web import node_ranking
 from echo2.p2p import multiaddr
 from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, Unreachable
-from echo2.p2p.https import routes
-from echo2.p2p.limits import origin
+from echo2.p2p.https import routes, server
+from echo2.p2p.limits import origin, party
 from echo2.p2p.multiaddr import MOST_ADDRESS_CHARACTERS, address_of, pack, parse, tcp, through, unpack
 from tests.support.sources import paths, source
 
@@ -25,7 +25,7 @@ PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
 NOT_ADDRESSES = {
     str(Path(module.__file__).resolve())
-    for module in (routes, origin, node_ranking, bank_file, page_client, trial_provider)
+    for module in (routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider)
 }
 
 
