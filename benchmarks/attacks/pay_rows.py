@@ -79,7 +79,7 @@ _MARKET: Final[dict[str, Callable[[int, int], MarketFigure]]] = {
     "a node does not open its ask after it has seen the others'": market_figures.unopened,
 }
 COMPUTED: Final[dict[str, ComputedAttack]] = {
-    KNOWN_FLEET: ComputedAttack(known_fleet, family="floods"),
+    KNOWN_FLEET: ComputedAttack(known_fleet, True, "floods"),
     **{
         sentence: ComputedAttack(partial(_market, attack), quick=attack in _AT_ONCE)
         for sentence, attack in _MARKET.items()
