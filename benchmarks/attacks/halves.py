@@ -108,9 +108,9 @@ class HalfStreams(Halves):
         """See `Halves`."""
         connection = await (place.connect_from(self.source) if self.source else place.connect(party))
         transport: Any = getattr(connection.network, "_transport")  # noqa: B009 - raw streams are no part of `Peer`
-        (coordinator,) = transport.host.get_connected_peers()
-        for _ in range(self.each):
-            place.tasks.start_soon(self.keep, transport.host, coordinator)
+        for coordinator in transport.host.get_connected_peers():  # none: the connection was refused or given up
+            for _ in range(self.each):
+                place.tasks.start_soon(self.keep, transport.host, coordinator)
 
     async def send_half(self, host: Any, peer: Any) -> None:
         """See `Halves`."""

@@ -9,6 +9,7 @@ from rich.console import Console
 from benchmarks.attacks.command import play
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
 from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.runtime.logs import set_up_logging, to_stream
 
 redteam_app = typer.Typer(**PASSED_APP)
 
@@ -27,5 +28,6 @@ def redteam(
     ] = None,
 ) -> None:
     """Attack a coordinator of this machine, on the loopback alone, and tell what held. Exits with 1 if a row broke."""
+    set_up_logging(to_stream(), level="warning")  # what the product logs while it is attacked here is for nobody
     if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
         raise SystemExit(1)

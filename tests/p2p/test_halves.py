@@ -28,7 +28,7 @@ from tests.support.muxed_pairs import on_fake_time, read_all
 
 METHODS = {
     "submit": "submit", "receipts": "verdicts", "hello": "hello", "lease": "lease", "step": "step", "waiting": "plan",
-    "other": "documents",
+    "gossip": "gossip", "other": "documents",
 }  # fmt: skip
 """A method of each class."""
 PAYLOAD = bytes(3000)
