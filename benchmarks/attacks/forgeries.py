@@ -24,7 +24,6 @@ from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Submission
-from echo2.weights.snapshot import Snapshot
 
 Forgery = Callable[[Client], Awaitable[str]]
 
@@ -186,15 +185,16 @@ async def _garbage(client: Client) -> str:
 
 
 async def _too_old(client: Client) -> str:
-    """Held, once published, and too old by now; asked for with its right root."""
-    head, _ = await client.newest()
+    """Ask for a version that was the newest one, once it is too old, with its right root."""
+    first, path = await client.newest()
     assert client.spec is not None
+    head = first
     with anyio.fail_after(PATIENCE):
-        while head.step <= client.spec.staleness:
+        while head.step <= first.step + client.spec.staleness:
             await anyio.sleep(0.5)
             head, _ = await client.newest()
-    (base,) = client.target.snapshots.glob(f"{head.era}-0-*.safetensors")
-    return await _asking(version=0, root=Snapshot(base).root)(client)
+    root = bytes.fromhex(path.stem.rpartition("-")[2])
+    return await _asking(version=first.version, root=root)(client)
 
 
 HOUR: Final = 3_600_000
