@@ -100,16 +100,18 @@ def _computed(sentences: Sequence[str], quick: bool) -> list[AttackRow]:
 
 
 def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: list[float], seconds: float) -> None:
+    """Print the rows, then what was not tried: a count of zero broken ones says nothing of those."""
     if rows:
         for rate in calm:
             console.print(f"calm: {rate:.2f} accepted groups of honest nodes per second")
         console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
-        broken = sum(row.outcome == "broken" for row in rows)
-        console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")
     if notes:
         console.print("not tried here:")
         for note in notes:
             console.print(f"  {note}", soft_wrap=True, markup=False)
+    if rows:
+        broken = sum(row.outcome == "broken" for row in rows)
+        console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")
 
 
 def table_of(rows: Sequence[AttackRow]) -> list[str]:
