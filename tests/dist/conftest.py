@@ -74,7 +74,7 @@ def operator(tools: Path, commit: Path, uv_cache: Path, tmp_path_factory: pytest
 @pytest.fixture(scope="session")
 def invite(operator: Installation) -> Iterator[str]:
     """The invite of a run of the tiny model, which README's commands made and started."""
-    make, start, _ = readme.blocks("Train your model")
+    make, start, *_ = readme.blocks("Train your model")
     made = readme.shell(operator, make)
     assert made.returncode == 0, made.stdout
     with operator.running("/bin/sh", "-ec", f"exec {start}", more=readme.SURROUNDINGS) as log:
