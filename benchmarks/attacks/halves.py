@@ -2,7 +2,7 @@
 
 An attacker has `connections` connections from `parties` subnets, and begins `each` streams or bodies on each of them.
 It sends the first half of one at once, then a byte every `DRIP` seconds, so that no watchdog which waits for one byte
-sees silence. What the other side ends is begun again after `AGAIN` seconds. None of it needs a key.
+sees silence. A half that the other side ends is begun again after `AGAIN` seconds. None of it needs a key.
 """
 
 import ssl

@@ -151,7 +151,7 @@ def head(number: int) -> bytes:
 
 
 class Attacks:
-    """What hostile hosts do until cancelled, each of them one of these, with all peers to which they are connected."""
+    """Attacks of hostile hosts until cancelled: each host makes one of these, on all peers that it is connected to."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts

@@ -6,7 +6,7 @@ Rules
 2. When the first of a namespace ends, in whatever way, the kernel kills all others in it, also those with sessions of
    their own. It is killed with the process that waits, and this one with the daemon.
 3. A /proc of the namespace's own hides the system's, with the memory, the environment and the open files of all other
-   processes. What shared memory has a name is the namespace's own, too.
+   processes. Named shared memory is the namespace's own, too.
 4. The second child has no privileges, so it cannot uncover the system's /proc: in a namespace that it makes later what
    was mounted before is locked.
 

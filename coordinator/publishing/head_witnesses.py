@@ -3,7 +3,7 @@ payments wait for them.
 
 Rules
 1. run.sqlite, and all files beside it, may be an older copy: after a rollback of the whole machine nothing here tells.
-   What nodes told before is part of the copy, so only what they tell to this process counts, and nothing is stored.
+   Heads told before this start may be part of the copy: only those told to this process count, and none is stored.
 2. `PAYMENT_WITNESSES` parties with accepted work must have told such a head; all, where the run has fewer. A head that
    the ledger lacks is no such head, whether or not its node can show it (coordinator/publishing/foreign_heads.py).
 """

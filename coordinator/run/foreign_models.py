@@ -1,4 +1,4 @@
-"""What a path is that was named as a model and is none, and what to type in its place."""
+"""Describe a path that was named as a model and is none, and name what to type in its place."""
 
 import re
 from pathlib import Path
