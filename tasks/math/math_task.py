@@ -115,7 +115,7 @@ class _MathEpisode:
 
 
 class MathTask:
-    """A task over problems with one answer each."""
+    """A task over problems, each with at least one right answer."""
 
     measure = Measure()
 
