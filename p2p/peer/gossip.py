@@ -1,6 +1,6 @@
 """Gossip: small signed messages, pushed from peer to peer. Method "gossip" of p2p/peer/rpc.py.
 
-1. A topic has one message, the newest. Its author pushes it to every connected peer. A peer whose handler accepts the
+1. A topic has one author, and one message, the newest. The author pushes it to every connected peer. A peer whose handler accepts the
    message pushes it on at once to every connected peer that is not known to have it. So it takes the quickest path over
    the trees of the broadcast plan, whose children are connected to their parents, and the nodes' random neighbours. A
    peer that is connected to the author alone gets it from there.

@@ -16,7 +16,7 @@ from echo2.p2p.libp2p.transport import LibP2PTransport
 from echo2.p2p.peer.peer import Peer
 from tests.support.libp2p_peers import LOOPBACK, new_peer, on_trio, running, until_connected
 
-TOPIC = "heads"
+TOPIC, OTHER_TOPIC = "heads", "heads of another author"
 
 
 class Host:
@@ -78,10 +78,11 @@ class Listener:
                 return True
 
             peer.subscribe(TOPIC, hear)
+            peer.subscribe(OTHER_TOPIC, hear)
 
-    async def hears(self, author: ThreadedPeer, data: bytes, *listeners: ThreadedPeer) -> None:
+    async def hears(self, author: ThreadedPeer, data: bytes, *listeners: ThreadedPeer, topic: str = TOPIC) -> None:
         """Publish once, and wait until all listeners have received it."""
-        await author.publish(TOPIC, data)
+        await author.publish(topic, data)
         async with asyncio.timeout(60):
             while not {(one.peer_id, data) for one in listeners} <= self.received:
                 self._news.clear()
@@ -122,7 +123,7 @@ async def test_a_peer_that_reconnects_before_its_old_connection_ends_sends_and_r
             await asyncio.wait([first])
             await until_alone(node, after)
             await listener.hears(after, b"after", node)
-            await listener.hears(node, b"from the node", after)
+            await listener.hears(node, b"from the node", after, topic=OTHER_TOPIC)
 
 
 async def test_a_dead_connection_is_replaced_once_its_peer_opens_another(monkeypatch: pytest.MonkeyPatch) -> None:
