@@ -1,9 +1,9 @@
 """Gossip: small signed messages, pushed from peer to peer. Method "gossip" of p2p/peer/rpc.py.
 
-1. A topic has one author, and one message, the newest. The author pushes it to every connected peer. A peer whose handler accepts the
-   message pushes it on at once to every connected peer that is not known to have it. So it takes the quickest path over
-   the trees of the broadcast plan, whose children are connected to their parents, and the nodes' random neighbours. A
-   peer that is connected to the author alone gets it from there.
+1. A topic has one author, and one message, the newest. The author pushes it to every connected peer. A peer whose
+   handler accepts the message pushes it on at once to every connected peer that is not known to have it. So it takes
+   the quickest path over the trees of the broadcast plan, whose children are connected to their parents, and the nodes'
+   random neighbours. A peer that is connected to the author alone gets it from there.
 2. A push is a request of its own, which is answered once the message was judged. To one peer there is one push at a
    time, of at most `PUSH_SECONDS` seconds. A failed one is repeated `PUSHES - 1` times, with the message that is then
    the newest. So a peer that stalls costs one stream, and delays no other peer.
