@@ -125,14 +125,9 @@ class Coordinator:
         )  # fmt: skip
         self.advertiser = Advertiser(run, network.links, network.inbound, self.group_service.registry.records, self.now)
         self.publisher = Publisher(
-            signing_of(run),
-            store,
-            network,
-            head_file=run.folder.head,
-            addresses=self.advertiser.addresses,
-            clock=clock,
-            on_announce=self.group_service.broadcasts.on_announcement,
-        )
+            signing_of(run), store, network, head_file=run.folder.head, addresses=self.advertiser.addresses,
+            clock=clock, on_announce=self.group_service.broadcasts.on_announcement,
+        )  # fmt: skip
         self.learning = Learning(run, hosts, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(
             run=run,

@@ -14,6 +14,7 @@ Rules
    and counted. So a reward does not depend on a machine's load. Nothing that a completion holds raises.
 """
 
+import itertools
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -37,10 +38,7 @@ _SAME_AS_DECIMAL: Final = 1e-5
 for _name in ("math_verify.parser", "math_verify.grader", "math_verify.utils"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # a warning with traceback for each answer that is not read
 _log = logging.getLogger(__name__)
-
-
-class _Counted:
-    out_of_time = 0
+_numbers = itertools.count(1)
 
 
 def is_equal(answer: str, said: str) -> bool:
@@ -104,8 +102,7 @@ def within_limits(compare: Callable[[], bool], seconds: float = CPU_SECONDS) -> 
             continue
         except Exception:
             return False
-    _Counted.out_of_time += 1
-    _log.warning("an answer could not be compared in time, and is wrong (the %dth one)", _Counted.out_of_time)
+    _log.warning("an answer could not be compared in time, and is wrong: number %d here", next(_numbers))
     return False
 
 

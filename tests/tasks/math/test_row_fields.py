@@ -20,6 +20,10 @@ VERL = {
 }
 
 
+def read_row(row: Any) -> tuple[Any, ...]:
+    return problem_of(row, USUAL), answers_of(row, USUAL)
+
+
 def fields(query: str) -> Fields:
     return parse_argument(f"/d.jsonl?{query}")[1]
 
@@ -129,7 +133,7 @@ def test_a_query_that_says_nothing_is_refused(query: str, says: str) -> None:
 )
 def test_a_row_that_cannot_be_used_says_why(row: Any, says: str) -> None:
     with pytest.raises(RowFault, match=says):
-        print(problem_of(row, USUAL), answers_of(row, USUAL))
+        read_row(row)
 
 
 def test_a_field_has_names_and_positions() -> None:
