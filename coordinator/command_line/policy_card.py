@@ -1,9 +1,9 @@
 """The model card of an exported version: where it comes from, how good it was, how to verify and to load it."""
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics.history import Curve
 from echo2.coordinator.run import task_mix
 from echo2.protocol.authority import RunSpec
 
@@ -15,7 +15,7 @@ MOST_ROWS = 40
 
 
 def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
-    """Return the card, as Markdown. Raises `LocalFault` where the run's history cannot be read."""
+    """Return the card, as Markdown. Raises OSError where the run's history cannot be read."""
     title = f"{spec.name}, version {told.version}"
     return "\n".join(
         [
@@ -56,7 +56,7 @@ _VERIFY = {
 
 
 def _results(home: RunFolder, version: int) -> list[str]:
-    rows = [record for record in _evaluations(home) if record["version"] <= version]
+    rows = [row for number, row in sorted(Curve.read(home.history).evaluations.items()) if number <= version]
     if not rows:
         return []
     step = max(1, -(-len(rows) // MOST_ROWS))
@@ -66,25 +66,6 @@ def _results(home: RunFolder, version: int) -> list[str]:
         "",
         "| version | prompts | solved, sampled | solved, greedy |",
         "|---|---|---|---|",
-        *(f"| {row['version']} | {row['prompts']} | {row['sampled']:.3f} | {_share(row['greedy'])} |" for row in shown),
+        *(f"| {row.version} | {row.prompts} | {row.sampled:.3f} | {row.greedy:.3f} |" for row in shown),
         "",
     ]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _evaluations(home: RunFolder) -> list[dict[str, Any]]:
-    """Return the evaluations of history.jsonl, in order. A line that is cut off is left out."""
-    if not home.history.exists():
-        return []
-    rows = list[dict[str, Any]]()
-    for text in home.history.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            said = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and said.get("kind") == "evaluation":
-            rows.append(said["record"])
-    return rows

@@ -18,7 +18,7 @@ import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, Self, TypeVar
 
 import msgspec
 
@@ -62,9 +62,9 @@ def kept_numbers(numbers: Iterable[int]) -> set[int]:
     return {*ordered[:1], *(number for number in early if number % stride == 0), *ordered[-RECENT_CURVE_POINTS:]}
 
 
-class History:
-    """The open history of a run, with one writer. `diff_bytes`: sum over all versions published as a diff.
-    `full_bytes`: sum over the same versions' snapshots."""
+class Curve:
+    """The curve of a run, as its files have it. `diff_bytes`: sum over all versions published as a diff. `full_bytes`:
+    sum over the same versions' snapshots."""
 
     def __init__(self, path: Path) -> None:
         self.steps: dict[int, StepPoint] = {}
@@ -73,6 +73,65 @@ class History:
         self.diff_bytes = self.full_bytes = 0
         self._path, self._thinned = path, path.with_name("history-thinned.json")
         self._unsaved = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the curve beside its writer. Raises OSError."""
+        curve = cls(path)
+        if path.exists():
+            with path.open("rb") as file:
+                curve._read_lines(file)
+        return curve
+
+    def _read_lines(self, file: BinaryIO) -> bytes:
+        """Read the curve from the files (rule 5); return the last line of history.jsonl."""
+        file.seek(self._restore(file))
+        record_line = b"\n"
+        for record_line in file:
+            self._unsaved += 1
+            try:
+                entry = msgspec.json.decode(record_line, type=_HistoryRow)
+                self._keep(msgspec.json.decode(entry.record, type=_KINDS[entry.kind]))
+            except (msgspec.MsgspecError, KeyError):
+                continue  # rule 1: a torn line
+        return record_line
+
+    def _restore(self, file: BinaryIO) -> int:
+        """Read history-thinned.json; return the length of history.jsonl that it covers, 0 if it cannot be used."""
+        try:
+            thinned = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
+            if _end(file, thinned.length) != thinned.end:
+                return 0
+        except (OSError, msgspec.MsgspecError):
+            return 0
+        records: list[Record] = [*thinned.steps, *thinned.evaluations, *thinned.versions]
+        for record in records:
+            self._keep(record)
+        self.diff_bytes, self.full_bytes = thinned.diff_bytes, thinned.full_bytes
+        return thinned.length
+
+    def _keep(self, record: Record) -> None:
+        match record:
+            case StepPoint():
+                _put(self.steps, record.step, record)
+            case Evaluation():
+                _put(self.evaluations, record.version, record)
+            case VersionRow():
+                self._add_up(self.versions.get(record.version), -1)
+                self._add_up(record, 1)
+                _put(self.versions, record.version, record)
+
+    def _add_up(self, row: VersionRow | None, sign: int) -> None:
+        if row is not None and row.diff_bytes is not None:
+            self.diff_bytes += sign * row.diff_bytes
+            self.full_bytes += sign * row.full_bytes
+
+
+class History(Curve):
+    """The open history of a run, with one writer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._length = self._load() if path.exists() else 0
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the daemon)
         self._save_when_due()
@@ -100,51 +159,12 @@ class History:
         os.fsync(self._file.fileno())
         self._file.close()
 
-    def _keep(self, record: Record) -> None:
-        match record:
-            case StepPoint():
-                _put(self.steps, record.step, record)
-            case Evaluation():
-                _put(self.evaluations, record.version, record)
-            case VersionRow():
-                self._add_up(self.versions.get(record.version), -1)
-                self._add_up(record, 1)
-                _put(self.versions, record.version, record)
-
-    def _add_up(self, row: VersionRow | None, sign: int) -> None:
-        if row is not None and row.diff_bytes is not None:
-            self.diff_bytes += sign * row.diff_bytes
-            self.full_bytes += sign * row.full_bytes
-
     def _load(self) -> int:
-        """Read the curve from the files (rule 5); return the length of history.jsonl."""
+        """Read the curve, and end a torn line; return the length of history.jsonl."""
         with open(self._path, "r+b") as file:
-            file.seek(self._restore(file))
-            record_line = b"\n"
-            for record_line in file:
-                self._unsaved += 1
-                try:
-                    entry = msgspec.json.decode(record_line, type=_HistoryRow)
-                    self._keep(msgspec.json.decode(entry.record, type=_KINDS[entry.kind]))
-                except (msgspec.MsgspecError, KeyError):
-                    continue  # rule 1: a torn line
-            if not record_line.endswith(b"\n"):
+            if not self._read_lines(file).endswith(b"\n"):
                 file.write(b"\n")
             return file.tell()
-
-    def _restore(self, file: BinaryIO) -> int:
-        """Read history-thinned.json; return the length of history.jsonl that it covers, 0 if it cannot be used."""
-        try:
-            thinned = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
-            if _end(file, thinned.length) != thinned.end:
-                return 0
-        except (OSError, msgspec.MsgspecError):
-            return 0
-        records: list[Record] = [*thinned.steps, *thinned.evaluations, *thinned.versions]
-        for record in records:
-            self._keep(record)
-        self.diff_bytes, self.full_bytes = thinned.diff_bytes, thinned.full_bytes
-        return thinned.length
 
     def _begin_anew(self) -> None:
         """Rename the full file and begin a new one. The curve stays in memory and in history-thinned.json."""
