@@ -17,6 +17,8 @@ from echo2.coordinator.learner.batches.batch_groups import BadBatch, read
 from echo2.coordinator.learner.messages import (
     BaseWritten,
     Batch,
+    Check,
+    Checked,
     Import,
     Open,
     Opened,
@@ -27,6 +29,7 @@ from echo2.coordinator.learner.messages import (
     WriteBase,
 )
 from echo2.coordinator.learner.model import load
+from echo2.coordinator.learner.model_check import check_model
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
@@ -55,6 +58,7 @@ class LearnerHandlers:
             "train": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
+            "check_model": (Check, self.check_model),
             "write_base": (WriteBase, self.write_base),
             "write_as_base": (WriteAsBase, self.write_as_base),
         }
@@ -78,6 +82,9 @@ class LearnerHandlers:
 
     def warm_up(self, order: WarmUp) -> WarmedUp:
         return warm_up(order)
+
+    def check_model(self, order: Check) -> Checked:
+        return Checked(remarks=check_model(Path(order.folder)))
 
     def import_model(self, order: Import) -> WarmedUp:
         return import_model(order)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteAsBase, WriteBase
+from echo2.coordinator.learner.messages import BaseWritten, Check, Checked, Import, WarmedUp, WarmUp, WriteAsBase, WriteBase
 from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run import foreign_models
 from echo2.engines.context import context_of
@@ -133,6 +133,13 @@ def check_importable(folder: Path) -> None:
         raise LocalFault(foreign_models.describe(folder))
 
 
+def check_model(folder: Path) -> list[str]:
+    """Have the learner process load a folder's model once (coordinator/learner/model_check.py); return remarks for the
+    operator. Raises `LocalFault` for a model that cannot be trained."""
+    order = Check(folder=os.path.abspath(folder))
+    return asyncio.run(_ask_learner("check_model", order, Checked, fault="")).remarks
+
+
 def check_weights(path: Path) -> None:
     """Check that a file with the weights of a version is there. Raises `LocalFault`."""
     if not path.is_file():
@@ -193,16 +200,19 @@ def _order_of(folder: Path, path: Path) -> WriteBase:
     return WriteBase(model=os.path.abspath(folder), path=os.path.abspath(path))
 
 
-async def _ask_learner(method: str, order: msgspec.Struct, answer: type[A]) -> A:
-    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails."""
+async def _ask_learner(
+    method: str, order: msgspec.Struct, answer: type[A], *, fault: str = "the model could not be made: "
+) -> A:
+    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails. `fault`: stands
+    before the sentence of the error."""
     child = learner_process()
     await child.start()
     try:
         return await child.call(method, order, answer)
     except ChildError as error:
-        raise LocalFault(f"the model could not be made: {str(error).partition(': ')[2]}") from error
+        raise LocalFault(f"{fault}{str(error).partition(': ')[2]}") from error
     except ChildDied as death:
-        raise LocalFault(f"the model could not be made: {death}") from death
+        raise LocalFault(f"the learner could not load the model: {death}" if not fault else f"{fault}{death}") from death
     finally:
         await child.stop()
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from echo2.coordinator.learner.batches.batch import MicroBatch
 from echo2.coordinator.learner.batches.hidden_states import predicting_states
 from echo2.coordinator.learner.model import head_of
+from echo2.engines.transformers.output_layer import OutputLayer
 
 CHUNK_ELEMENTS = 1 << 24
 
@@ -23,7 +24,7 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: in
     """
     states = predicting_states(model, micro)
     head = head_of(model)
-    size = max(1, chunk_elements // head.weight.shape[0])
+    size = max(1, chunk_elements // head.linear.weight.shape[0])
     if len(states) <= size:
         return _target_logprobs(head, states, micro.target)
     picked = _recompute_logprobs if torch.is_grad_enabled() else _target_logprobs
@@ -31,12 +32,12 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: in
     return torch.cat([picked(head, states[cut], micro.target[cut]) for cut in cuts])
 
 
-def _target_logprobs(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
-    logits: Tensor = head(states).float()
+def _target_logprobs(head: OutputLayer, states: Tensor, target: Tensor) -> Tensor:
+    logits = head(states)
     return logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1)
 
 
-def _recompute_logprobs(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
+def _recompute_logprobs(head: OutputLayer, states: Tensor, target: Tensor) -> Tensor:
     part = checkpoint(_target_logprobs, head, states, target, use_reentrant=False)
     assert isinstance(part, Tensor)
     return part

@@ -6,6 +6,7 @@
 2. The loss of a token depends on its own log-probability and on constants. An objective that needs a whole rollout
    gets its gradient per token from a pass of its own before (learner/step.py).
 3. Entropy comes from the same logits.
+4. A head that scales or caps its logits (engines/transformers/output_layer.py) multiplies their gradients by its slope.
 
 As Liger-Kernel's fused linear losses (arXiv 2410.10989), for any loss per token.
 """
@@ -15,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from echo2.engines.transformers.output_layer import OutputLayer
 
 CHUNK_ELEMENTS: Final = 1 << 23
 """Most logits in memory, twice."""
@@ -33,13 +36,14 @@ class FusedLoss(NamedTuple):
 
 
 def fused_loss(
-    head: torch.nn.Linear, states: Tensor, target: Tensor, loss_of: ChunkLoss, chunk_elements: int = CHUNK_ELEMENTS
+    head: OutputLayer, states: Tensor, target: Tensor, loss_of: ChunkLoss, chunk_elements: int = CHUNK_ELEMENTS
 ) -> FusedLoss:
     """Return the loss of sampled tokens. `states`: [n, D], those that predict them. `target`: int64 [n]."""
     logprobs, entropy = torch.empty((2, len(states)), dtype=torch.float32, device=states.device)
-    chunk = max(1, chunk_elements // head.weight.shape[0])
+    weight, bias = head.linear.weight, head.linear.bias
+    chunk = max(1, chunk_elements // weight.shape[0])
     fused: Any = _Fused  # its methods carry no types
-    loss = fused.apply(states, head.weight, head.bias, target, loss_of, chunk, logprobs, entropy)
+    loss = fused.apply(states, weight, bias, target, loss_of, chunk, logprobs, entropy, head)
     return FusedLoss(loss, logprobs, entropy)
 
 
@@ -55,6 +59,7 @@ class _Fused(torch.autograd.Function):
         chunk: int,
         logprobs: Tensor,
         entropy: Tensor,
+        head: OutputLayer,
     ) -> Tensor:
         wide = weight.float()
         of_states = torch.empty_like(states)
@@ -64,7 +69,8 @@ class _Fused(torch.autograd.Function):
         for start in range(0, len(states), chunk):
             cut = slice(start, min(start + chunk, len(states)))
             part, wanted = states[cut].float(), target[cut, None]
-            logs = torch.nn.functional.linear(part, wide, None if bias is None else bias.float())
+            logs = head.change(torch.nn.functional.linear(part, wide, None if bias is None else bias.float()))
+            slope = head.slope(logs)
             logs -= logs.logsumexp(1, keepdim=True)
             logprobs[cut] = logs.gather(1, wanted)[:, 0]
             gradient, loss = _of_chunk(loss_of, logprobs[cut], cut)
@@ -72,6 +78,8 @@ class _Fused(torch.autograd.Function):
             chances = logs.exp()
             entropy[cut] = -torch.bmm(chances[:, None], logs[:, :, None])[:, 0, 0]
             chances.mul_(-gradient[:, None]).scatter_add_(1, wanted, gradient[:, None])
+            if head.changes:
+                chances.mul_(slope)
             of_states[cut] = chances @ wide
             if of_weight is not None:
                 of_weight.addmm_(chances.t(), part)
@@ -85,7 +93,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         kept = zip(ctx.saved_tensors, (ctx.saved_tensors[0].dtype, *ctx.kinds), strict=True)
         gradients = [None if one is None else one.mul_(above).to(kind) for one, kind in kept]
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None)
 
 
 def _of_chunk(loss_of: ChunkLoss, logprobs: Tensor, cut: slice) -> tuple[Tensor, Tensor]:
