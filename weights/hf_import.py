@@ -56,6 +56,15 @@ def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
         yield from _tensors(file)
 
 
+def stored_headers(folder: Path) -> list[TensorEntry]:
+    """Return the tensors of a model folder, by the headers of its files alone. Raises `BadSnapshot`."""
+    entries = list[TensorEntry]()
+    for path in _files(folder):
+        with path.open("rb") as file:
+            entries += read_header(file).tensors
+    return entries
+
+
 def bf16_of(bits: Bits) -> Bits:
     """Convert F32 bits to BF16 bits: round to nearest, ties to even; any NaN becomes 0x7fc0."""
     wide = bits.astype(np.uint32)

@@ -54,7 +54,7 @@ def init(
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
     from echo2.coordinator.calibration import own_classes
     from echo2.coordinator.command_line import policy_folder
-    from echo2.coordinator.run import keys, root_keys, setup, task_mix
+    from echo2.coordinator.run import keys, model_folder, root_keys, setup, task_mix
     from echo2.coordinator.run.draft import left_over
     from echo2.runtime.logs import set_up_logging, to_stream
 
@@ -79,6 +79,7 @@ def init(
             secret=keys.passphrase(),
             report=_say,
             root_plan=root_plan,
+            check_model=model_folder.check_model,
         )
     if calibrate:
         closed = own_classes.calibrate_own(new_run, command_options.now(), _say)

@@ -86,7 +86,9 @@ def _check_tensors(folder: Path, model: PreTrainedModel, found: Mapping[str, Col
 
 
 def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:SHOWN_NAMES])}{f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''}"
+    return (
+        f"{', '.join(names[:SHOWN_NAMES])}{f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''}"
+    )
 
 
 def _build_adapted(folder: Path) -> PreTrainedModel:

@@ -147,7 +147,7 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
             raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
         model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
     except UnsuitableModel as error:
-        raise EngineError(f"{folder}: {error}") from error
+        raise EngineError(f"{folder}: transformers cannot build this model from its config.json: {error}") from error
     except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any
         if _no_memory(error):
             raise

@@ -71,7 +71,7 @@ def _check_stated(stated: Mapping[str, Any]) -> None:
             raise UnsuitableModel(f"its weights are quantised ({method}) and cannot be trained: {advice}")
     kind = stated.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        what = f"{kind!r} is a model type that transformers {transformers.__version__} does not know"
+        what = f"{kind!r} is no model type of transformers {transformers.__version__}"
         if stated.get("auto_map"):
             raise UnsuitableModel(f"{what}, and code that comes with a model (auto_map) is never run: {_SUITABLE}")
         raise UnsuitableModel(f"{what}: update transformers if the type is newer, or {_SUITABLE}")
@@ -81,11 +81,12 @@ def _check_layers(config: Any) -> None:
     model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     text = config.get_text_config()
     if model is None or text.is_encoder_decoder:
-        raise UnsuitableModel(f"a model of type {config.model_type} does not generate text from text alone: {_SUITABLE}")
-    stateful = {"a state"} if getattr(model, "_is_stateful", False) else set()
-    unknown = (set(kinds(text)) - {FULL_ATTENTION, SLIDING_ATTENTION}) or stateful
-    if unknown:
         raise UnsuitableModel(
-            f"{model.__name__} has layers of {', '.join(sorted(unknown))}, where each must have full or sliding "
-            f"attention: {_SUITABLE}"
+            f"a model of type {config.model_type} does not generate text from text alone: {_SUITABLE}"
+        )
+    unknown = sorted(set(kinds(text)) - {FULL_ATTENTION, SLIDING_ATTENTION})
+    if unknown or getattr(model, "_is_stateful", False):
+        what = f"layers of {' and '.join(unknown)}" if unknown else "layers that keep a state"
+        raise UnsuitableModel(
+            f"{model.__name__} has {what}, where each must have full or sliding attention: {_SUITABLE}"
         )

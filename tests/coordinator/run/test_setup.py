@@ -178,6 +178,58 @@ def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: 
         load(home)
 
 
+@pytest.mark.parametrize("task", ["single_sum", "reverse + single_sum"])
+def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
+    task: str, tmp_path: Path, model: Path
+) -> None:
+    said = list[str]()
+    config = setup.settings_for(str(model), {"run": {"task": task}}, env={})
+    run = setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append)
+    assert (config.run.heldout, run.config.run.heldout) == (64, 52)
+    assert said.count("run.heldout is 52: task single_sum has no more held-out prompts") == 1
+    assert load(tmp_path / "run").config.run.heldout == 52
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"run": {"task": "revers"}}, "there is no task revers; did you mean reverse?"),
+        ({"run": {"task": "math+"}}, "there is no task math+; did you mean math?"),
+        ({"learner": {"device": "cudda"}}, "learner.device: 'cudda' is no device: use auto, cuda, "),
+        ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
+        ({"run": {"task": "single_sum", "heldout": 53}}, "has 52 heldout prompts: set at most 52"),
+    ],
+)
+def test_what_can_be_refused_without_the_model_is_refused_before_it_is_loaded(
+    settings: dict[str, dict[str, object]], sentence: str, tmp_path: Path, model: Path
+) -> None:
+    config = setup.settings_for(str(model), {**settings, "run": {"task": "reverse"} | settings.get("run", {})}, env={})
+    with pytest.raises(LocalFault, match=re.escape(sentence)):
+        setup.init(tmp_path / "run", str(model), config, now=NOW, report=pytest.fail, check_model=pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_a_run_whose_device_is_misspelt_does_not_start(home: Path) -> None:
+    with pytest.raises(SettingsFault, match="learner.device: 'gpu' is no device"):
+        setup.load_run(home, env={}, now=NOW, flags={"learner": {"device": "gpu"}})
+
+
+def test_what_loading_shows_is_refused_or_reported_before_anything_is_signed(tmp_path: Path, model: Path) -> None:
+    config = setup.settings_for(str(model), {"run": {"task": "reverse"}}, env={})
+
+    def refuse(folder: Path) -> list[str]:
+        assert folder == model
+        raise LocalFault("lm_head.weight is missing")
+
+    said = list[str]()
+    with pytest.raises(LocalFault, match="lm_head"):
+        setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, check_model=refuse)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert any("first prompt" in one for one in said)
+    setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, check_model=lambda _: ["it is big"])
+    assert said.index("it is big") < said.index("making keys, Root and RunSpec")
+
+
 @pytest.mark.slow
 def test_no_run_is_made_of_a_mix_with_a_task_that_cannot_be_learned(tmp_path: Path, model: Path) -> None:
     for task, flags, sentence in (
