@@ -61,8 +61,8 @@ def _whole(folder: Path) -> PreTrainedModel:
 
 
 def _check_tensors(folder: Path, model: PreTrainedModel, found: Mapping[str, Collection[Any]]) -> None:
-    """Check that the file has the model's tensors and no others: what is missing would be random. `found`: the library's
-    report. Raises BadModelFolder."""
+    """Check that the file has the model's tensors and no others: what is missing would be random. `found`: what the
+    library reports. Raises BadModelFolder."""
     head = next((name for name, module in model.named_modules() if module is head_of(model).linear), "")
     missing, others = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
     if missing == [f"{head}.weight"]:

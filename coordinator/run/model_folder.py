@@ -37,7 +37,7 @@ from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins, registry
 from echo2.tasks import tokenizer as text
-from echo2.tasks.task import Task, Tokenizer
+from echo2.tasks.task import Task
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
@@ -120,8 +120,8 @@ def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int
         raise LocalFault(f"task {task} poses a prompt without a token: each prompt needs one")
     if max(prompt) >= vocabulary:
         raise LocalFault(
-            f"task {task} poses a prompt with token {max(prompt)}, and the model has {vocabulary}: save the model again "
-            "after resize_token_embeddings, or write prompts without that token"
+            f"task {task} poses a prompt with token {max(prompt)}, and the model has {vocabulary}: save the model "
+            "again after resize_token_embeddings, or write prompts without that token"
         )
     room = room_of(folder, limit)
     if room is not None and len(prompt) > room:
@@ -221,8 +221,8 @@ def _order_of(folder: Path, path: Path) -> WriteBase:
 async def _ask_learner(
     method: str, order: msgspec.Struct, answer: type[A], *, fault: str = "the model could not be made: "
 ) -> A:
-    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails. `fault`: stands
-    before the sentence of the error."""
+    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails. `fault`:
+    words before the sentence of the error."""
     child = learner_process()
     await child.start()
     try:

@@ -181,7 +181,7 @@ def init(
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
-    `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; the default: the
+    `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
     caller knows that it can be trained. Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()

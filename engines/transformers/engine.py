@@ -91,7 +91,7 @@ class TransformersEngine(BatchEngine[_Live]):
             decoder = self.decoder(built)
             decoder.check()
             packed_linear.forget(built)
-        rollouts = JobRollouts(model, built.config.vocab_size)
+        rollouts = JobRollouts(model, built.config.get_text_config().vocab_size)
         batch = ContinuousBatch(decoder, rollouts.begin_rollouts, self._limit, decoder.clock)
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 

@@ -23,7 +23,8 @@ MOST_LAYERS: Final = 1 << 14
 _SUITABLE: Final = "use a model of Llama's, Qwen3's, Gemma's or another such family"
 _PLAIN_WEIGHTS: Final = {
     "mxfp4": "save it in bfloat16 first (from_pretrained with Mxfp4Config(dequantize=True), then save_pretrained)",
-    "fp8": "save it in bfloat16 first (from_pretrained with FineGrainedFP8Config(dequantize=True), then save_pretrained)",
+    "fp8": "save it in bfloat16 first (from_pretrained with FineGrainedFP8Config(dequantize=True), then "
+    "save_pretrained)",
 }
 """Method of a quantisation -> what to do where its weights can be restored."""
 

@@ -68,7 +68,7 @@ class PackedPass:
         return hidden[0]
 
     def _is_supported(self) -> bool:
-        config = self._model.config
+        config = self._model.config.get_text_config()
         ropes = getattr(config, "rope_parameters", None) or {}
         kinds = {rope.get("rope_type") for rope in (ropes, *ropes.values()) if isinstance(rope, dict)}
         return set(getattr(config, "layer_types", None) or ()) <= _LAYERS and not kinds & _ROPES_BY_LENGTH
@@ -76,7 +76,7 @@ class PackedPass:
     @torch.no_grad()
     def _equals_own(self) -> bool:
         """Compare hidden states with those of the library's own pass over each rollout."""
-        most = self._model.config.vocab_size
+        most = self._model.config.get_text_config().vocab_size
         groups = [
             TokenGroup(
                 [(7 * number + 3) % most for number in range(prompt)],

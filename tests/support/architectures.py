@@ -1,4 +1,4 @@
-"""Small folders of each architecture and format that people bring, and the table of docs/models.md, made by trying them.
+"""Small folders of each architecture and format that people bring; the table of docs/models.md, made by trying them.
 
 python -m tests.support.architectures docs/models.md     puts the table into that document
 """
@@ -33,6 +33,14 @@ _GPT: Final = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
 _HEADS: Final = {"head_dim": 16}
 _SLIDING: Final = {"head_dim": 16, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 _GEMMA: Final = {**_SLIDING, "query_pre_attn_scalar": 16}
+_VISION: Final = {
+    "model_type": "siglip_vision_model", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 32, "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+_IMAGES: Final = {
+    "text_config": {**_SIZES, **_GEMMA, "model_type": "gemma3_text"}, "vision_config": _VISION,
+    "mm_tokens_per_image": 4, "image_token_index": 60, "boi_token_index": 61, "eoi_token_index": 62,
+}  # fmt: skip
 _EXPERTS: Final = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _SMALL_EXPERTS: Final = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _LATENT: Final = {
@@ -43,13 +51,13 @@ _LATENT: Final = {
 ACCEPTED: Final[Mapping[str, dict[str, Any]]] = {
     "llama": {}, "mistral": {"sliding_window": 16}, "mixtral": _EXPERTS, "qwen2": {}, "qwen3": _HEADS,
     "qwen2_moe": {**_SMALL_EXPERTS, "shared_expert_intermediate_size": 32}, "qwen3_moe": {**_HEADS, **_SMALL_EXPERTS},
-    "gemma": _HEADS, "gemma2": _GEMMA, "gemma3_text": _GEMMA, "gpt_oss": {**_SLIDING, **_EXPERTS},
+    "gemma": _HEADS, "gemma2": _GEMMA, "gemma3_text": _GEMMA, "gemma3": _IMAGES, "gpt_oss": {**_SLIDING, **_EXPERTS},
     "phi": {}, "phi3": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "smollm3": {}, "glm": _HEADS, "glm4": _HEADS,
     "granite": {"logits_scaling": 3.0}, "granitemoe": {"logits_scaling": 3.0, **_EXPERTS}, "cohere": {},
-    "cohere2": _SLIDING, "exaone4": {}, "deepseek_v3": _LATENT, "seed_oss": _HEADS, "ernie4_5": _HEADS, "helium": _HEADS,
-    "arcee": {}, "apertus": {}, "hunyuan_v1_dense": _HEADS, "nemotron": {}, "stablelm": {}, "starcoder2": {},
-    "gpt_bigcode": _GPT, "gpt2": _GPT, "gpt_neox": {}, "gptj": {**_GPT, "rotary_dim": 16}, "falcon": {},
-    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "cohere2": _SLIDING, "exaone4": {}, "deepseek_v3": _LATENT, "seed_oss": _HEADS, "ernie4_5": _HEADS,
+    "helium": _HEADS, "arcee": {}, "apertus": {}, "hunyuan_v1_dense": _HEADS, "nemotron": {}, "stablelm": {},
+    "starcoder2": {}, "gpt_bigcode": _GPT, "gpt2": _GPT, "gpt_neox": {}, "gptj": {**_GPT, "rotary_dim": 16},
+    "falcon": {}, "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
 }  # fmt: skip
 """Model type -> what differs from `_SIZES` in its config."""
 REFUSED: Final[Mapping[str, dict[str, Any]]] = {
@@ -58,8 +66,8 @@ REFUSED: Final[Mapping[str, dict[str, Any]]] = {
     "qwen3_next": {
         **_SMALL_EXPERTS, "shared_expert_intermediate_size": 32, "layer_types": ["linear_attention", "full_attention"],
     },
-    "llama4_text": {**_HEADS, "num_local_experts": 4, "intermediate_size_mlp": 64}, "bloom": {"n_layer": 2, "n_head": 4},
-    "bert": {}, "t5": {},
+    "llama4_text": {**_HEADS, "num_local_experts": 4, "intermediate_size_mlp": 64},
+    "bloom": {"n_layer": 2, "n_head": 4}, "bert": {}, "t5": {},
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def test_init_needs_room_for_the_copy_checkpoints_and_versions(
     source: Path, tmp_path: Path, with_free: Callable[[int], None]
 ) -> None:
     with_free(COPY + RUN_BYTES * PARAMETERS - 1)
-    with pytest.raises(DiskFull, match="and the run takes .* for the copy of its model, checkpoints and versions"):
+    with pytest.raises(DiskFull, match=r"and the run takes .* for the copy of its model, checkpoints and versions"):
         make_run(tmp_path / "deep" / "run", source)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
     with_free(COPY + RUN_BYTES * PARAMETERS)

@@ -210,7 +210,7 @@ def test_what_can_be_refused_without_the_model_is_refused_before_it_is_loaded(
 
 
 def test_a_run_whose_device_is_misspelt_does_not_start(home: Path) -> None:
-    with pytest.raises(SettingsFault, match="learner.device: 'gpu' is no device"):
+    with pytest.raises(SettingsFault, match=r"learner\.device: 'gpu' is no device"):
         setup.load_run(home, env={}, now=NOW, flags={"learner": {"device": "gpu"}})
 
 
