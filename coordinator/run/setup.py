@@ -195,6 +195,7 @@ def init(
     check_room_to_make(folder, model, trains_all=adapter is None)
     if model not in PRESETS:
         opened = _open_tasks(source, config, inspect, report)
+        report(f"loading {source}, to see whether it can be trained")
         for remark in check_model(source):
             report(remark)
     with drafting(folder) as draft:

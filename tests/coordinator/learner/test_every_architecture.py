@@ -21,8 +21,7 @@ from tests.support.tiny_learner import Main, ask
 from tests.support.tiny_model import job
 
 STEPS, GROUPS, SAMPLES, LIMIT = 2, 2, 4, 24
-QUICK = ("llama", "gemma2", "gpt_oss")
-QUICK_FORMATS = ("bfloat16 (safetensors)", "float16", "an untied head that is missing")
+QUICK = ("gemma2",)
 
 
 def loaded(folder: Path, snapshot: str, name: str) -> TransformersEngine:
