@@ -14,6 +14,7 @@ from echo2.coordinator.command_line.market_app import market_app
 from echo2.coordinator.command_line.nodes_app import nodes_app
 from echo2.coordinator.command_line.payout_app import payout_app
 from echo2.coordinator.command_line.policy_app import policy_app
+from echo2.coordinator.command_line.rollouts_app import rollouts_app
 from echo2.coordinator.command_line.running_app import running_app
 from echo2.coordinator.command_line.service_commands import service_commands
 from echo2.coordinator.command_line.task_app import task_app
@@ -38,6 +39,7 @@ app.add_typer(trials_app)
 app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(policy_app, name="policy")
+app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(verdict_app, name="verdict")
 app.add_typer(task_app, name="task")
