@@ -14,12 +14,11 @@ from echo2.coordinator.command_line.market_app import market_app
 from echo2.coordinator.command_line.nodes_app import nodes_app
 from echo2.coordinator.command_line.payout_app import payout_app
 from echo2.coordinator.command_line.policy_app import policy_app
-from echo2.coordinator.command_line.rollouts_app import rollouts_app
 from echo2.coordinator.command_line.running_app import running_app
 from echo2.coordinator.command_line.service_commands import service_commands
 from echo2.coordinator.command_line.task_app import task_app
 from echo2.coordinator.command_line.trials_app import trials_app
-from echo2.coordinator.command_line.verdict_app import verdict_app
+from echo2.coordinator.command_line.verdict_app import rollouts_app, verdict_app
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.own_memory import keep_private

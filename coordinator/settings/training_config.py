@@ -36,7 +36,7 @@ class RunSection(Section):
     )
     description: Annotated[
         str,
-        Field(max_length=MOST_WORDS, description="What the run is for, in a sentence or two. Signed."),
+        Field(max_length=MOST_WORDS, description="Purpose of the run, in a sentence or two. Signed."),
         AfterValidator(_printable),
     ] = ""
     page: Annotated[

@@ -77,7 +77,7 @@ class LiveState(NamedTuple):
 class RunViewBuilder:
     """Builder of the run's public state. The daemon updates `connected`, `invite`, `relayed` and `links`. `faults`:
     faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds.
-    `installing`: command that installs this build. `market`: of a run that pays money."""
+    `installing`: command that installs this build. `market`: figures of a run that pays money."""
 
     run: Run
     group_service: GroupService

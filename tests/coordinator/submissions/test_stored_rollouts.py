@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.verdicts import rollouts_report
+from echo2.coordinator.submissions import rollouts_report
 from echo2.coordinator.verdicts.stored_rollouts import ShownGroup, TextPart, Wanted, list_groups, read_group
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease
