@@ -115,7 +115,7 @@ def test_no_run_is_made_of_a_model_that_never_gives_its_end(model: Path, tmp_pat
 def test_a_model_that_cannot_be_trained_is_refused_in_the_words_of_its_check(tmp_path: Path, model: Path) -> None:
     with pytest.raises(LocalFault) as refused:
         model_folder.check_model(model)
-    assert str(refused.value).startswith(f"{model}: ") or str(refused.value).startswith(f"{model}/config.json ")
+    assert str(refused.value).startswith(str(model))
     assert "BadModelFolder" not in str(refused.value)
 
 
