@@ -1,8 +1,8 @@
 """Measure what a node's engine takes from the owner's own programs: `python -m benchmarks.idle [--quick]`.
 
-The load is like a compilation: one process per core compiles Python's own library, a fixed amount of work. It runs alone
-and beside an engine's process that generates without end, as a node starts it (node/engine_child.py), in alternating
-pairs; the engine is stopped meanwhile by SIGSTOP. Each ratio is the median over the pairs.
+The load is like a compilation: one process per core compiles Python's own library, a fixed amount of work. It runs
+alone and beside an engine's process that generates without end, as a node starts it (node/engine_child.py), in
+alternating pairs; where it runs alone, the engine is stopped by SIGSTOP. Each ratio is the median over the pairs.
 
     one group       engine and load in one control group, where SCHED_IDLE holds
     two groups      in two of them, the engine's made idle, as CPUWeight=idle of our service makes it; root only
@@ -73,7 +73,8 @@ def main() -> int:
                 rows.append(runner.run(_beside(place, snapshot, "idle", pairs, times, group)))
                 names.append("two groups")
         rows.append(runner.run(_beside(place, snapshot, "normal", pairs, times, None)))
-    bench.table(["engine", "CPU", "clock"], [[name, row.cpu, row.clock] for name, row in zip([*names, "normal"], rows)])
+    shown = zip([*names, "normal"], rows, strict=True)
+    bench.table(["engine", "CPU", "clock"], [[name, row.cpu, row.clock] for name, row in shown])
     if "two groups" not in names:
         print("two groups: not measured, no control group can be made here")
     return bench.close([
