@@ -99,6 +99,11 @@ class NodeConfig(BaseModel):
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
     )
+    priority: Literal["idle", "low", "normal"] = Field(
+        "idle",
+        description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
+        "all else at nice 10), low (all at nice 10) or normal.",
+    )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
     rows: int | None = Field(
         None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
