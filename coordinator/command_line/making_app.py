@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,7 @@ def init(
             secret=keys.passphrase(),
             report=_say,
             root_plan=root_plan,
-            check_model=model_folder.check_model,
+            check_model=partial(model_folder.check_model, divided=config.learner.ranks * config.learner.hosts > 1),
         )
     if calibrate:
         closed = own_classes.calibrate_own(new_run, command_options.now(), _say)

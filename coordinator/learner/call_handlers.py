@@ -84,7 +84,7 @@ class LearnerHandlers:
         return warm_up(order)
 
     def check_model(self, order: Check) -> Checked:
-        return Checked(remarks=check_model(Path(order.folder)))
+        return Checked(remarks=check_model(Path(order.folder), divided=order.divided))
 
     def import_model(self, order: Import) -> WarmedUp:
         return import_model(order)

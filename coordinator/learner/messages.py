@@ -232,9 +232,11 @@ class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """Call "check_model": check that the model of a folder can be trained (learner/model_check.py)."""
+    """Call "check_model": check that the model of a folder can be trained (learner/model_check.py). `divided`: several
+    ranks train it, none of which has the whole model in float32."""
 
     folder: str
+    divided: bool = False
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

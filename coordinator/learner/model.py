@@ -33,12 +33,12 @@ class NotFinetunable(Exception):
     """A model whose head the learner does not know, so that it would compute wrong log-probabilities."""
 
 
-def load(folder: Path, device: str) -> PreTrainedModel:
-    """Load the model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder,
-    NotFinetunable; of a folder with an adapter also BadSnapshot."""
+def load(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Load the model of `folder` on `device`, in evaluation mode (no dropout); an adapter's in float32. Raises
+    BadModelFolder, NotFinetunable; of a folder with an adapter also BadSnapshot."""
     check_folder(folder)
     try:
-        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
+        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder, dtype)
     except UnsuitableModel as error:
         raise BadModelFolder(f"{folder}: {error}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -50,10 +50,10 @@ def load(folder: Path, device: str) -> PreTrainedModel:
     return evaluating(model)
 
 
-def _whole(folder: Path) -> PreTrainedModel:
+def _whole(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     auto: Any = AutoModelForCausalLM  # its methods carry no types
     model, found = auto.from_pretrained(
-        folder, config=model_config.read(folder), dtype=torch.float32, local_files_only=True, use_safetensors=True,
+        folder, config=model_config.read(folder), dtype=dtype, local_files_only=True, use_safetensors=True,
         ignore_mismatched_sizes=True, output_loading_info=True,
     )  # fmt: skip
     _check_tensors(folder, model, found)

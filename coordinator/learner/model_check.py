@@ -27,13 +27,15 @@ _PLAIN_DTYPES: Final = ("BF16", "F16", "F32")
 _GIB: Final = 1 << 30
 
 
-def check_model(folder: Path) -> list[str]:
-    """Return remarks for the operator. Raises BadModelFolder, NotFinetunable, BadSnapshot."""
+def check_model(folder: Path, *, divided: bool = False) -> list[str]:
+    """Return remarks for the operator. `divided`: see messages.Check; the model is then loaded in bfloat16. Raises
+    BadModelFolder, NotFinetunable, BadSnapshot."""
+    dtype = torch.bfloat16 if divided else torch.float32
     check_folder(folder)
-    _check_config(folder)
+    _check_config(folder, dtype)
     remarks = [*_check_values(folder)]
     try:
-        model = load(folder, "cpu")
+        model = load(folder, "cpu", dtype)
         Decoder(model, model.device).check()
         packed = PackedPass.of(model)
     except (BadModelFolder, NotFinetunable):
@@ -55,10 +57,10 @@ def check_model(folder: Path) -> list[str]:
     return remarks
 
 
-def _check_config(folder: Path) -> None:
+def _check_config(folder: Path, dtype: torch.dtype) -> None:
     """Check config.json, and that there is memory for the model."""
     try:
-        nbytes, room = model_config.count_weight_bytes(model_config.read(folder), torch.float32), available_memory()
+        nbytes, room = model_config.count_weight_bytes(model_config.read(folder), dtype), available_memory()
     except UnsuitableModel as error:
         raise BadModelFolder(f"{folder}: {error}") from error
     except Exception as error:  # each field of config.json may raise any
@@ -68,8 +70,8 @@ def _check_config(folder: Path) -> None:
         ) from error
     if nbytes > room:
         raise BadModelFolder(
-            f"{folder} takes {nbytes / _GIB:,.1f} GiB of memory in float32, in which it is trained, and "
-            f"{room / _GIB:,.1f} GiB are free: end other programs, or take a larger machine or a smaller model"
+            f"{folder} takes {nbytes / _GIB:,.1f} GiB of memory in {str(dtype).removeprefix('torch.')}, in which it is "
+            f"loaded, and {room / _GIB:,.1f} GiB are free: end other programs, or take a larger machine or a smaller model"
         )
 
 

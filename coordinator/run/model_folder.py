@@ -151,10 +151,10 @@ def check_importable(folder: Path) -> None:
         raise LocalFault(foreign_models.describe(folder))
 
 
-def check_model(folder: Path) -> list[str]:
+def check_model(folder: Path, *, divided: bool = False) -> list[str]:
     """Have the learner process load a folder's model once (coordinator/learner/model_check.py); return remarks for the
-    operator. Raises `LocalFault` for a model that cannot be trained."""
-    order = Check(folder=os.path.abspath(folder))
+    operator. `divided`: see `Check`. Raises `LocalFault` for a model that cannot be trained."""
+    order = Check(folder=os.path.abspath(folder), divided=divided)
     return asyncio.run(_ask_learner("check_model", order, Checked, fault="")).remarks
 
 

@@ -30,7 +30,9 @@ from tests.support.run_folders import NOW, write_model
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_options, "now", lambda: NOW)
-    monkeypatch.setattr(model_folder, "check_model", lambda folder: [])  # folders written by hand are no models
+    monkeypatch.setattr(
+        model_folder, "check_model", lambda folder, divided: []
+    )  # folders written by hand are no models
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from echo2.coordinator.learner import model_check
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainGroup, TrainSample
 from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.model import BadModelFolder
 from echo2.coordinator.verification.verification import judge
 from echo2.engines import direct
 from echo2.engines.engine import Job, Sample, SampleScore
+from echo2.engines.transformers import model_config
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.protocol.leases import Rollout, Segment
 from echo2.weights.journaled import Rolling
@@ -104,3 +108,16 @@ def test_an_architecture_that_cannot_take_part_is_refused_in_a_sentence_of_the_t
 @pytest.mark.parametrize("name", FORMATS)
 def test_each_format_is_taken_or_refused_as_the_table_says(name: str, tmp_path: Path, repository: Path) -> None:
     assert architectures.format_row(tmp_path / "model", name) in (repository / "docs/models.md").read_text()
+
+
+def test_a_model_beyond_the_memory_is_refused_unless_ranks_divide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = architectures.make(tmp_path / "model", "llama")
+    nbytes = model_config.count_weight_bytes(model_config.read(folder), torch.float32)
+    monkeypatch.setattr(model_check, "available_memory", lambda: nbytes - 1)
+    with pytest.raises(
+        BadModelFolder, match=r"GiB of memory in float32, .* or take a larger machine or a smaller model"
+    ):
+        model_check.check_model(folder)
+    assert model_check.check_model(folder, divided=True) == []
