@@ -71,7 +71,8 @@ def _check_config(folder: Path, dtype: torch.dtype) -> None:
     if nbytes > room:
         raise BadModelFolder(
             f"{folder} takes {nbytes / _GIB:,.1f} GiB of memory in {str(dtype).removeprefix('torch.')}, in which it is "
-            f"loaded, and {room / _GIB:,.1f} GiB are free: end other programs, or take a larger machine or a smaller model"
+            f"loaded, and {room / _GIB:,.1f} GiB are free: end other programs, or take a larger machine or a smaller "
+            "model"
         )
 
 
