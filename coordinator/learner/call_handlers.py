@@ -17,8 +17,8 @@ from echo2.coordinator.learner.batches.batch_groups import BadBatch, read
 from echo2.coordinator.learner.messages import (
     BaseWritten,
     Batch,
-    Check,
     Checked,
+    CheckModel,
     Import,
     Open,
     Opened,
@@ -58,7 +58,7 @@ class LearnerHandlers:
             "train": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
-            "check_model": (Check, self.check_model),
+            "check_model": (CheckModel, self.check_model),
             "write_base": (WriteBase, self.write_base),
             "write_as_base": (WriteAsBase, self.write_as_base),
         }
@@ -83,7 +83,7 @@ class LearnerHandlers:
     def warm_up(self, order: WarmUp) -> WarmedUp:
         return warm_up(order)
 
-    def check_model(self, order: Check) -> Checked:
+    def check_model(self, order: CheckModel) -> Checked:
         return Checked(remarks=check_model(Path(order.folder), divided=order.divided))
 
     def import_model(self, order: Import) -> WarmedUp:

@@ -52,19 +52,19 @@ def load(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> PreTr
 
 def _whole(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     auto: Any = AutoModelForCausalLM  # its methods carry no types
-    model, found = auto.from_pretrained(
+    model, listed = auto.from_pretrained(
         folder, config=model_config.read(folder), dtype=dtype, local_files_only=True, use_safetensors=True,
         ignore_mismatched_sizes=True, output_loading_info=True,
     )  # fmt: skip
-    _check_tensors(folder, model, found)
+    _check_tensors(folder, model, listed)
     return model  # type: ignore[no-any-return]
 
 
-def _check_tensors(folder: Path, model: PreTrainedModel, found: Mapping[str, Collection[Any]]) -> None:
-    """Check that the file has the model's tensors and no others: what is missing would be random. `found`: what the
+def _check_tensors(folder: Path, model: PreTrainedModel, listed: Mapping[str, Collection[Any]]) -> None:
+    """Check that the file has the model's tensors and no others: what is missing would be random. `listed`: names that the
     library reports. Raises BadModelFolder."""
     head = next((name for name, module in model.named_modules() if module is head_of(model).linear), "")
-    missing, others = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+    missing, others = sorted(listed["missing_keys"]), sorted(listed["unexpected_keys"])
     if missing == [f"{head}.weight"]:
         raise BadModelFolder(
             f"{folder} has no {missing[0]}, and config.json ties no embedding to the output layer: set "
@@ -72,8 +72,8 @@ def _check_tensors(folder: Path, model: PreTrainedModel, found: Mapping[str, Col
         )
     if missing:
         raise BadModelFolder(f"{folder} lacks {_some(missing)}: download the missing files, or save the model again")
-    if found["mismatched_keys"]:
-        name, stored, wanted = min(found["mismatched_keys"])
+    if listed["mismatched_keys"]:
+        name, stored, wanted = min(listed["mismatched_keys"])
         raise BadModelFolder(
             f"{folder}: {name} is {tuple(stored)} in the file, and {tuple(wanted)} by config.json: they are of two "
             "models; download both again"

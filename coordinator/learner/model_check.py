@@ -28,7 +28,7 @@ _GIB: Final = 1 << 30
 
 
 def check_model(folder: Path, *, divided: bool = False) -> list[str]:
-    """Return remarks for the operator. `divided`: see messages.Check; the model is then loaded in bfloat16. Raises
+    """Return remarks for the operator. `divided`: see messages.CheckModel; the model is then loaded in bfloat16. Raises
     BadModelFolder, NotFinetunable, BadSnapshot."""
     dtype = torch.bfloat16 if divided else torch.float32
     check_folder(folder)

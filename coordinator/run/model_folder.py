@@ -20,8 +20,8 @@ import msgspec
 
 from echo2.coordinator.learner.messages import (
     BaseWritten,
-    Check,
     Checked,
+    CheckModel,
     Import,
     WarmedUp,
     WarmUp,
@@ -153,8 +153,8 @@ def check_importable(folder: Path) -> None:
 
 def check_model(folder: Path, *, divided: bool = False) -> list[str]:
     """Have the learner process load a folder's model once (coordinator/learner/model_check.py); return remarks for the
-    operator. `divided`: see `Check`. Raises `LocalFault` for a model that cannot be trained."""
-    order = Check(folder=os.path.abspath(folder), divided=divided)
+    operator. `divided`: see `CheckModel`. Raises `LocalFault` for a model that cannot be trained."""
+    order = CheckModel(folder=os.path.abspath(folder), divided=divided)
     return asyncio.run(_ask_learner("check_model", order, Checked, fault="")).remarks
 
 

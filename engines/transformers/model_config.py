@@ -79,7 +79,7 @@ def _check_stated(stated: Mapping[str, Any]) -> None:
 
 
 def _check_layers(config: Any) -> None:
-    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    model: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)  # one class for a type of text
     text = config.get_text_config()
     if model is None or text.is_encoder_decoder:
         raise UnsuitableModel(

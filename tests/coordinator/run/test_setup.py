@@ -14,6 +14,7 @@ from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import first_model, keys, model_folder, setup
 from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
+from echo2.coordinator.run.task_processes import TaskPlace
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
@@ -178,16 +179,22 @@ def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: 
         load(home)
 
 
-@pytest.mark.parametrize("task", ["single_sum", "reverse + single_sum"])
+@pytest.mark.parametrize("task", ["math:small", "gym:large + math:small"])
 def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
     task: str, tmp_path: Path, model: Path
 ) -> None:
     said = list[str]()
+
+    def inspect(place: TaskPlace, *_: object) -> tuple[TaskFacts, list[int]]:
+        return TaskFacts(place.name, 1, place.kind, 500, 52 if "small" in place.name else 60), [3]
+
     config = setup.settings_for(str(model), {"run": {"task": task}}, env={})
-    run = setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append)
-    assert (config.run.heldout, run.config.run.heldout) == (64, 52)
-    assert said.count("run.heldout is 52: task single_sum has no more held-out prompts") == 1
-    assert load(tmp_path / "run").config.run.heldout == 52
+    setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, inspect=inspect)
+    assert (config.run.heldout, load(tmp_path / "run").config.run.heldout) == (64, 52)
+    assert said.count("run.heldout is 52: task math:small has no more held-out prompts") == 1
+    config = setup.settings_for(str(model), {"run": {"task": task, "heldout": 64}}, env={})
+    with pytest.raises(SettingsFault, match=r"task \w+:\w+ has (52|60) heldout prompts: set at most"):
+        setup.init(tmp_path / "other", str(model), config, now=NOW, inspect=inspect)
 
 
 @pytest.mark.parametrize(
