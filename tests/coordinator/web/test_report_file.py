@@ -20,6 +20,7 @@ def test_a_report_has_figures_and_settings_and_loads_nothing() -> None:
     for wanted in ("brave-otter", "65 %", "run.steps = 40", "Market"):
         assert wanted in words
     assert not Drawn(text).loaded()
+    assert "<a href" not in text
     assert "<script" not in text
     assert "echo2-node join" not in text
 
