@@ -61,8 +61,8 @@ def _whole(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _check_tensors(folder: Path, model: PreTrainedModel, listed: Mapping[str, Collection[Any]]) -> None:
-    """Check that the file has the model's tensors and no others: what is missing would be random. `listed`: names that the
-    library reports. Raises BadModelFolder."""
+    """Check that the file has the model's tensors and no others: what is missing would be random. `listed`: names that
+    the library reports. Raises BadModelFolder."""
     head = next((name for name, module in model.named_modules() if module is head_of(model).linear), "")
     missing, others = sorted(listed["missing_keys"]), sorted(listed["unexpected_keys"])
     if missing == [f"{head}.weight"]:
