@@ -5,6 +5,7 @@ run folder already counts as there.
 """
 
 import shutil
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -38,16 +39,22 @@ def check_room_to_make(folder: Path, model: str, *, trains_all: bool) -> None:
 
 
 def check_room_to_run(place: RunFolder) -> None:
-    """Check the room that a run's checkpoints and versions take beyond their present files. Raises `DiskFull`,
-    `LocalFault`."""
+    """Check the room for `bytes_to_run`. Raises `DiskFull`, `LocalFault`."""
+    _check_free(place.path, bytes_to_run(place), "checkpoints and versions")
+
+
+def bytes_to_run(place: RunFolder) -> int:
+    """Return how much a run's checkpoints and versions take beyond their present files. Raises `LocalFault`."""
     try:
         parameters = sum(prod(entry.shape) for entry in stored_headers(place.model))
     except (WeightsError, OSError) as error:
         raise LocalFault(f"{error}: put it back from your backup") from error
-    present = sum(
-        one.stat().st_size for part in (place.learner, place.store) for one in part.rglob("*") if one.is_file()
-    )
-    _check_free(place.path, RUN_BYTES * parameters - present, "checkpoints and versions")
+    present = dict[int, int]()  # by inode: exports are links to the store's files
+    for path in (*place.learner.rglob("*"), *place.store.rglob("*")):
+        with suppress(FileNotFoundError):  # a running coordinator removes files
+            known = path.stat()
+            present[known.st_ino] = known.st_size
+    return max(0, RUN_BYTES * parameters - sum(present.values()))
 
 
 def _check_free(folder: Path, wanted: int, purpose: str) -> None:

@@ -61,6 +61,11 @@ def test_run_counts_what_the_folder_has_already(source: Path, tmp_path: Path, wi
         process_life.check_start(run)
     run.folder.learner.mkdir()
     (run.folder.learner / "one").write_bytes(b"!")
+    (run.folder.store / "the same").parent.mkdir(exist_ok=True)
+    (run.folder.store / "the same").hardlink_to(run.folder.learner / "one")
+    before = disk_room.bytes_to_run(run.folder)
+    (run.folder.learner / "two").write_bytes(b"!")
+    assert before - disk_room.bytes_to_run(run.folder) == 1
     disk_room.check_room_to_run(run.folder)
 
 
