@@ -213,8 +213,9 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 
 class PauseView(View, frozen=True, kw_only=True):
-    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: that of a `GuardRow`. `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may
-    type; empty: `echo2-coord resume`."""
+    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: that of a `GuardRow`.
+    `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may type;
+    empty: `echo2-coord resume`."""
 
     kind: str
     why: str
@@ -316,11 +317,12 @@ class TroubleView(View, frozen=True, kw_only=True):
 
 class TaskRow(View, frozen=True, kw_only=True):
     """One task of the run. `share`: share of the prompts. `accepted`, `unscored`: groups since the run began, all and
-    those of which fewer than two rollouts have a finite reward. `groups`: the last ones with rewards, over which `reward`
-    and `success` are means of the rollouts, `signal` the share of groups whose rewards are not all equal, and `cut` the
-    share of rollouts that the token limit cut; None: there are none. `missing`: share of the rollouts of the last groups
-    without a finite reward. `bias`: sentence where that depends on an answer's length. `failed`: failed episodes of its environment per reason, since the coordinator's start.
-    `sampled`, `greedy`: held-out accuracy at the last evaluation that has it."""
+    those of which fewer than two rollouts have a finite reward. `groups`: the last ones with rewards, over which
+    `reward` and `success` are means of the rollouts, `signal` the share of groups whose rewards are not all equal, and
+    `cut` the share of rollouts that the token limit cut; None: there are none. `missing`: share of the rollouts of the
+    last groups without a finite reward. `bias`: sentence where that depends on an answer's length. `failed`: failed
+    episodes of its environment per reason, since the coordinator's start. `sampled`, `greedy`: held-out accuracy at the
+    last evaluation that has it."""
 
     name: str
     kind: str

@@ -138,7 +138,8 @@ def _signal(steps: Steps) -> tuple[str, Reading]:
         return "", NOTHING
     signal, solved = sum(one.signal for one in part), mean([one.solved for one in part])
     kind = "too-hard" if solved <= FEW_SOLVED else "too-easy" if solved >= 1 - FEW_SOLVED else "no-signal"
-    now = f"{signal:.0f} of {groups:.0f} groups with rewards that differ, {100 * solved:.1f} % of answers solved"
+    said = f"{100 * solved:.1f} % of answers solved, {100 * steps.solved:.1f} % at best"
+    now = f"{signal:.0f} of {groups:.0f} groups with rewards that differ, {said}"
     return kind, Reading(signal <= LEAST_SIGNAL * groups, now)
 
 

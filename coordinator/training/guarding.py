@@ -248,8 +248,8 @@ class Guarding:
             self._watch.alarm(alarm, f"{remedy}; {goes_on}")
             return
         choice = (
-            f"{remedy}; `echo2-coord policy rollback` publishes version {best.version} again, the best, and `echo2-coord resume` "
-            "goes on with the policy as it is"
+            f"{remedy}; `echo2-coord policy rollback` publishes version {best.version} again, the best, and "
+            "`echo2-coord resume` goes on with the policy as it is"
         )
         if self._auto and self._guard.may_roll_back(alarm.kind, best.root):
             self._watch.alarm(

@@ -73,8 +73,8 @@ class PauseState(msgspec.Struct, kw_only=True):
 
 
 def window_of_groups(missing: Sequence[float], task: str = "") -> Window:
-    """Return the window of the groups decided last. `missing`: the share of each one's rollouts without a finite reward.
-    `task`: its name, where the run has several."""
+    """Return the window of the groups decided last. `missing`: the share of each one's rollouts without a finite
+    reward. `task`: its name, where the run has several."""
     bad, subject = math.fsum(missing), f"task {task}" if task else "the task"
     share = f"{100 * bad / max(1, len(missing)):.1f} % of the rollouts of the last {len(missing)} groups"
     why = f"{subject} gave no finite reward for {share}: fix the task's score"

@@ -1,9 +1,9 @@
 """Decide when a run must stop because its policy dies. Pure: held-out results and metrics in, warnings and alarms out.
 
 Rules
-1. Nine ways to die are seen in the metrics of steps (guard_rules.py). The guard warns at the first step at which a rule
-   holds, and raises an alarm when it has held for its number of steps in a row. A step of which it cannot be told counts
-   neither way.
+1. Nine ways to die are seen in the metrics of steps (guard_rules.py). The guard warns at the first step at which a
+   rule holds, and raises an alarm when it has held for its number of steps in a row. A step of which it cannot be told
+   counts neither way.
 2. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
    tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
    until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
@@ -201,7 +201,7 @@ class Guard:
         return (result.value - measure.floor) / (best.value - measure.floor)
 
     def on_step(self, era: int, step: int, metrics: Mapping[str, float]) -> Alarm | None:
-        """Take the metrics of a step (coordinator/learner/step.py); return the alarm where a rule over steps strikes."""
+        """Take the metrics of a step (coordinator/learner/step.py); return the alarm where a rule of steps strikes."""
         state = self.state
         self.begin(era)
         if era < state.era or step <= state.step:
@@ -230,9 +230,10 @@ class Guard:
             self.state.rollbacks[root.hex()] = self.state.rollbacks.get(root.hex(), 0) + 1
 
     def may_roll_back(self, kind: str, root: bytes) -> bool:
-        """Tell whether an alarm of `kind` may go back to the version with `root` without the operator: an earlier policy
-        dies of a wrong task or score as well."""
-        breaks = kind == "held-out" or (kind in STEP_RULES and STEP_RULES[kind].breaks)
+        """Tell whether an alarm of `kind` may go back to the version with `root` without the operator. An earlier
+        policy would die of a wrong task or score as well, but not of what it had learned and lost."""
+        forgotten = kind in ("too-hard", "cut") and self.state.steps.solved > 2 * FEW_SOLVED
+        breaks = kind == "held-out" or forgotten or (kind in STEP_RULES and STEP_RULES[kind].breaks)
         return breaks and self.state.rollbacks.get(root.hex(), 0) < MOST_ROLLBACKS
 
     def _note(self, kind: str, reading: Reading) -> None:
@@ -322,8 +323,9 @@ class Guard:
 
     def _describe(self, results: Mapping[str, TaskResult]) -> str:
         def one(task: str) -> str:
-            value, best = results[task], self.state.best[task]
-            return f"{task} solves {value.value:.3f} at version {value.version}, after {best.value:.3f} at version {best.version}"
+            now, best = results[task], self.state.best[task]
+            after = f"after {best.value:.3f} at version {best.version}"
+            return f"{task} solves {now.value:.3f} at version {now.version}, {after}"
 
         low = [task for task in results if self.state.low.get(task)]
         return "; ".join(one(task) for task in low or results)

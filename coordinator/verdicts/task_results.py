@@ -5,8 +5,8 @@ Rules
 2. A task has three rows. `all` is of all groups. `last` is of the newest ones; at `RESULT_WINDOW_GROUPS` groups it
    takes the place of `before`, and begins anew. So the recent figures (`recent`) are of the last `RESULT_WINDOW_GROUPS`
    to 2 x `RESULT_WINDOW_GROUPS` groups, less at the run's beginning, and the table does not grow with the run.
-3. A rollout without a finite reward counts as `missing`, and in no other sum of rollouts. A group of which fewer than two
-   have one counts as `unscored`, with all of its rollouts as `missing`.
+3. A rollout without a finite reward counts as `missing`, and in no other sum of rollouts. A group of which fewer than
+   two have one counts as `unscored`, with all of its rollouts as `missing`.
 4. Where failures depend on an answer's length, masking them teaches the policy to fail. Of a missing rollout it counts
    whether it is longer than the mean of its group's others, or shorter: a prompt's difficulty has no part in that. A
    sign test tells (`length_bias`).
@@ -81,8 +81,8 @@ def length_bias(sums: TaskSums) -> str:
         return ""
     kind = "longer" if sums.longer == more else "shorter"
     return (
-        f"failures depend on the length of an answer: of {compared} rollouts without a reward {more} are {kind} than the "
-        f"others of their group; they are masked, so the policy may learn to give {kind} answers that fail"
+        f"failures depend on the length of an answer: of {compared} rollouts without a reward {more} are {kind} than "
+        f"the others of their group; they are masked, so the policy may learn to give {kind} answers that fail"
     )
 
 

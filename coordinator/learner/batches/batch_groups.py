@@ -113,8 +113,8 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
 
 
 def batch_metrics(batch: TrainBatch) -> dict[str, float]:
-    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages, and the share of the
-    most frequent answer; reward and length also by age, as `reward_age_<n>` and `length_age_<n>`."""
+    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages, and the share of
+    the most frequent answer; reward and length also by age, as `reward_age_<n>` and `length_age_<n>`."""
     samples = [sample for group in batch.groups for sample in group.samples]
     ages = [batch.age(group) for group in batch.groups]
     tokens = sum(len(sample.behaviour) for sample in samples)

@@ -39,7 +39,8 @@ def test_status_has_a_line_for_each_task() -> None:
     add, talk = [row for row in status.lines(STATE) if row.startswith("task ")]
     assert add == (
         "task     add: 75 % of the prompts, 300 groups accepted; of the last 120 reward 0.432, success 0.250, "
-        "88 % with unequal rewards; 6.2 % of their answers cut; 2.1 % of their rollouts without a reward; longer ones fail; held out sampled 0.500, greedy 0.625"
+        "88 % with unequal rewards; 6.2 % of their answers cut; 2.1 % of their rollouts without a reward; "
+        "longer ones fail; held out sampled 0.500, greedy 0.625"
     )
     assert talk.endswith("7 groups accepted; 57 failed episodes, most often for it broke")
 
