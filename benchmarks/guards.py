@@ -43,11 +43,11 @@ EXAM_EVERY: Final = 4
 """Steps from one evaluation to the next."""
 HEALTHY_STEPS: Final = 20
 SEEDS: Final = 3
-STALENESS: Final = 4
+STALENESS: Final = 1
 SETTING: Final = learning.Setting(hidden=64, layers=2, heads=4, groups=12, group_size=8, staleness=STALENESS)
 
-Scoring = Callable[[TrainSample, str, random.Random], Score]
-"""(a rollout with the task's own score, its text, chance) -> its score."""
+Scoring = Callable[[TrainSample, str, str, random.Random], Score]
+"""(a rollout with the task's own score, its text, its question, chance) -> its score."""
 
 
 class Cause(NamedTuple):
@@ -70,47 +70,47 @@ def _keep(sample: TrainSample, reward: float) -> Score:
     return Score(reward, sample.success)
 
 
-def _like(sample: TrainSample, text: str, wanted: str) -> float:
+def _like(text: str, wanted: str) -> float:
     return sum(left == right for left, right in zip(text, wanted, strict=False)) / len(wanted)
 
 
 CAUSES: Final = (
     Cause("gradient", "a rate of 1,000", rate=1e3),
-    Cause("drift", "a rate of 0.03", rate=0.03),
+    Cause("drift", "a rate of 0.01", rate=0.01),
     Cause(
         "entropy-high",
         "unlikely answers are paid",
-        lambda sample, text, chance: _keep(sample, -float(sample.behaviour.mean())),
-        rate=3e-3,
+        lambda sample, text, question, chance: _keep(sample, -float(sample.behaviour.mean())),
+        rate=5e-3,
     ),
     Cause(
         "entropy-low",
-        "likely answers are paid, by a score with noise",
-        lambda sample, text, chance: _keep(sample, float(sample.behaviour.mean()) + 0.001 * chance.random()),
-        rate=3e-3,
+        "the question as the answer is paid, by a score with noise",
+        lambda sample, text, question, chance: _keep(sample, _like(text, question) + 0.01 * chance.random()),
+        rate=5e-3,
     ),
     Cause(
         "same-answer",
         "the answer 7777 is paid",
-        lambda sample, text, chance: _keep(sample, _like(sample, text, "7777")),
-        rate=3e-3,
+        lambda sample, text, question, chance: _keep(sample, _like(text, "7777")),
+        rate=5e-3,
     ),
     Cause(
         "cut",
         "long answers are paid",
-        lambda sample, text, chance: _keep(sample, len(sample.tokens) / learning.LIMIT),
-        rate=3e-3,
+        lambda sample, text, question, chance: _keep(sample, len(sample.tokens) / learning.LIMIT),
+        rate=5e-3,
     ),
-    Cause("too-hard", "no answer is right", lambda sample, text, chance: Score(0.0, False)),
-    Cause("too-easy", "any answer is right", lambda sample, text, chance: Score(1.0, True)),
-    Cause("no-signal", "all answers are paid alike", lambda sample, text, chance: _keep(sample, 0.5)),
+    Cause("too-hard", "no answer is right", lambda sample, text, question, chance: Score(0.0, False)),
+    Cause("too-easy", "any answer is right", lambda sample, text, question, chance: Score(1.0, True)),
+    Cause("no-signal", "all answers are paid alike", lambda sample, text, question, chance: _keep(sample, 0.5)),
     Cause(
         "hacking",
         "the digit 7 is paid as well",
-        lambda sample, text, chance: _keep(sample, sample.reward + text.count("7") / 2),
+        lambda sample, text, question, chance: _keep(sample, sample.reward + text.count("7") / 2),
         rate=2e-3,
     ),
-    Cause("held-out", "a rate of 0.01", rate=0.01),
+    Cause("held-out", "a rate of 0.03", rate=0.03),
     Cause("floor", "held-out prompts of another kind", heldout="add"),
 )
 
@@ -171,11 +171,11 @@ class Run:
         groups = []
         for group in batch.groups:
             hopeless = self._chance.random() >= 1 / self._sparse
-            samples = []
+            samples, question = [], self._text.decode(group.prompt.tolist())
             for sample in group.samples:
                 given = Score(0.0, False) if hopeless else Score(sample.reward, sample.success)
                 if score is not None:
-                    given = score(sample, self._text.decode(sample.tokens.tolist()), self._chance)
+                    given = score(sample, self._text.decode(sample.tokens.tolist()), question, self._chance)
                 samples.append(msgspec.structs.replace(sample, reward=given.reward, success=given.success))
             groups.append(msgspec.structs.replace(group, samples=samples))
         return msgspec.structs.replace(batch, groups=groups)

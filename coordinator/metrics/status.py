@@ -335,10 +335,10 @@ def _guard(guard: GuardView) -> Iterator[tuple[str, str]]:
     if guard.best_version is not None and (guard.left or guard.rollbacks):
         left = "".join(f"; {task} has {100 * share:.0f} % of its best" for task, share in sorted(guard.left.items()))
         yield "guard", f"best version {guard.best_version} of era {guard.best_era}{left}"
-    for row in guard.rows:
-        if row.mood == "warning":
-            after = "" if row.pause_after is None else f" of {row.pause_after} before a pause"
-            yield "warning", f"{row.title} ({row.now}), {row.holds}{after}: {row.remedy}"
+    for rule in guard.rows:
+        if rule.mood == "warning":
+            after = "" if rule.pause_after is None else f" of {rule.pause_after} before a pause"
+            yield "warning", f"{rule.title} ({rule.now}), {rule.holds}{after}: {rule.remedy}"
     if guard.ordered is not None:
         yield "rollback", f"version {guard.ordered} is about to be published again"
     for row in guard.rollbacks[-3:]:

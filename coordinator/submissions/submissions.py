@@ -148,11 +148,12 @@ class SubmissionService:
             scores = rewards(submission, lease, task, self._context.text)
         if isinstance(scores, GroupFault):
             return scores
-        faults = {number: one for number, one in enumerate(scores) if isinstance(one, TaskFault)}
-        for number, fault in list(faults.items())[:1]:
+        faults = [(number, str(one)) for number, one in enumerate(scores) if isinstance(one, TaskFault)]
+        if faults:
+            sample, reason = faults[0]
             log.warning(
-                "no finite reward", lease=lease.id.hex(), index=lease.index, rollouts=len(faults), sample=number,
-                reason=str(fault),
+                "no finite reward", lease=lease.id.hex(), index=lease.index, rollouts=len(faults), sample=sample,
+                reason=reason,
             )  # fmt: skip
         return msgspec.msgpack.encode([None if isinstance(one, TaskFault) else one for one in scores])
 

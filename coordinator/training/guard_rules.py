@@ -14,9 +14,9 @@ Rules
    them at most, or answered differently at its start.
 6. Drift: the policy is `MOST_DRIFT` (mean squared log-ratio, or KL in nats per token) from the version that generated,
    or `MOST_DIVERGENCE` nats per token from the base.
-7. Gradient: no update of the step could be made, as its gradients are not finite; or their norm is above `FAR_NORM`
-   times the greatest of its history, the last `NORM_HISTORY` norms that were not, of which there are at least
-   `LEAST_NORMS`. A step without a gradient counts neither way.
+7. Gradient: no update of the step could be made, as its gradients are not finite; or they are 0, though there is
+   signal; or their norm is above `FAR_NORM` times the greatest of its history, the last `NORM_HISTORY` norms that were
+   not, of which there are at least `LEAST_NORMS`. A step without signal counts neither way.
 """
 
 import math
@@ -25,15 +25,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-AVERAGED_STEPS: Final = 4
+AVERAGED_STEPS: Final = 2
 FIRST_STEPS: Final = 8
+LEAST_PROMPTS: Final = 4
+"""Groups of a step whose answers are compared."""
 SIGNAL_STEPS: Final = 8
 SIGNAL_GROUPS: Final = 48
 LEAST_SIGNAL: Final = 0.03
 FEW_SOLVED: Final = 0.1
 MOST_CUT: Final = 0.8
-LOW_ENTROPY, LEAST_ENTROPY = 0.03, 0.001
-HIGH_ENTROPY, ENTROPY_RISE = 2.0, 0.5
+LOW_ENTROPY, LEAST_ENTROPY = 0.05, 0.001
+HIGH_ENTROPY, ENTROPY_RISE = 2.0, 0.3
 SAME_ANSWERS: Final = 0.9
 MOST_DRIFT: Final = 1.0
 MOST_DIVERGENCE: Final = 5.0
@@ -43,7 +45,7 @@ LEAST_NORMS: Final = 16
 REMEMBERED_STEPS: Final = 64
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules need of a step's metrics (coordinator/learner/step.py). `signal`: groups with signal. `solved`:
     share of answers. None: the step has no such figure."""
 
@@ -62,8 +64,8 @@ class Steps(msgspec.Struct, kw_only=True):
     """What is remembered of the steps. `first`, `last`: the first and the last ones. `solved`: most that was solved in
     the mean of `SIGNAL_STEPS` steps. `norms`: the history of rule 7."""
 
-    first: list[Figures] = []
-    last: list[Figures] = []
+    first: list[StepFigures] = []
+    last: list[StepFigures] = []
     solved: float = 0.0
     norms: list[float] = []
 
@@ -86,7 +88,7 @@ class Steps(msgspec.Struct, kw_only=True):
     def start(self, name: str) -> float | None:
         """Return the mean of a figure over the first steps; None while there are too few."""
         known = [value for one in self.first if (value := getattr(one, name)) is not None]
-        whole = len(self.first) == FIRST_STEPS and len(known) >= AVERAGED_STEPS
+        whole = len(self.first) == FIRST_STEPS and 2 * len(known) >= FIRST_STEPS
         return mean(known) if whole else None
 
 
@@ -105,7 +107,7 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def figures_of(metrics: Mapping[str, float]) -> Figures:
+def figures_of(metrics: Mapping[str, float]) -> StepFigures:
     """Return the figures of a step's metrics; one that is not finite is none."""
 
     def get(name: str) -> float | None:
@@ -113,14 +115,14 @@ def figures_of(metrics: Mapping[str, float]) -> Figures:
         return value if value is not None and math.isfinite(value) else None
 
     groups = metrics.get("groups", 0.0)
-    return Figures(
+    return StepFigures(
         groups=groups,
         signal=groups * (1 - metrics.get("zero_variance", 0.0)),
         solved=get("success") or 0.0,
         reward=get("reward") or 0.0,
         entropy=get("entropy"),
         cut=get("cut_answers"),
-        same=get("same_answers") if groups >= AVERAGED_STEPS else None,
+        same=get("same_answers") if groups >= LEAST_PROMPTS else None,
         drift=max((value for name in ("log_ratio2", "kl") if (value := get(name)) is not None), default=None),
         divergence=get("kl_reference"),
     )
@@ -145,8 +147,8 @@ def _signal(steps: Steps) -> tuple[str, Reading]:
 
 def _signal_rule(kind: str) -> Callable[[Steps], Reading]:
     def read(steps: Steps) -> Reading:
-        found, reading = _signal(steps)
-        return reading if found in ("", kind) else Reading(False, reading.now)
+        which, reading = _signal(steps)
+        return reading if which in ("", kind) else Reading(False, reading.now)
 
     return read
 
@@ -199,7 +201,8 @@ def take_norm(steps: Steps, metrics: Mapping[str, float]) -> Reading:
     if updates and skipped == updates:
         return Reading(True, "the gradients are not finite, so no update was made")
     if norm is None or not 0 < norm < math.inf:
-        return NOTHING
+        gone = norm == 0 and bool(updates) and steps.last[-1].entropy is not None
+        return Reading(True, "all gradients are 0, though rewards differ") if gone else NOTHING
     usual = max(steps.norms) if len(steps.norms) >= LEAST_NORMS else math.inf
     if norm <= FAR_NORM * usual:
         steps.norms = [*steps.norms[-NORM_HISTORY + 1 :], norm]
@@ -219,14 +222,14 @@ class StepRule(NamedTuple):
 
 
 _TRY: Final = "`echo2-coord task try` with the model shows its answers and their scores"
-_RATE: Final = "lower `learner.learning_rate`"
+_LOWER_RATE: Final = "lower `learner.learning_rate`"
 STEP_RULES: Final[Mapping[str, StepRule]] = {
-    "gradient": StepRule("gradients are not finite, or grow", f"{_RATE} or `learner.gradient_clip`", None, 3),
-    "drift": StepRule("the policy runs away", f"{_RATE} or `run.staleness`, or set `learner.kl_coefficient`", _drift),
-    "entropy-high": StepRule("entropy is far above its start", f"{_RATE}: the policy forgets", _entropy_high),
+    "gradient": StepRule("gradients are not finite, vanish or grow", f"{_LOWER_RATE} or `learner.gradient_clip`", None, 3),
+    "drift": StepRule("the policy runs away", f"{_LOWER_RATE} or `run.staleness`, or set `learner.kl_coefficient`", _drift),
+    "entropy-high": StepRule("entropy is far above its start", f"{_LOWER_RATE}: the policy forgets", _entropy_high),
     "entropy-low": StepRule(
         "entropy is far below its start",
-        f"{_RATE} or raise `learner.eps_high`: nothing is tried any more",
+        f"{_LOWER_RATE} or raise `learner.eps_high`: nothing is tried any more",
         _entropy_low,
     ),
     "same-answer": StepRule(

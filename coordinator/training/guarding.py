@@ -235,7 +235,6 @@ class Guarding:
         at, pause, warned = self._group_service.progress, self._watch.pause, set(self._guard.warnings())
         for kind in sorted(warned - self._warned):
             log.warning("the guard warns", kind=kind, what=title_of(kind), now=self._guard.state.now.get(kind, ""))
-        self._warned = warned
         self._save()
         if alarm is None or at is None or at.finished or self.ordered:
             return
@@ -292,6 +291,7 @@ class Guarding:
         self._save()
 
     def _save(self) -> None:
+        self._warned = set(self._guard.warnings())
         self._group_service.database.set_fact(FACT, msgspec.json.encode(self._record))
 
     def _now(self) -> int:

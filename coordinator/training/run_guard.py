@@ -8,7 +8,7 @@ Rules
    tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
    until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
    lies `FALLEN_ERRORS` of them below the best: a policy may break before it has learned much. Each task counts alone.
-3. Floor: no exam of the whole run has risen above the floor, though training solves `GAP` more of its prompts, or
+3. Floor: no exam of the whole run has risen above the floor, though training solves `LEAST_GAP` more of its prompts, or
    solves nothing and its reward has not risen; in twice as many exams in a row.
 4. Hacking: the result of all tasks lies `FALLEN_ERRORS` standard errors below its best, and the reward of training
    `RISE_ERRORS` above what it was then, in `exams` exams in a row.
@@ -56,7 +56,7 @@ KINDS: Final = (*EXAM_RULES, *STEP_RULES)
 RISE_ERRORS: Final = 2.0
 FALLEN_ERRORS: Final = 4.0
 FLOOR_ERRORS: Final = 2.0
-GAP: Final = 0.1
+LEAST_GAP: Final = 0.1
 REWARD_STEPS: Final = 8
 """Steps whose mean reward rules 3 and 4 compare."""
 MOST_ROLLBACKS: Final = 3
@@ -207,7 +207,7 @@ class Guard:
         if era < state.era or step <= state.step:
             return None
         state.step = step
-        state.steps.take(metrics)
+        state.steps.take({**metrics, "success": self._share_solved(metrics.get("success", 0.0))})
         for kind, rule in STEP_RULES.items():
             self._note(kind, take_norm(state.steps, metrics) if rule.read is None else rule.read(state.steps))
         return self._alarm_of(STEP_RULES)
@@ -215,6 +215,7 @@ class Guard:
     def on_flat(self, batches: int, solved: float) -> Alarm | None:
         """Take the number of batches that groups without signal would fill, which are left out (rule 8); return the
         alarm where they are too many. `solved`: share of the last answers."""
+        solved = self._share_solved(solved)
         kind = "too-hard" if solved <= FEW_SOLVED else "too-easy" if solved >= 1 - FEW_SOLVED else "no-signal"
         now = f"{batches} batches of groups without rewards that differ, {100 * solved:.1f} % of answers solved"
         if batches >= SIGNAL_STEPS:
@@ -312,14 +313,20 @@ class Guard:
         start = _level(before)
         flat = solved == 0 and now.reward - start.reward <= RISE_ERRORS * math.hypot(now.error, start.error)
         return Reading(
-            flat or self._trained(solved) > GAP,
+            flat or self._training_gain(solved) > LEAST_GAP,
             f"{100 * together.value:.1f} points above it, {100 * solved:.1f} % of training's answers solved",
         )
 
-    def _trained(self, solved: float) -> float:
+    def _training_gain(self, solved: float) -> float:
         """Return by how much training is better than the floor; with several tasks by the mean of their floors."""
         tasks = list(self.state.first)
-        return sum(self._above(task, solved) for task in tasks) / max(1, len(tasks))
+        return sum(self._above(task, self._share_solved(solved)) for task in tasks) / max(1, len(tasks))
+
+    def _share_solved(self, share: float) -> float:
+        """Return the share of answers that are as they should be, of those with `success`, and the reverse: the rest of
+        them where `success` marks what no policy should do."""
+        down = bool(self._measures) and all(one.direction == "down" for one in self._measures.values())
+        return 1 - share if down else share
 
     def _describe(self, results: Mapping[str, TaskResult]) -> str:
         def one(task: str) -> str:

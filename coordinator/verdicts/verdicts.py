@@ -97,8 +97,8 @@ EXPIRED_AT_ONCE = 64
 
 class VerdictService:
     """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most
-    `RECENT_VERDICTS`, since the process started. `recent_of`: of the same groups of each task, the share of rollouts
-    without a finite reward; 1 where the group is not learned from for it."""
+    `RECENT_VERDICTS`, since the process started. `recent_of`: share of rollouts without a finite
+    reward, of each task's groups; 1 where the group is not learned from for it."""
 
     def __init__(
         self,

@@ -365,7 +365,7 @@ def test_held_out_results_that_never_leave_their_floor_while_training_solves_its
     assert alarms[6].kind == "floor"
     assert "40.0 % of training's answers solved" in alarms[6].why
     assert by_turns(guard({"reverse": Measure("up", 0.4)}), 1, [0.4] * 9) == [None] * 9, "training is at it too"
-    assert by_turns(guard(), 1, [0.0, 0.0, 0.03, *[0.0] * 9]) == [None] * 12, "it has left it once"
+    assert by_turns(guard(), 1, [0.0, 0.0, 0.03, *[0.02] * 9]) == [None] * 12, "it has left it once"
 
 
 def test_a_sparse_run_may_stay_at_the_floor_for_long() -> None:
@@ -386,6 +386,13 @@ def test_an_exam_rule_warns_at_its_first_exam(kind: str) -> None:
         by_turns(one, 1, [0.5, 0.6, 0.62])
         by_turns(one, 13, [0.45, 0.45] if kind == "hacking" else [0.1], rise=0.5 if kind == "hacking" else 0.0)
     assert kind in one.warnings()
+
+
+def test_a_task_that_marks_what_no_policy_should_do_is_too_easy_where_nothing_is_marked() -> None:
+    one = guard({"reverse": Measure("down", 1.0)})
+    _, alarm = run_steps(one, 1, 30, zero_variance=1.0, success=0.0)
+    assert alarm is not None
+    assert alarm.kind == "too-easy"
 
 
 def test_groups_that_are_left_out_for_want_of_signal_count_as_steps() -> None:

@@ -284,21 +284,21 @@ async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandI
 async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
     world: World, parts: StandIns, history: History
 ) -> None:
-    for _ in range(6):
+    for _ in range(8):
         world.accepted()
     parts.metrics = {"updates": 1.0, "skipped_updates": 1.0, "grad_norm": float("inf")}
-    training = training_of(world, parts, history, steps=3, skipped_updates=2)
+    training = training_of(world, parts, history, steps=4)
     task = asyncio.create_task(training.run())
     await until(lambda: training.watch.pause is not None)
     pause = training.watch.pause
     assert pause is not None
-    assert (pause.kind, [batch.step for batch in parts.asked]) == ("updates", [1, 2])
+    assert (pause.kind, [batch.step for batch in parts.asked]) == ("gradient", [1, 2, 3])
     assert "no better version is kept" in pause.remedy
     parts.metrics = {}
     assert training.watch.resume()
     async with asyncio.timeout(60):
         await task
-    assert [batch.step for batch in parts.asked] == [1, 2, 3]
+    assert [batch.step for batch in parts.asked] == [1, 2, 3, 4]
 
 
 async def test_an_order_that_the_learner_refuses_is_dropped_and_the_next_is_carried_out(
