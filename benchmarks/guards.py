@@ -1,7 +1,8 @@
 """Runs that die, each of one of twelve causes, and healthy ones: does the guard name the cause, and pause these alone?
 
-    python -m benchmarks.guards            # twelve causes and three healthy tasks
-    python -m benchmarks.guards --quick    # one seed of each, and shorter healthy runs
+    python -m benchmarks.guards                   # twelve causes and three healthy tasks
+    python -m benchmarks.guards deaths sparse     # parts of it: deaths, reverse, add, sparse
+    python -m benchmarks.guards --quick           # one seed of each cause, and one healthy run per task
 
 Each run is the product's own training step and guard on the demo's tiny model, in this process, on rollouts `STALENESS`
 steps old. It learns for `HEALTHY_STEPS` steps, and then its cause of death is put in; where the held-out prompts are of
@@ -17,6 +18,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -85,8 +87,10 @@ CAUSES: Final = (
     ),
     Cause(
         "entropy-low",
-        "the question as the answer is paid, by a score with noise",
-        lambda sample, text, question, chance: _keep(sample, _like(text, question) + 0.01 * chance.random()),
+        "two answers are paid, by the first digit, with noise",
+        lambda sample, text, question, chance: _keep(
+            sample, _like(text, "7777" if question < "5" else "1111") + 0.01 * chance.random()
+        ),
         rate=5e-3,
     ),
     Cause(
@@ -116,13 +120,19 @@ CAUSES: Final = (
 
 
 class Healthy(NamedTuple):
-    """A healthy run. `sparse`: one prompt in so many can be solved."""
+    """A healthy run. `sparse`: one prompt in so many can be solved. `slip`: see `learning.Setting`."""
 
     task: str
     sparse: int = 1
+    slip: float = SETTING.slip
 
 
-HEALTHY: Final = (Healthy("reverse"), Healthy("add"), Healthy("reverse", sparse=10))
+HEALTHY: Final = {
+    "reverse": Healthy("reverse"),
+    "add": Healthy("add", slip=0.2),
+    "sparse": Healthy("reverse", sparse=10),
+}
+DEATHS: Final = "deaths"
 
 
 class Fate(NamedTuple):
@@ -213,11 +223,12 @@ def live(run: Run, steps: int, cause: Cause | None = None) -> Fate:
     return Fate(named, paused, (solved[0], solved[-1]), signal, time.process_time() - began)
 
 
-def warmed(task: str, seed: int) -> PreTrainedModel:
-    """Make a model from which a run starts."""
+@cache
+def warmed(task: str, seed: int, slip: float = SETTING.slip) -> PreTrainedModel:
+    """Return a model from which runs start; they copy it."""
     model = build(SETTING.shape, seed)
     order = WarmUp(
-        folder="", task=task, task_version=1, steps=SETTING.warm_steps, noise=SETTING.noise, slip=SETTING.slip,
+        folder="", task=task, task_version=1, steps=SETTING.warm_steps, noise=SETTING.noise, slip=slip,
         batch=SETTING.warm_batch, seed=seed, shape=SETTING.shape,
     )  # fmt: skip
     supervise(model, order, FileTokenizer(char_tokenizer(), EOS))
@@ -261,41 +272,43 @@ def deaths(seeds: Sequence[int]) -> list[Claim]:
     ]
 
 
-def healthy_runs(seeds: Sequence[int], steps: int) -> Claim:
+def healthy_runs(names: Sequence[str], seeds: Sequence[int], steps: int) -> Claim:
     """Make healthy runs; return the claim about their pauses."""
     pauses = 0
-    for one in HEALTHY:
+    for name in names:
+        one = HEALTHY[name]
         task = registry.get(one.task, 1)
         for seed in seeds:
-            fate = live(Run(warmed(one.task, seed), task, seed, heldout=task, sparse=one.sparse), steps)
+            fate = live(Run(warmed(one.task, seed, one.slip), task, seed, heldout=task, sparse=one.sparse), steps)
             pauses += fate.paused is not None
-            name = one.task + (f", 1 prompt in {one.sparse}" if one.sparse > 1 else "")
             end = f"paused at step {fate.paused[1]}: {fate.paused[2]}" if fate.paused else f"{steps} steps"
             solved, warned = " to ".join(f"{share:.2f}" for share in fate.solved), ", ".join(fate.named) or "none"
-            print(
-                f"| {name} | {seed} | {fate.signal:.0%} | {solved} | {warned} | {end} | {fate.seconds:.0f} |",
-                flush=True,
-            )
-    return Claim("healthy runs paused", float(pauses), f"none of {len(HEALTHY) * len(seeds)}", 0.0, at_most=True)
+            row = [name, seed, f"{fate.signal:.0%}", solved, warned, end, f"{fate.seconds:.0f}"]
+            print(f"| {' | '.join(map(str, row))} |", flush=True)
+    return Claim("healthy runs paused", float(pauses), f"none of {len(names) * len(seeds)}", 0.0, at_most=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 where the claims hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guards")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join((DEATHS, *HEALTHY))}; none: all")
     parser.add_argument("--quick", action="store_true", help="one seed of each, and one healthy run per task")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="per cause")
     parser.add_argument("--healthy", type=int, default=10, help="healthy runs per task")
-    parser.add_argument("--steps", type=int, default=80, help="of a healthy run")
+    parser.add_argument("--steps", type=int, default=60, help="of a healthy run")
     asked = parser.parse_args(arguments)
     seeds, healthy = (1, 1) if asked.quick else (asked.seeds, asked.healthy)
     torch.set_num_threads(1)
     bench.header("a guard that sees a dead run", ["torch", "transformers"])
-    print(
-        "| kind | cause | counted in | named after | paused after | paused by |\n|---|---|---|---|---|---|", flush=True
-    )
-    claims = deaths(range(seeds))
-    print("\n| healthy task | seed | with signal | held-out | warnings | end | CPU s |\n|---|---|---|---|---|---|---|")
-    claims.append(healthy_runs(range(healthy), asked.steps))
+    parts, claims = asked.parts or [DEATHS, *HEALTHY], list[Claim]()
+    if unknown := set(parts) - {DEATHS, *HEALTHY}:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: choose of {', '.join((DEATHS, *HEALTHY))}")
+    if DEATHS in parts:
+        print("| kind | cause | counted in | named after | paused after | paused by |\n|---|---|---|---|---|---|")
+        claims += deaths(range(seeds))
+    if names := [name for name in HEALTHY if name in parts]:
+        print("\n| healthy | seed | with signal | held-out | warnings | end | CPU s |\n|---|---|---|---|---|---|---|")
+        claims.append(healthy_runs(names, range(healthy), asked.steps))
     print()
     return bench.close(claims)
 

@@ -284,7 +284,7 @@ async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandI
 async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
     world: World, parts: StandIns, history: History
 ) -> None:
-    for _ in range(8):
+    for _ in range(6):
         world.accepted()
     parts.metrics = {"updates": 1.0, "skipped_updates": 1.0, "grad_norm": float("inf")}
     training = training_of(world, parts, history, steps=4)
@@ -296,6 +296,9 @@ async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_s
     assert "no better version is kept" in pause.remedy
     parts.metrics = {}
     assert training.watch.resume()
+    for _ in range(2):
+        world.accepted()
+    training.work.set()
     async with asyncio.timeout(60):
         await task
     assert [batch.step for batch in parts.asked] == [1, 2, 3, 4]
