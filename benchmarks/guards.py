@@ -46,10 +46,12 @@ EXAM_EVERY: Final = 4
 HEALTHY_STEPS: Final = 20
 SEEDS: Final = 3
 STALENESS: Final = 1
+UPDATES: Final = 4
+"""Updates a step of a run that dies of its rate, or learns what it should not."""
 SETTING: Final = learning.Setting(hidden=64, layers=2, heads=4, groups=12, group_size=8, staleness=STALENESS)
 
-Scoring = Callable[[TrainSample, str, str, random.Random], Score]
-"""(a rollout with the task's own score, its text, its question, chance) -> its score."""
+Scoring = Callable[[TrainSample, str, random.Random], Score]
+"""(a rollout with the task's own score, its text, chance) -> its score."""
 
 
 class Cause(NamedTuple):
@@ -82,36 +84,34 @@ CAUSES: Final = (
     Cause(
         "entropy-high",
         "unlikely answers are paid",
-        lambda sample, text, question, chance: _keep(sample, -float(sample.behaviour.mean())),
-        rate=5e-3,
+        lambda sample, text, chance: _keep(sample, -float(sample.behaviour.mean())),
+        rate=2e-3,
     ),
     Cause(
         "entropy-low",
-        "two answers are paid, by the first digit, with noise",
-        lambda sample, text, question, chance: _keep(
-            sample, _like(text, "7777" if question < "5" else "1111") + 0.01 * chance.random()
-        ),
-        rate=5e-3,
+        "the answer 7777 is paid, by a score with noise",
+        lambda sample, text, chance: _keep(sample, _like(text, "7777") + 0.01 * chance.random()),
+        rate=4e-3,
     ),
     Cause(
         "same-answer",
         "the answer 7777 is paid",
-        lambda sample, text, question, chance: _keep(sample, _like(text, "7777")),
-        rate=5e-3,
+        lambda sample, text, chance: _keep(sample, _like(text, "7777")),
+        rate=4e-3,
     ),
     Cause(
         "cut",
         "long answers are paid",
-        lambda sample, text, question, chance: _keep(sample, len(sample.tokens) / learning.LIMIT),
-        rate=5e-3,
+        lambda sample, text, chance: _keep(sample, len(sample.tokens) / learning.LIMIT),
+        rate=4e-3,
     ),
-    Cause("too-hard", "no answer is right", lambda sample, text, question, chance: Score(0.0, False)),
-    Cause("too-easy", "any answer is right", lambda sample, text, question, chance: Score(1.0, True)),
-    Cause("no-signal", "all answers are paid alike", lambda sample, text, question, chance: _keep(sample, 0.5)),
+    Cause("too-hard", "no answer is right", lambda sample, text, chance: Score(0.0, False)),
+    Cause("too-easy", "any answer is right", lambda sample, text, chance: Score(1.0, True)),
+    Cause("no-signal", "all answers are paid alike", lambda sample, text, chance: _keep(sample, 0.5)),
     Cause(
         "hacking",
         "the digit 7 is paid as well",
-        lambda sample, text, question, chance: _keep(sample, sample.reward + text.count("7") / 2),
+        lambda sample, text, chance: _keep(sample, sample.reward + text.count("7") / 2),
         rate=2e-3,
     ),
     Cause("held-out", "a rate of 0.03", rate=0.03),
@@ -159,9 +159,9 @@ class Run:
         self.signal = list[float]()
         self.learn_at(SETTING.rate)
 
-    def learn_at(self, rate: float) -> None:
-        """Begin a new optimiser, as a restart with another rate does."""
-        self._hyper = Hyper(learning_rate=rate, warmup_steps=1)
+    def learn_at(self, rate: float, updates: int = 1) -> None:
+        """Begin a new optimiser, as a restart with another rate and so many updates a step does."""
+        self._hyper = Hyper(learning_rate=rate, warmup_steps=1, minibatches=updates)
         self._optimiser, self._steps = Optimiser(self.model, self._hyper), 0
 
     def make_step(self, number: int, score: Scoring | None) -> dict[str, float]:
@@ -181,11 +181,11 @@ class Run:
         groups = []
         for group in batch.groups:
             hopeless = self._chance.random() >= 1 / self._sparse
-            samples, question = [], self._text.decode(group.prompt.tolist())
+            samples = []
             for sample in group.samples:
                 given = Score(0.0, False) if hopeless else Score(sample.reward, sample.success)
                 if score is not None:
-                    given = score(sample, self._text.decode(sample.tokens.tolist()), question, self._chance)
+                    given = score(sample, self._text.decode(sample.tokens.tolist()), self._chance)
                 samples.append(msgspec.structs.replace(sample, reward=given.reward, success=given.success))
             groups.append(msgspec.structs.replace(group, samples=samples))
         return msgspec.structs.replace(batch, groups=groups)
@@ -207,7 +207,7 @@ def live(run: Run, steps: int, cause: Cause | None = None) -> Fate:
     for number in range(1, steps + 1):
         dying = cause is not None and number > HEALTHY_STEPS
         if cause is not None and number == HEALTHY_STEPS + 1 and cause.rate != SETTING.rate:
-            run.learn_at(cause.rate)
+            run.learn_at(cause.rate, UPDATES)
         alarms = [run.guard.on_step(1, number, run.make_step(number, cause.score if cause and dying else None))]
         if number % EXAM_EVERY == 0:
             exam = run.examine(number)

@@ -9,7 +9,7 @@ Rules
    until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
    lies `FALLEN_ERRORS` of them below the best: a policy may break before it has learned much. Each task counts alone.
 3. Floor: no exam of the whole run has risen above the floor, though training solves `LEAST_GAP` more of its prompts, or
-   solves nothing and its reward has not risen; in twice as many exams in a row.
+   has solved nothing in `REMEMBERED_STEPS` steps and its reward has not risen; in twice as many exams in a row.
 4. Hacking: the result of all tasks lies `FALLEN_ERRORS` standard errors below its best, and the reward of training
    `RISE_ERRORS` above what it was then, in `exams` exams in a row.
 5. A task of which no held-out prompt could be posed has no result: the exam counts for the others alone.
@@ -28,6 +28,7 @@ import msgspec
 
 from echo2.coordinator.training.guard_rules import (
     FEW_SOLVED,
+    REMEMBERED_STEPS,
     SIGNAL_STEPS,
     STEP_RULES,
     Reading,
@@ -311,7 +312,8 @@ class Guard:
             return Reading(None)
         solved = mean([one.solved for one in state.steps.last])
         start = _level(before)
-        flat = solved == 0 and now.reward - start.reward <= RISE_ERRORS * math.hypot(now.error, start.error)
+        long = len(state.steps.last) == REMEMBERED_STEPS and sum(one.groups for one in state.steps.last) > 0
+        flat = long and solved == 0 and now.reward - start.reward <= RISE_ERRORS * math.hypot(now.error, start.error)
         return Reading(
             flat or self._training_gain(solved) > LEAST_GAP,
             f"{100 * together.value:.1f} points above it, {100 * solved:.1f} % of training's answers solved",
