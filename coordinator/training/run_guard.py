@@ -57,7 +57,8 @@ KINDS: Final = (*EXAM_RULES, *STEP_RULES)
 RISE_ERRORS: Final = 2.0
 FALLEN_ERRORS: Final = 4.0
 FLOOR_ERRORS: Final = 2.0
-LEAST_GAP: Final = 0.1
+LEAST_GAP: Final = 0.05
+"""Share of answers beyond errors."""
 REWARD_STEPS: Final = 8
 """Steps whose mean reward rules 3 and 4 compare."""
 MOST_ROLLBACKS: Final = 3
@@ -304,19 +305,22 @@ class Guard:
 
     def _floor(self, together: TaskResult) -> Reading:
         state, top = self.state, self.state.top
-        at_floor = top is not None and top[0].value <= FLOOR_ERRORS * top[0].error
+        best = together if top is None else top[0]
+        at_floor = best.value <= FLOOR_ERRORS * best.error
         now, before = self._reward(), [one.reward for one in state.steps.first]
         if not at_floor:
             return Reading(False, f"{100 * together.value:.1f} points above it")
         if now is None or len(before) < REWARD_STEPS:
             return Reading(None)
-        solved = mean([one.solved for one in state.steps.last])
-        start = _level(before)
-        long = len(state.steps.last) == REMEMBERED_STEPS and sum(one.groups for one in state.steps.last) > 0
-        flat = long and solved == 0 and now.reward - start.reward <= RISE_ERRORS * math.hypot(now.error, start.error)
+        steps, start = state.steps.last, _level(before)
+        recent = mean([one.solved for one in steps[-REWARD_STEPS:]])
+        unsolved = (
+            len(steps) == REMEMBERED_STEPS and any(one.groups for one in steps) and not any(one.solved for one in steps)
+        )
+        flat = unsolved and now.reward - start.reward <= RISE_ERRORS * math.hypot(now.error, start.error)
         return Reading(
-            flat or self._training_gain(solved) > LEAST_GAP,
-            f"{100 * together.value:.1f} points above it, {100 * solved:.1f} % of training's answers solved",
+            flat or self._training_gain(recent) - best.value > LEAST_GAP + FLOOR_ERRORS * best.error,
+            f"{100 * together.value:.1f} points above it, {100 * recent:.1f} % of training's answers solved",
         )
 
     def _training_gain(self, solved: float) -> float:
