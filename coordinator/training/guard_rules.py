@@ -9,7 +9,8 @@ Rules
    measures the same two shares.
 3. Cut: at least `MOST_CUT` of the answers are cut at the limit, and they solve at most half of what was solved at best.
 4. Entropy is that of groups with signal: it is far from its start below `LOW_ENTROPY` times the mean of the first
-   `FIRST_STEPS` steps (or below `LEAST_ENTROPY` nats), and above `HIGH_ENTROPY` times it plus `ENTROPY_RISE` nats.
+   `FIRST_STEPS` steps (or below `LEAST_ENTROPY` nats), unless the policy has learned its task and solves nearly all;
+   and above `HIGH_ENTROPY` times it plus `ENTROPY_RISE` nats.
 5. Same: `SAME_ANSWERS` of the answers to the prompts of a step are one and the same, though the policy solves half of
    them at most, or answered differently at its start.
 6. Drift: the policy is `MOST_DRIFT` (mean squared log-ratio, or KL in nats per token) from the version that generated,
@@ -34,7 +35,7 @@ SIGNAL_GROUPS: Final = 48
 LEAST_SIGNAL: Final = 0.03
 FEW_SOLVED: Final = 0.1
 MOST_CUT: Final = 0.8
-LOW_ENTROPY, LEAST_ENTROPY = 0.05, 0.001
+LOW_ENTROPY, LEAST_ENTROPY = 0.1, 0.001
 HIGH_ENTROPY, ENTROPY_RISE = 2.0, 0.3
 SAME_ANSWERS: Final = 0.9
 MOST_DRIFT: Final = 1.0
@@ -157,7 +158,7 @@ def _cut(steps: Steps) -> Reading:
     cut = steps.now("cut")
     if cut is None:
         return NOTHING
-    solved = mean([one.solved for one in steps.last[-AVERAGED_STEPS:]])
+    solved = steps.now("solved") or 0.0
     holds = cut >= MOST_CUT and solved <= max(steps.solved / 2, FEW_SOLVED / 2)
     return Reading(holds, f"{100 * cut:.0f} % of answers cut, {100 * solved:.1f} % solved")
 
@@ -170,7 +171,8 @@ def _entropy(steps: Steps, far: Callable[[float, float], bool]) -> Reading:
 
 
 def _entropy_low(steps: Steps) -> Reading:
-    return _entropy(steps, lambda now, start: now < max(LEAST_ENTROPY, LOW_ENTROPY * start))
+    learned = (steps.now("solved") or 0.0) >= 1 - FEW_SOLVED
+    return _entropy(steps, lambda now, start: now < max(LEAST_ENTROPY, LOW_ENTROPY * start) and not learned)
 
 
 def _entropy_high(steps: Steps) -> Reading:
@@ -181,7 +183,7 @@ def _same(steps: Steps) -> Reading:
     now, start = steps.now("same"), steps.start("same")
     if now is None or start is None:
         return NOTHING
-    solved = mean([one.solved for one in steps.last[-AVERAGED_STEPS:]])
+    solved = steps.now("solved") or 0.0
     holds = now >= SAME_ANSWERS and (solved <= 0.5 or start <= SAME_ANSWERS - 0.25)
     return Reading(holds, f"{100 * now:.0f} % of answers are the same, {100 * start:.0f} % at the start")
 
