@@ -115,16 +115,17 @@ def figures_of(metrics: Mapping[str, float]) -> StepFigures:
         value = metrics.get(name)
         return value if value is not None and math.isfinite(value) else None
 
-    groups = metrics.get("groups", 0.0)
+    groups, entropy = metrics.get("groups", 0.0), get("entropy")
+    ratios = [] if entropy is None else [value for name in ("log_ratio2", "kl") if (value := get(name)) is not None]
     return StepFigures(
         groups=groups,
         signal=groups * (1 - metrics.get("zero_variance", 0.0)),
         solved=get("success") or 0.0,
         reward=get("reward") or 0.0,
-        entropy=get("entropy"),
+        entropy=entropy,
         cut=get("cut_answers"),
         same=get("same_answers") if groups >= LEAST_PROMPTS else None,
-        drift=max((value for name in ("log_ratio2", "kl") if (value := get(name)) is not None), default=None),
+        drift=max(ratios, default=None),
         divergence=get("kl_reference"),
     )
 

@@ -286,9 +286,10 @@ class Guarding:
         return named
 
     def begin_anew(self, pause: Pause) -> None:
-        """Begin counts and history anew; results too, where the operator goes on after a collapse."""
-        self._guard.begin_anew(results=pause.kind in EXAM_RULES)
-        self._save()
+        """Take the policy as it is, where the operator goes on after an alarm."""
+        if pause.is_alarm:
+            self._guard.begin_anew(results=pause.kind in EXAM_RULES)
+            self._save()
 
     def _save(self) -> None:
         self._warned = set(self._guard.warnings())

@@ -13,9 +13,9 @@ Rules
 4. Hacking: the result of all tasks lies `FALLEN_ERRORS` standard errors below its best, and the reward of training
    `RISE_ERRORS` above what it was then, in `exams` exams in a row.
 5. A task of which no held-out prompt could be posed has no result: the exam counts for the others alone.
-6. Counts and what is remembered of steps begin anew with each era and each resume. First and best result stay, so that
-   a policy which is rolled back is still guarded. They begin anew where the operator resumes after an alarm of an exam,
-   or goes back to another version than the best.
+6. Counts and what is remembered of steps begin anew with each era, and where the operator resumes after an alarm. First
+   and best result stay, so that a policy which is rolled back is still guarded. They begin anew where that alarm was of
+   an exam, or the operator goes back to another version than the best.
 7. The kinds `warn_only` raise no alarm. A step or an exam that is repeated after a restart counts once.
 8. A run that leaves out groups without signal makes no step of them: they count as steps without signal (`on_flat`).
 """
