@@ -17,7 +17,7 @@ import copy
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -300,17 +300,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds, healthy = (1, 1) if asked.quick else (asked.seeds, asked.healthy)
     torch.set_num_threads(1)
     bench.header("a guard that sees a dead run", ["torch", "transformers"])
-    parts, claims = asked.parts or [DEATHS, *HEALTHY], list[Claim]()
+    parts = asked.parts or [DEATHS, *HEALTHY]
     if unknown := set(parts) - {DEATHS, *HEALTHY}:
         parser.error(f"there is no part {', '.join(sorted(unknown))}: choose of {', '.join((DEATHS, *HEALTHY))}")
+    return bench.close_each(measured(parts, range(seeds), range(healthy), asked.steps))
+
+
+def measured(parts: Sequence[str], seeds: Sequence[int], healthy: Sequence[int], steps: int) -> Iterator[list[Claim]]:
+    """Yield the claims about the runs that die, and about the healthy ones. `seeds`, `healthy`: seeds of each."""
     if DEATHS in parts:
         print("| kind | cause | counted in | named after | paused after | paused by |\n|---|---|---|---|---|---|")
-        claims += deaths(range(seeds))
+        yield deaths(seeds)
     if names := [name for name in HEALTHY if name in parts]:
-        print("\n| healthy | seed | with signal | held-out | warnings | end | CPU s |\n|---|---|---|---|---|---|---|")
-        claims.append(healthy_runs(names, range(healthy), asked.steps))
-    print()
-    return bench.close(claims)
+        print("| healthy | seed | with signal | held-out | warnings | end | CPU s |\n|---|---|---|---|---|---|---|")
+        yield [healthy_runs(names, healthy, steps)]
 
 
 if __name__ == "__main__":

@@ -230,9 +230,7 @@ STEP_RULES: Final[Mapping[str, StepRule]] = {
     "gradient": StepRule(
         "gradients are not finite, vanish or grow", f"{_LOWER_RATE} or `learner.gradient_clip`", None, 3
     ),
-    "drift": StepRule(
-        "the policy runs away", f"{_LOWER_RATE} or `run.staleness`, or set `learner.kl_coefficient`", _drift
-    ),
+    "drift": StepRule("the policy runs away", f"{_LOWER_RATE}, or set `learner.kl_coefficient`", _drift),
     "entropy-high": StepRule("entropy is far above its start", f"{_LOWER_RATE}: the policy forgets", _entropy_high),
     "entropy-low": StepRule(
         "entropy is far below its start",

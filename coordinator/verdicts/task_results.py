@@ -9,7 +9,7 @@ Rules
    two have one counts as `unscored`, with all of its rollouts as `missing`.
 4. Where failures depend on an answer's length, masking them teaches the policy to fail. Of a missing rollout it counts
    whether it is longer than the mean of its group's others, or shorter: a prompt's difficulty has no part in that. A
-   sign test tells (`length_bias`).
+   sign test tells (`length_bias`). One without a sampled token counts neither way: its environment did not open it.
 """
 
 import math
@@ -70,7 +70,7 @@ def sums_of(scores: Sequence[Score | None], lengths: Sequence[int], cut: Sequenc
     return TaskSums(
         1, 0, len(known), sum(rewards), sum(score.success for score in known.values()), int(len(set(rewards)) > 1),
         sum(cut[number] for number in known), len(missing), sum(one > usual for one in missing),
-        sum(one < usual for one in missing),
+        sum(0 < one < usual for one in missing),
     )  # fmt: skip
 
 

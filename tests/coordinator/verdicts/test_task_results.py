@@ -32,6 +32,7 @@ def test_a_rollout_without_a_reward_is_in_no_mean_and_counts_by_its_length() -> 
     assert sums == TaskSums(1, 0, 2, 0.5, 1, 1, 0, missing=2, longer=1, shorter=1)
     assert sums.missing_share == 0.5
     assert sums_of([GOOD, BAD, None], [5, 5, 5], [False] * 3)[-3:] == (1, 0, 0), "as long as the others"
+    assert sums_of([GOOD, BAD, None], [5, 5, 0], [False] * 3)[-3:] == (1, 0, 0), "it was not opened"
 
 
 @pytest.mark.parametrize(
