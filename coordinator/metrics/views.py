@@ -243,8 +243,8 @@ GuardMood = Literal["unknown", "ok", "warning", "paused"]
 
 
 class GuardRow(View, frozen=True, kw_only=True):
-    """A way in which the run may die, `title`. `now`: what the guard last read; empty: nothing yet. `holds`: steps or
-    evaluations in a row in which its rule has held. `pause_after`: number of them that pauses the run; None: it only
+    """A way in which the run may die, `title`. `now`: what the guard last read; empty: nothing yet. `holds`: count of
+    steps or evaluations in which its rule has held. `pause_after`: number of them that pauses the run; None: it only
     warns. `remedy`: what the operator may do."""
 
     kind: str

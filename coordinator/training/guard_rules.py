@@ -215,7 +215,7 @@ def take_norm(steps: Steps, metrics: Mapping[str, float]) -> Reading:
 
 class StepRule(NamedTuple):
     """A rule over steps. `title`: the way to die. `remedy`: what the operator may do. `read`: None: `take_norm`.
-    `pause`: steps in a row after which the run is paused. `breaks`: an earlier version is better than this one."""
+    `pause`: count of steps at which the run is paused. `breaks`: an earlier version is better than this one."""
 
     title: str
     remedy: str

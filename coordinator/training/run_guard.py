@@ -2,8 +2,9 @@
 
 Rules
 1. Nine ways to die are seen in the metrics of steps (guard_rules.py). The guard warns at the first step at which a
-   rule holds, and raises an alarm when it has held for its number of steps in a row. A step of which it cannot be told
-   counts neither way.
+   rule holds, and raises an alarm when its count is its number of steps. A step at which the rule holds adds 1 to the
+   count, one at which it does not takes `TAKEN_BACK` from it, and one of which it cannot be told changes nothing: a
+   policy that dies does not look dead at each step.
 2. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
    tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
    until the best lies `RISE_ERRORS` standard errors of the difference above the first exam, except for a result that
@@ -61,6 +62,7 @@ LEAST_GAP: Final = 0.05
 """Share of answers beyond errors."""
 REWARD_STEPS: Final = 8
 """Steps whose mean reward rules 3 and 4 compare."""
+TAKEN_BACK: Final = 2
 MOST_ROLLBACKS: Final = 3
 """Rollbacks to one version that are made without the operator."""
 
@@ -109,8 +111,8 @@ class Level(NamedTuple):
 class GuardState(msgspec.Struct, kw_only=True):
     """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `first`, `best`:
     per task. `best_exam`, `best_score`: best exam and best score of the best version of the run. `top`: best result of
-    all tasks together, and the reward then. `low`: exams in a row, per task. `counts`: steps or exams in a row in which
-    a rule holds, per kind. `now`: what it last read. `steps`: see `Steps`. `rollbacks`: those that the operator did not
+    all tasks together, and the reward then. `low`: exams in a row, per task. `counts`: count of rule 1,
+    per kind. `now`: what it last read. `steps`: see `Steps`. `rollbacks`: those that the operator did not
     order, by root in hex."""
 
     era: int = 0
@@ -162,7 +164,7 @@ class Guard:
         return [kind for kind in KINDS if self.state.counts.get(kind, 0)]
 
     def pause_after(self, kind: str) -> int | None:
-        """Return the steps, or exams, in a row after which a rule raises an alarm; None: it never does."""
+        """Return the count of steps, or of exams, at which a rule raises an alarm; None: it never does."""
         if kind in self.limits.warn_only:
             return None
         return STEP_RULES[kind].pause if kind in STEP_RULES else self.limits.exams * (1 + (kind == "floor"))
@@ -241,7 +243,7 @@ class Guard:
 
     def _note(self, kind: str, reading: Reading) -> None:
         if reading.holds is not None:
-            self.state.counts[kind] = self.state.counts.get(kind, 0) + 1 if reading.holds else 0
+            self.state.counts[kind] = max(0, self.state.counts.get(kind, 0) + (1 if reading.holds else -TAKEN_BACK))
         if reading.now:
             self.state.now[kind] = reading.now
 
@@ -251,7 +253,7 @@ class Guard:
             after, count = self.pause_after(kind), self.state.counts.get(kind, 0)
             if after is not None and count >= after:
                 what = "evaluations" if kind in EXAM_RULES else "steps"
-                return Alarm(kind, f"{title_of(kind)} ({self.state.now[kind]}), in {count} {what} in a row")
+                return Alarm(kind, f"{title_of(kind)} ({self.state.now[kind]}), for {count} {what}")
         return None
 
     def _is_low(self, task: str, result: TaskResult) -> bool:

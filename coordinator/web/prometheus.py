@@ -199,7 +199,7 @@ def of_guard(guard: GuardView) -> Iterator[Metric]:
     )
     for task, share in sorted(guard.left.items()):
         left.add_metric([task], share)
-    holds = GaugeMetricFamily("echo2_guard_holds", "Steps or evaluations in a row a rule has held.", labels=["kind"])
+    holds = GaugeMetricFamily("echo2_guard_holds", "Steps or evaluations in which a rule has held.", labels=["kind"])
     for row in guard.rows:
         holds.add_metric([row.kind], row.holds)
     yield holds

@@ -52,7 +52,7 @@ def test_three_exams_in_a_row_below_half_of_the_best_are_a_collapse() -> None:
     assert last is not None
     assert last.kind == "held-out"
     assert "reverse solves 0.000 at version 25, after 0.900 at version 10" in last.why
-    assert last.why.endswith("in 3 evaluations in a row")
+    assert last.why.endswith("for 3 evaluations")
 
 
 def test_one_better_exam_begins_the_row_anew() -> None:
@@ -234,7 +234,7 @@ def test_each_way_to_die_that_steps_show_is_named_within_10_steps_and_pauses_wit
     assert alarm is not None
     assert alarm.kind == kind
     assert alarm.why.startswith(title_of(kind))
-    assert f"in {STEP_RULES[kind].pause} steps in a row" in alarm.why
+    assert f"for {STEP_RULES[kind].pause} steps" in alarm.why
     assert one.state.step < LONG + 30
 
 
@@ -243,6 +243,16 @@ def test_a_single_step_that_looks_dead_is_no_alarm(kind: str) -> None:
     one = guard()
     for step in range(1, 400):
         assert one.on_step(1, step, WELL | (DYING[kind] if step % 20 == 0 else {})) is None
+
+
+def test_a_policy_that_looks_dead_at_three_of_four_steps_is_dead() -> None:
+    one = guard()
+    run_steps(one, 1, LONG)
+    flat = [one.on_step(1, LONG + step, WELL | (DYING["too-hard"] if step % 4 else {})) for step in range(1, 200)]
+    assert flat == [None] * 199, "8 steps have signal among them"
+    same = WELL | DYING["same-answer"]
+    alarms = [one.on_step(1, 300 + step, same if step % 8 else WELL) for step in range(1, 200)]
+    assert next(number for number, alarm in enumerate(alarms, 1) if alarm) < 60
 
 
 @pytest.mark.parametrize("kind", STEP_RULES)
@@ -261,7 +271,7 @@ def test_the_alarm_says_what_the_guard_has_seen() -> None:
     assert alarm is not None
     assert alarm.why == (
         "the task is too hard (0 of 64 groups with rewards that differ, 0.0 % of answers solved, "
-        "40.0 % at best), in 16 steps in a row"
+        "40.0 % at best), for 16 steps"
     )
 
 
@@ -277,7 +287,7 @@ def test_small_batches_are_judged_by_as_many_groups() -> None:
     one = guard()
     alarms = steps(one, *[WELL | DYING["no-signal"] | {"groups": 2.0}] * 60)
     first = next(number for number, alarm in enumerate(alarms, 1) if alarm)
-    assert first == 24 + 16 - 1, "48 groups, and 16 steps in a row"
+    assert first == 24 + 16 - 1, "48 groups, and 16 steps"
 
 
 def test_a_thousand_steps_without_signal_hide_no_gradient() -> None:
@@ -314,7 +324,7 @@ def test_updates_that_cannot_be_made_are_gradients_that_are_not_finite() -> None
     bad = {"skipped_updates": 4.0, "updates": 4.0, "grad_norm": math.inf}
     *_, alarm = steps(guard(), *[WELL | bad] * 3)
     assert alarm is not None
-    assert "not finite, so no update was made), in 3 steps in a row" in alarm.why
+    assert "not finite, so no update was made), for 3 steps" in alarm.why
     some = {"skipped_updates": 3.0, "updates": 4.0}
     assert steps(guard(), *[WELL | bad, WELL | bad, WELL | some] * 5) == [None] * 15
     nothing = {"skipped_updates": 0.0, "updates": 0.0, "grad_norm": 0.0}
