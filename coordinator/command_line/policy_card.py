@@ -14,8 +14,9 @@ MOST_ROWS = 40
 """Held-out results in the table."""
 
 
-def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
-    """Return the card, as Markdown. Raises OSError where the run's history cannot be read."""
+def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile", gguf: str) -> str:
+    """Return the card, as Markdown. `gguf`: name of the GGUF file, or empty. Raises OSError where the run's history
+    cannot be read."""
     title = f"{spec.name}, version {told.version}"
     return "\n".join(
         [
@@ -29,6 +30,7 @@ def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
             f"| version | {told.version} |",
             f"| content root | `{told.root}` |",
             f"| weights | {_FORMS[told.form]} |",
+            *([f"| `{gguf}` | the same weights for llama.cpp, not quantised |"] if gguf else []),
             "",
             *_results(home, told.version),
             "## Verify it",

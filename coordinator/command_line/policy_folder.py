@@ -3,7 +3,8 @@
 Rules
 1. The folder has the base's own files byte for byte, but for the number type in config.json where training changed it;
    the weights; `echo2-version.json`, by which anybody can verify them; and a model card.
-2. A run of adapters gives a PEFT adapter, or with `merged` a whole model, which is no signed version.
+2. A run of adapters gives a PEFT adapter, or with `merged` a whole model, which is no signed version. With `gguf` a
+   whole model has its GGUF file too (policy_gguf.py); whether it can have one is known before weights are written.
 3. The folder is loaded again before it is there, and its content root compared with the version's. It appears whole, or
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
@@ -21,6 +22,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from echo2.coordinator.command_line import policy_card, versions_report
+from echo2.coordinator.command_line.policy_gguf import PlannedFile
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.publishing.stored_weights import StoredWeights
@@ -67,12 +69,13 @@ class VersionFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedFolder(NamedTuple):
-    """A folder that was written. `root`: content root of the version."""
+    """A folder that was written. `root`: content root of the version. `gguf`: name of its GGUF file, or empty."""
 
     folder: Path
     version: int
     root: bytes
     form: Form
+    gguf: str
 
 
 class _Chosen(NamedTuple):
@@ -82,15 +85,18 @@ class _Chosen(NamedTuple):
     sealed: bytes
 
 
-def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> ExportedFolder:
+def export(home: RunFolder, which: str, out: Path, *, merged: bool = False, gguf: bool = False) -> ExportedFolder:
     """Write the folder of a version: a number, `latest`, or `best` by held-out results. Raises `LocalFault`,
     `Untrusted`."""
     if out.exists():
         raise LocalFault(f"{out} is there already: name a folder that is not")
+    if gguf and not merged and read_config(home.model) is not None:
+        raise LocalFault("the versions of this run are adapters: a GGUF file is of a whole model, so add --merged")
     roots, chain, _, spec = setup.read_documents(home)
     try:
         with versions_report.reading(home) as store, _draft(out) as draft:
             chosen = _choose(home, which, versions_report.documents_of(store, chain, "version", Version))
+            planned = PlannedFile(home.model, spec, chosen.version.version) if gguf else None
             edges = [edge for edge, _ in versions_report.documents_of(store, chain, "edge", Edge)]
             weights = StoredWeights(store, lambda: edges).read(chosen.version.root)
             if weights is None:
@@ -106,12 +112,15 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> E
                 roots=list(roots), sealed=chosen.sealed,
             )  # fmt: skip
             _write(draft / VERSION_FILE, msgspec.json.format(msgspec.json.encode(told), indent=2))
-            _write(draft / "README.md", policy_card.card_of(home, spec, told).encode())
+            file = "" if planned is None else planned.name
+            _write(draft / "README.md", policy_card.card_of(home, spec, told, file).encode())
             _check_root(draft, told)
+            if planned is not None:
+                planned.write(draft)
             draft.rename(out)
     except WeightsError as error:
         raise LocalFault(str(error)) from error
-    return ExportedFolder(out, chosen.version.version, chosen.version.root, form)
+    return ExportedFolder(out, chosen.version.version, chosen.version.root, form, file)
 
 
 @contextmanager
