@@ -4,7 +4,7 @@ Rules
 1. The folder has the base's own files byte for byte, but for the number type in config.json where training changed it;
    the weights; `echo2-version.json`, by which anybody can verify them; and a model card.
 2. A run of adapters gives a PEFT adapter, or with `merged` a whole model, which is no signed version. With `gguf` a
-   whole model has its GGUF file too (policy_gguf.py); whether it can have one is known before weights are written.
+   whole model has its GGUF file too (publishing/version_gguf.py); whether it can is known before weights are written.
 3. The folder is loaded again before it is there, and its content root compared with the version's. It appears whole, or
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
@@ -22,14 +22,15 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from echo2.coordinator.command_line import policy_card, versions_report
-from echo2.coordinator.command_line.policy_gguf import PlannedFile
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.publishing.stored_weights import StoredWeights
-from echo2.coordinator.run import model_folder, setup
+from echo2.coordinator.publishing.version_gguf import PlannedFile
+from echo2.coordinator.run import chat_settings, model_folder, setup
 from echo2.coordinator.training.guarding import FACT, GuardRecord
 from echo2.p2p.envelope import verify_envelope
 from echo2.protocol import root_chain
+from echo2.protocol.authority import RunSpec
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -96,7 +97,7 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False, gguf
     try:
         with versions_report.reading(home) as store, _draft(out) as draft:
             chosen = _choose(home, which, versions_report.documents_of(store, chain, "version", Version))
-            planned = PlannedFile(home.model, spec, chosen.version.version) if gguf else None
+            planned = _plan_gguf(home, spec, chosen.version.version) if gguf else None
             edges = [edge for edge, _ in versions_report.documents_of(store, chain, "edge", Edge)]
             weights = StoredWeights(store, lambda: edges).read(chosen.version.root)
             if weights is None:
@@ -201,6 +202,10 @@ def _write_weights(base: Path, version: Snapshot, out: Path, merged: bool) -> Fo
     shutil.copyfile(base / CONFIG, out / CONFIG)
     write_tensors(out / ADAPTER_WEIGHTS, [_own(version, entry.name) for entry in version.tensors])
     return "adapter"
+
+
+def _plan_gguf(home: RunFolder, spec: RunSpec, version: int) -> PlannedFile:
+    return PlannedFile(home.model, spec, version, chat_settings.template_of(home.model))
 
 
 def _own(version: Snapshot, name: str) -> ExportedTensor:

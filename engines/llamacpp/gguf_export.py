@@ -68,7 +68,7 @@ def describe(folder: Path, special: SpecialTokens, template: str | None) -> dict
 
 
 def write(folder: Path, path: Path, keys: Mapping[str, Value], special: SpecialTokens) -> None:
-    """Write the file of a model folder with one file of weights. `keys`: of `describe`, and further ones. Raises
+    """Write the file of a model folder with one file of weights. `keys`: those of `describe`, and further ones. Raises
     EngineError, `WeightsError`, `DiskFull`."""
     library, weights = backends.library(), Snapshot(folder / "model.safetensors")
     write_weights(architectures.read(folder), weights, path, keys)
@@ -86,11 +86,13 @@ def write_weights(
     entries = {entry.name: entry for entry in read}
     kind = _FILE_TYPES[matrices or _TYPES[max(read, key=lambda entry: entry.elements).dtype]]
     entries |= {alias: entries[name] for alias, name in weights.aliases.items()}
-    tensors = [_filled(name, source, entries, weights, matrices) for name, source in architecture.file_tensors(entries)]
+    tensors = [
+        _tensor_of(name, source, entries, weights, matrices) for name, source in architecture.file_tensors(entries)
+    ]
     gguf_file.write(backends.library(), path, {**keys, "general.file_type": kind}, tensors)
 
 
-def _filled(
+def _tensor_of(
     name: str, source: TensorSource, entries: Mapping[str, TensorEntry], weights: Snapshot, matrices: Stored | None
 ) -> FilledTensor:
     """Return a tensor of the file (rule 1)."""
@@ -129,7 +131,7 @@ def _unknown_ends(library: Library, model: int, special: SpecialTokens) -> list[
 
 @contextmanager
 def model_of(library: Library, path: Path, *, whole: bool) -> Iterator[int]:
-    """Yield the llama_model of a file. `whole`: with its tensors, not the vocabulary alone. Raises EngineError."""
+    """Yield the llama_model of a file. `whole`: whether its tensors are loaded too. Raises EngineError."""
     devices = backends.device_list(None)
     params = builds.model_params(
         library.llama_model_default_params(), library.layout, devices=ctypes.addressof(devices), n_gpu_layers=0,

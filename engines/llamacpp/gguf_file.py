@@ -37,7 +37,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 class TensorPlan(NamedTuple):
-    """A tensor as the head states it. `shape`: of a matrix [rows, columns], else [elements]."""
+    """A tensor as the head states it. `shape`: [rows, columns] of a matrix, else [elements]."""
 
     name: str
     stored: Stored

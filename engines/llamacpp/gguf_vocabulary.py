@@ -43,7 +43,7 @@ class SpecialTokens(NamedTuple):
 
 
 def describe(folder: Path, rows: int, special: SpecialTokens, template: str | None) -> dict[str, Value]:
-    """Return the keys of a model folder's tokenizer. `rows`: of the embedding. `template`: chat template. Raises
+    """Return the keys of a model folder's tokenizer. `rows`: rows of the embedding. `template`: chat template. Raises
     EngineError (rule 1)."""
     path = folder / "tokenizer.json"
     try:
@@ -54,7 +54,7 @@ def describe(folder: Path, rows: int, special: SpecialTokens, template: str | No
     model = content["model"]
     pre = _pre_tokenizer(path, content)
     texts, kinds = _tokens(tokenizer, content.get("added_tokens") or [], rows)
-    begins, ends = _added(tokenizer)
+    begins, ends = _additions(tokenizer)
     begin = begins if begins is not None else special.begin
     keys: dict[str, Value] = {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": texts,
@@ -113,7 +113,7 @@ def _tokens(tokenizer: Tokenizer, added: list[Mapping[str, Any]], rows: int) -> 
     return texts, kinds
 
 
-def _added(tokenizer: Tokenizer) -> tuple[int | None, bool]:
+def _additions(tokenizer: Tokenizer) -> tuple[int | None, bool]:
     """Return the token that the tokenizer puts before a text, if it does, and whether it puts one behind (rule 3)."""
     plain, whole = (tokenizer.encode("a", add_special_tokens=add).ids for add in (False, True))
     before = next(number for number in range(len(whole)) if whole[number : number + len(plain)] == plain)

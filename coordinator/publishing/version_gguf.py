@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from echo2.coordinator.run import chat_settings
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp import gguf_export
 from echo2.engines.llamacpp.gguf_file import Value
@@ -16,10 +15,10 @@ from echo2.runtime.errors import LocalFault
 
 
 class PlannedFile:
-    """A version's GGUF file before its weights are there. `name`: of the file. Raises `LocalFault` for a model of which
-    none can be written."""
+    """GGUF file of a version before its weights are there. `name`: name of the file. Raises `LocalFault` for a model of
+    which none can be written."""
 
-    def __init__(self, base: Path, spec: RunSpec, version: int) -> None:
+    def __init__(self, base: Path, spec: RunSpec, version: int, template: str | None) -> None:
         config = json.loads((base / "config.json").read_bytes())
         begin, pad = (config.get(f"{name}_token_id") for name in ("bos", "pad"))
         ids = {"begin": begin, "pad": pad}
@@ -27,7 +26,7 @@ class PlannedFile:
             (spec.eos, *spec.other_ends), **{name: one for name, one in ids.items() if isinstance(one, int)}
         )
         with _faults():
-            keys = gguf_export.describe(base, self._special, chat_settings.template_of(base))
+            keys = gguf_export.describe(base, self._special, template)
         self._keys: dict[str, Value] = {**keys, "general.name": spec.name, "general.version": str(version)}
         self.name = f"{re.sub(r'[^A-Za-z0-9.]+', '-', spec.name).strip('-.') or 'model'}-v{version}.gguf"
 
