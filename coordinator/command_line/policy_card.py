@@ -33,6 +33,11 @@ def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile", gguf: str) -> s
             *([f"| `{gguf}` | the same weights for llama.cpp, not quantised |"] if gguf else []),
             "",
             *_results(home, told.version),
+            "## Load it",
+            "",
+            _LOAD["adapter" if told.form == "adapter" else "model"].format(model=spec.model),
+            *([f"llama.cpp: `llama-server --model {gguf}`."] if gguf else []),
+            "",
             "## Verify it",
             "",
             _VERIFY[told.form],
@@ -45,6 +50,10 @@ _FORMS = {
     "model": "whole model, under the names of its base",
     "adapter": "PEFT adapter of its base",
     "merged": "whole model: an adapter merged into its base, rounded to bfloat16",
+}
+_LOAD = {
+    "model": "transformers: `AutoModelForCausalLM.from_pretrained(FOLDER)`. vLLM: `vllm serve FOLDER`.",
+    "adapter": "peft: `PeftModel.from_pretrained(base, FOLDER)`, where `base` is `{model}` as transformers loads it.",
 }
 _SIGNED = (
     "`echo2-coord policy verify FOLDER` loads these weights, computes their content root, and compares it with the "

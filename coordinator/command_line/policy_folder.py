@@ -106,7 +106,7 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False, gguf
                     "shows those that are"
                 )
             snapshot = write_out(weights, draft / "version.safetensors")
-            form = _write_weights(home.model, snapshot, draft, merged)
+            form = _write_weights(home.model, spec.model, snapshot, draft, merged)
             snapshot.path.unlink()
             told = VersionFile(
                 run=chain[-1].run.hex(), version=chosen.version.version, root=chosen.version.root.hex(), form=form,
@@ -184,8 +184,8 @@ def _best(home: RunFolder, known: list[tuple[Version, bytes]]) -> tuple[Version,
     return best
 
 
-def _write_weights(base: Path, version: Snapshot, out: Path, merged: bool) -> Form:
-    """Write the weights and the base's own files; return what they are."""
+def _write_weights(base: Path, model: str, version: Snapshot, out: Path, merged: bool) -> Form:
+    """Write the weights and the base's own files; return what they are. `model`: name of the base, for an adapter."""
     adapter = read_config(base)
     if adapter is None and merged:
         raise LocalFault("the versions of this run are whole models: leave out --merged")
@@ -199,7 +199,8 @@ def _write_weights(base: Path, version: Snapshot, out: Path, merged: bool) -> Fo
         _write_model(out, merged_tensors(version, adapter, FrozenBase(base / BASE_FILE)))
         return "merged"
     (out / "config.json").unlink()
-    shutil.copyfile(base / CONFIG, out / CONFIG)
+    settings = msgspec.json.decode((base / CONFIG).read_bytes()) | {"base_model_name_or_path": model}
+    _write(out / CONFIG, msgspec.json.format(msgspec.json.encode(settings), indent=2))
     write_tensors(out / ADAPTER_WEIGHTS, [_own(version, entry.name) for entry in version.tensors])
     return "adapter"
 

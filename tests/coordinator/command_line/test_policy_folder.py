@@ -16,9 +16,11 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.model import load as load_model
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.foreign_models import describe
+from echo2.weights.hf_import import floats_of
+from echo2.weights.lora.adapter_folder import AdapterOrder
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model
-from tests.support import bpe_tokenizers, exported_models, family_models, llama_cpp
+from tests.support import adapted, bpe_tokenizers, exported_models, family_models, llama_cpp
 from tests.support.published_versions import changed, publish
 from tests.support.run_folders import NOW, load, make_run
 
@@ -116,6 +118,32 @@ def test_a_file_that_names_another_version_is_not_believed(trained: Path, tmp_pa
     code, _, error = said("verify", out)
     assert code == 81
     assert "names another version than the one that is signed in it" in error
+
+
+@pytest.mark.slow
+def test_a_run_of_adapters_gives_a_peft_adapter_that_names_its_base_or_a_whole_model(tmp_path: Path) -> None:
+    exported_models.make(tmp_path / "base", "qwen3, tied")
+    run = make_run(tmp_path / "run", tmp_path / "base", adapter=AdapterOrder(2, 4.0))
+    snapshot = adapted.write(tmp_path / "5.snapshot", Snapshot(run.folder.model / "model.safetensors").tensors, 1, 0.1)
+    publish(run, 5, snapshot)
+    code, told, error = said("export", tmp_path / "adapter", "--home", run.folder.path)
+    assert (code, error) == (0, "")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["base_model_name_or_path"]) == (2, run.spec.model)
+    assert Snapshot(tmp_path / "adapter" / "adapter_model.safetensors").root == snapshot.root
+    assert said("verify", tmp_path / "adapter")[0] == 0
+    code, _, error = said("export", tmp_path / "whole", "--gguf", "--home", run.folder.path)
+    assert "the versions of this run are adapters: a GGUF file is of a whole model, so add --merged" in error
+    code, told, error = said("export", tmp_path / "whole", "--merged", "--home", run.folder.path)
+    assert (code, error, "policy verify" in told) == (0, "", False)
+    whole, base = (load_model(folder, "cpu").state_dict() for folder in (tmp_path / "whole", tmp_path / "base"))
+    name = "model.layers.0.self_attn.q_proj"
+    outer, inner = (
+        torch.from_numpy(floats_of(snapshot.bits(f"base_model.model.{name}.{part}.weight"), "BF16").reshape(shape))
+        for part, shape in (("lora_B", (128, 2)), ("lora_A", (2, 128)))
+    )
+    merged = base[f"{name}.weight"].float() + config["lora_alpha"] / 2 * outer @ inner
+    assert torch.equal(whole[f"{name}.weight"].bfloat16(), merged.bfloat16())
 
 
 @pytest.mark.slow
