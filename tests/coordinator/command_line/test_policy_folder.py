@@ -14,7 +14,7 @@ from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.model import load as load_model
-from echo2.coordinator.run import model_folder
+from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.run.foreign_models import describe
 from echo2.weights.hf_import import floats_of
 from echo2.weights.lora.adapter_folder import AdapterOrder
@@ -129,7 +129,7 @@ def test_a_run_of_adapters_gives_a_peft_adapter_that_names_its_base_or_a_whole_m
     code, told, error = said("export", tmp_path / "adapter", "--home", run.folder.path)
     assert (code, error) == (0, "")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert (config["r"], config["base_model_name_or_path"]) == (2, run.spec.model)
+    assert (config["r"], config["base_model_name_or_path"]) == (2, setup.read_documents(run.folder)[3].model)
     assert Snapshot(tmp_path / "adapter" / "adapter_model.safetensors").root == snapshot.root
     assert said("verify", tmp_path / "adapter")[0] == 0
     code, _, error = said("export", tmp_path / "whole", "--gguf", "--home", run.folder.path)
