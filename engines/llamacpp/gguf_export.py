@@ -52,8 +52,8 @@ def describe(folder: Path, special: SpecialTokens, template: str | None) -> dict
     """Return the keys of a model folder's file, tried on llama.cpp without the weights (rule 2). `template`: chat
     template. Raises EngineError."""
     architecture, library = architectures.read(folder), backends.library()
-    keys = dict(architecture.keys)
-    keys |= gguf_vocabulary.describe(folder, architecture.sizes["vocabulary"], special, template)
+    vocabulary = gguf_vocabulary.describe(folder, architecture.sizes["vocabulary"], special, template)
+    keys: dict[str, Value] = {**architecture.keys, **vocabulary}
     with tempfile.TemporaryDirectory(prefix="echo2-") as scratch:
         path = Path(scratch) / "vocabulary.gguf"
         gguf_file.write(library, path, keys, [])
@@ -149,10 +149,9 @@ def model_of(library: Library, path: Path, *, whole: bool) -> Iterator[int]:
 def tokenize(library: Library, vocabulary: int, text: str) -> list[int]:
     """Return the tokens of a text by llama.cpp, special ones by their names. `vocabulary`: llama_vocab."""
     content = text.encode()
-    tokens = np.empty(len(content) + 8, np.int32)
-    number = _call(library, "llama_tokenize", vocabulary, content, len(content), tokens.ctypes.data, len(tokens),
-                   True, True)  # fmt: skip
-    return tokens[:number].tolist()
+    tokens = (c_int32 * (len(content) + 8))()
+    number = _call(library, "llama_tokenize", vocabulary, content, len(content), tokens, len(tokens), True, True)
+    return list(tokens[:number])
 
 
 def _call(library: Library, name: str, *arguments: Any) -> Any:
