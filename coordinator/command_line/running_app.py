@@ -124,6 +124,18 @@ def recheck(home: Home = Path(".")) -> int:
 
 @running_app.command()
 @errors_reported
+def report(
+    file: Annotated[Path, typer.Argument(help="The HTML file to write; it must not exist.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write one HTML file on the run: curves, tables, settings, versions, who took part. It loads nothing."""
+    from echo2.coordinator.web import report_file
+
+    print(report_file.write(home, file))
+
+
+@running_app.command()
+@errors_reported
 def doctor(home: Home = Path(".")) -> None:
     """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
     for each that is not."""
