@@ -116,5 +116,5 @@ def _tokens(tokenizer: Tokenizer, added: list[Mapping[str, Any]], rows: int) -> 
 def _additions(tokenizer: Tokenizer) -> tuple[int | None, bool]:
     """Return the token that the tokenizer puts before a text, if it does, and whether it puts one behind (rule 3)."""
     plain, whole = (tokenizer.encode("a", add_special_tokens=add).ids for add in (False, True))
-    before = next(number for number in range(len(whole)) if whole[number : number + len(plain)] == plain)
+    before = next((number for number in range(len(whole)) if whole[number : number + len(plain)] == plain), 0)
     return whole[0] if before else None, len(whole) > before + len(plain)
