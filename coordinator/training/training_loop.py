@@ -38,6 +38,7 @@ from echo2.coordinator.metrics.views import StepPoint, VersionRow
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.settings import objective_choices
+from echo2.coordinator.settings.named_home import with_home
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing, Learner
@@ -160,7 +161,7 @@ class Training:
         log.info(
             "training finished",
             steps=self._at().steps_made,
-            take_it="echo2-coord policy export FOLDER --version best",
+            take_it=with_home("echo2-coord policy export FOLDER --version best", self.course.database.parent),
         )
 
     def finish(self) -> int:
@@ -280,6 +281,7 @@ class Training:
                 self.watch.on_draw()
                 return batch
             self.watch.waits()
+            self.guarding.on_wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GROUP_COUNT_MS / 1000):
                     await self.work.wait()
