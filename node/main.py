@@ -3,8 +3,10 @@ are built here alone; tests pass others."""
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
+import threading
 from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -100,7 +102,7 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from echo2.node.daemon import NodeDaemon
+    from echo2.node.daemon import LEAVE_SECONDS, NodeDaemon
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import with_devices
@@ -120,9 +122,15 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
         interrupted = True
         daemon.interrupt("Ctrl-C; once more ends at once")
 
+    def on_system_end() -> None:
+        daemon.leave("the system asks to end")
+        end = threading.Timer(LEAVE_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
+        end.daemon = True
+        end.start()
+
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, on_interrupt)
-    loop.add_signal_handler(signal.SIGTERM, lambda: daemon.interrupt("the system asks to end"))
+    loop.add_signal_handler(signal.SIGTERM, on_system_end)
     try:
         ended = await daemon.run()
     finally:
