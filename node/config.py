@@ -12,7 +12,7 @@ Rules
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -96,7 +96,11 @@ class NodeConfig(BaseModel):
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
     )
-    threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
+        "auto",
+        description="CPU threads of each engine. auto: OMP_NUM_THREADS, else the cores that this node may use, divided "
+        "among its devices.",
+    )
     rows: int | None = Field(
         None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
     )

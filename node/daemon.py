@@ -35,6 +35,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.command_server import CommandServer
 from echo2.node.control.commands import ControlCommands, DaemonParts
+from echo2.node.engine_child import engine_threads
 from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
@@ -220,7 +221,7 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Start the engine, the connections, and the follower with the model's files, each once the one before is
         ready."""
-        _log.info((await self._first_engine()).sentence())
+        _log.info((await self._first_engine()).sentence(), threads=engine_threads(self._config))
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:

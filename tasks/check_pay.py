@@ -49,9 +49,7 @@ def pay_faults(ask: Ask, size: int, most: int) -> Iterator[str]:
     yield from _overpaid(list(own.values()), wrong)
 
 
-def _add_answers_of_others(
-    ask: Ask, own: Mapping[int, ProbedEpisode], wrong: dict[str, list[ProbedEpisode]]
-) -> None:
+def _add_answers_of_others(ask: Ask, own: Mapping[int, ProbedEpisode], wrong: dict[str, list[ProbedEpisode]]) -> None:
     """Play the commonest answer at each prompt, and the answer of the prompt before where that is another."""
     texts = {index: played.answer for index, played in own.items()}
     constant = Counter(texts.values()).most_common(1)[0][0]

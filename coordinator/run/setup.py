@@ -151,13 +151,16 @@ def invite(
         raise SettingsFault(f"network.advertise: {error}") from error
 
 
-def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
-    """Return the settings of a new run: flags override variables, which override the model's preset. Raises
-    `SettingsFault`."""
+def settings_for(
+    model: str, flags: Settings, env: Mapping[str, str] = os.environ, *, name: str | None = None
+) -> CoordinatorConfig:
+    """Return the settings of a new run: flags override variables, which override the model's preset. `name`: the run's
+    where neither says one. Raises `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
-    name = model if model in PRESETS else Path(model).resolve().name
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = name
+    merged["run"]["model"] = model if model in PRESETS else Path(model).resolve().name
+    if name:
+        merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from echo2.node import cli
 from echo2.node.config import load_config
 from echo2.node.control.node_service import service_of
-from echo2.node.errors import BadConfig
 from echo2.node.daemon import LEAVE_SECONDS
+from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime import systemd_launchd
 from echo2.runtime.errors import LocalFault
