@@ -29,6 +29,7 @@ from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.OK))  # a container's first process has no default action
     descriptors.raise_limit()
     descriptors.watch()
     with lock_home(config.home):

@@ -20,8 +20,8 @@ from echo2.tasks.check_probe import DEMONSTRATION, PROMPT, ProbedEpisode, Probed
 
 NONSENSE: Final = ("a word", PROMPT, "no answer", "42")
 """Names of usual answers (tasks/check_probe.py), of which each prompt gets one, in rotation."""
-MOST_SHARE: Final = 0.6
-"""Of two answers in a fair draw, one is right at half of 200 prompts, and at 0.6 of them once in 400 tasks."""
+MOST_SHARE: Final = 0.58
+"""Of two answers that are equally frequent, one is right at more than 0.58 of 200 prompts in one task of forty."""
 _CONSTANT: Final = "the commonest of its own answers"
 _OTHERS: Final = "another prompt's answer"
 
@@ -44,9 +44,9 @@ def pay_faults(ask: Ask, size: int, most: int) -> Iterator[str]:
         yield from _nonsense_faults(wrong)
         return
     if not any(played.given for played in own.values()):
-        yield from _refused(own)
+        yield from _failures(own)
         _add_answers_of_others(ask, own, wrong)
-    yield from _overpaid(list(own.values()), wrong)
+    yield from _overpayments(list(own.values()), wrong)
 
 
 def _add_answers_of_others(ask: Ask, own: Mapping[int, ProbedEpisode], wrong: dict[str, list[ProbedEpisode]]) -> None:
@@ -62,7 +62,7 @@ def _add_answers_of_others(ask: Ask, own: Mapping[int, ProbedEpisode], wrong: di
         before = text
 
 
-def _refused(own: Mapping[int, ProbedEpisode]) -> Iterator[str]:
+def _failures(own: Mapping[int, ProbedEpisode]) -> Iterator[str]:
     """Yield rule 2's fault."""
     failed = [index for index, played in own.items() if not played.success]
     if failed:
@@ -73,7 +73,7 @@ def _refused(own: Mapping[int, ProbedEpisode]) -> Iterator[str]:
         )
 
 
-def _overpaid(own: Sequence[ProbedEpisode], wrong: Mapping[str, Sequence[ProbedEpisode]]) -> Iterator[str]:
+def _overpayments(own: Sequence[ProbedEpisode], wrong: Mapping[str, Sequence[ProbedEpisode]]) -> Iterator[str]:
     """Yield rule 3's faults."""
     rewards = {kind: [played.reward for played in several] for kind, several in wrong.items()}
     least = min(0.0, *(reward for several in rewards.values() for reward in several))

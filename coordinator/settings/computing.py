@@ -21,12 +21,12 @@ from echo2.engines.devices.devices import choose
 chosen = choose("auto", kinds=("cuda", "xpu", "cpu"))
 print(chosen.kind, f"{chosen.name}: {chosen.why}", sep="\\t")
 """
-PATIENCE: Final = 120.0
+TORCH_SECONDS: Final = 120.0
 """Seconds for PyTorch's import and a first use of each GPU."""
 
 
 class Computing(NamedTuple):
-    """`device`: torch's name of the device of learner and scorer. `threads`: of each process, on a CPU. `why`: why this
+    """`device`: torch's name of the device of learner and scorer. `threads`: threads of each process, on a CPU. `why`: why this
     device; empty: the settings name it."""
 
     device: str
@@ -51,18 +51,18 @@ def computing_of(section: LearnerSection, automatic: Callable[[], tuple[str, str
 @cache
 def automatic_device() -> tuple[str, str]:
     """Return device and reason (rule 1)."""
-    return asked_device() if system_gpus() else ("cpu", "the system shows no GPU")
+    return device_by_torch() if system_gpus() else ("cpu", "the system shows no GPU")
 
 
-def asked_device() -> tuple[str, str]:
+def device_by_torch() -> tuple[str, str]:
     """Return device and reason as PyTorch says them, in a process of its own."""
     try:
         done = subprocess.run(
-            code_command(PROGRAM), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+            code_command(PROGRAM), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_SECONDS,
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "cpu", f"PyTorch did not look for a GPU within {PATIENCE:g} s"
+        return "cpu", f"PyTorch did not look for a GPU within {TORCH_SECONDS:g} s"
     device, _, why = done.stdout.strip().rpartition("\n")[2].partition("\t")
     if done.returncode or not why:
         return "cpu", f"PyTorch found no device: {(done.stderr.strip().splitlines() or ['no output'])[-1][:200]}"

@@ -42,8 +42,8 @@ def test_demos_and_tests_compute_on_one_thread(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_pytorch_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, why = computing.asked_device()
+    device, why = computing.device_by_torch()
     assert device
     assert why
     monkeypatch.setattr(computing, "PROGRAM", "raise SystemExit('no driver')")
-    assert computing.asked_device() == ("cpu", "PyTorch found no device: no driver")
+    assert computing.device_by_torch() == ("cpu", "PyTorch found no device: no driver")
