@@ -196,7 +196,7 @@ class NodeDaemon:
         """Finish within `LEAVE_SECONDS` (rule 2a); if the node is already leaving, end at once. `why`: as above."""
         if self._patience is None or self._patience.deadline < math.inf:
             return self.interrupt(why)
-        self._patience.deadline = anyio.current_time() + WHOLE_SECONDS
+        self._patience.deadline = asyncio.get_running_loop().time() + WHOLE_SECONDS
         self.run_state.finish(why)
 
     async def _run(self) -> None:

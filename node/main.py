@@ -124,10 +124,10 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
         daemon.interrupt("Ctrl-C; once more ends at once")
 
     def on_system_end() -> None:
-        daemon.leave("the system asks to end")
         end = threading.Timer(LEAVE_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
         end.daemon = True
         end.start()
+        daemon.leave("the system asks to end")
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, on_interrupt)

@@ -55,6 +55,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
 from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
+from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
@@ -226,7 +227,7 @@ def init(
         except WeightsError as error:
             raise LocalFault(str(error)) from error
         except OSError as error:
-            raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
+            raise LocalFault(sentence_of(error, f"cannot make {folder}: {error.strerror}")) from error
     return load_run(folder, env={}, now=now, secret=secret)
 
 

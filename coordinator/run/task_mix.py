@@ -82,7 +82,8 @@ def _weighted_task(part: str, text: str) -> WeightedTask:
     name = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
     if part != text.strip() and not _FAMILY.match(name):
         raise SettingsFault(
-            f"run.task is {text!r}, and {name!r} is no task: put a name that contains {MIX_SEPARATOR!r} in double quotes"
+            f"run.task is {text!r}, and {name!r} is no task: put a name that contains {MIX_SEPARATOR!r} in double "
+            "quotes"
         )
     if len(name) > MOST_NAME:
         raise SettingsFault(f"run.task has a name of {len(name)} characters, the most is {MOST_NAME}")

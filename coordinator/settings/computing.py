@@ -26,8 +26,8 @@ TORCH_SECONDS: Final = 120.0
 
 
 class Computing(NamedTuple):
-    """`device`: torch's name of the device of learner and scorer. `threads`: threads of each process, on a CPU. `why`: why this
-    device; empty: the settings name it."""
+    """`device`: torch's name of the device of learner and scorer. `threads`: threads of each process, on a CPU. `why`:
+    why this device; empty: the settings name it."""
 
     device: str
     threads: int

@@ -3,8 +3,8 @@
 Rules
 1. `HTTPS_PROXY` counts, else `ALL_PROXY`, in capitals or not; on macOS and in the absence of these the system's own.
    Hosts that `NO_PROXY` names are dialled directly.
-2. A proxy without a scheme (`proxy.example:8080`) is one over HTTP, as for curl. One of another scheme (SOCKS, or TLS up
-   to the proxy) is an error that names it: nothing goes another path than the owner's.
+2. A proxy without a scheme (`proxy.example:8080`) is one over HTTP, as for curl. One of another scheme (SOCKS, or TLS
+   up to the proxy) is an error that names it: nothing goes another path than the owner's.
 """
 
 import re
@@ -24,8 +24,8 @@ def proxy_to(url: str) -> str | None:
     scheme, divider, _ = text.partition("://")
     if divider and scheme.lower() != "http":
         raise Unreachable(
-            f"{variable} names a proxy of {scheme[:20]}, and echo2 takes only those of http: set HTTPS_PROXY to one, as "
-            "http://proxy.example:8080, or name the coordinator's host in NO_PROXY"
+            f"{variable} names a proxy of {scheme[:20]}, and echo2 takes only those of http: set HTTPS_PROXY to one, "
+            "as http://proxy.example:8080, or name the coordinator's host in NO_PROXY"
         )
     address = text if divider else f"http://{text}"
     try:

@@ -56,8 +56,8 @@ async def test_a_run_on_hub_named_files_never_trains_on_its_test(tmp_path: Path)
         async with working(*[swarm.node(name) for name in ("alice", "bob")]):
             await until(lambda: finished(coordinator), 600)
             whole(swarm)
-        database = coordinator.group_service.database
-        leases = [decode(decode_unverified(sealed).payload, Lease) for (sealed,) in database.all("SELECT sealed FROM leases")]
+        documents = coordinator.group_service.database.all("SELECT sealed FROM leases")
+        leases = [decode(decode_unverified(sealed).payload, Lease) for (sealed,) in documents]
     leased = {TEXT.decode(lease.prompt).strip() for lease in leases}
     assert leased == host.scored_problems["train"] == set(TRAIN) - set(TEST)
     assert host.scored_problems["heldout"] == set(TEST)

@@ -1,6 +1,6 @@
 """The layouts of data sets that `math:PATH` reads, as tables of docs/tasks.md, made by reading each.
 
-    python -m tests.support.data_layouts     writes the tables into docs/tasks.md
+python -m tests.support.data_layouts     writes the tables into docs/tasks.md
 """
 
 import csv
@@ -90,6 +90,7 @@ class FieldRow(NamedTuple):
 
 
 USER: Final = {"role": "user", "content": "What is 6 x 7?"}
+HUMAN: Final = {"from": "human", "value": "What is 6 x 7?"}
 FIELD_ROWS: Final = (
     FieldRow("GSM8K", {"question": "What is 6 x 7?", "answer": "6 x 7 is 42.\n#### 42"}),
     FieldRow("MATH", {"problem": "What is 6 x 7?", "level": "Level 1", "solution": "It is \\boxed{42}."}),
@@ -105,8 +106,7 @@ FIELD_ROWS: Final = (
     FieldRow("DAPO, Skywork-OR1", {"prompt": [USER], "reward_model": {"ground_truth": '["42"]'}}),
     FieldRow("Big-Math", {"problem": "What is 6 x 7?", "answer": "42", "llama8b_solve_rate": 0.9}),
     FieldRow("several answers", {"problem": "What is 6 x 7?", "answers": ["42", "forty-two"]}),
-    FieldRow("ShareGPT", {"conversations": [{"from": "human", "value": "What is 6 x 7?"}, {"from": "gpt", "value": "42"}],
-                          "target": "42"}),
+    FieldRow("ShareGPT", {"conversations": [HUMAN, {"from": "gpt", "value": "42"}], "target": "42"}),
     FieldRow("messages in a text", {"prompt": json.dumps([USER]), "reward_model": json.dumps({"ground_truth": "42"})},
              "problem=prompt[-1].content&answer=reward_model.ground_truth"),
     FieldRow("fields of your own", {"task": {"text": "What is 6 x 7?"}, "gold": "42"},

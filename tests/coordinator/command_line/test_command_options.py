@@ -16,7 +16,8 @@ KEYS = [(section, key) for section, model in sections() for key in model.model_f
 def words(section: str, key: str) -> list[str]:
     """Return the assignment of a key's default, which is a value of its type."""
     default = getattr(getattr(CoordinatorConfig(), section), key)
-    value = "" if default is None else tomlkit.item(list(default) if isinstance(default, tuple) else default).as_string()
+    plain = list(default) if isinstance(default, tuple) else default
+    value = "" if plain is None else tomlkit.item(plain).as_string()
     return [f"{section}.{key}={value}"]
 
 
