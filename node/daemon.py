@@ -193,7 +193,8 @@ class NodeDaemon:
         self.run_state.finish(why)
 
     def leave(self, why: str) -> None:
-        """Finish within `LEAVE_SECONDS` (rule 2a); if the node is already leaving, end at once. `why`: as above."""
+        """Finish within `LEAVE_SECONDS` (rule 2a); if the node is already leaving, end at once. `why`: the reason for
+        the log."""
         if self._patience is None or self._patience.deadline < math.inf:
             return self.interrupt(why)
         self._patience.deadline = asyncio.get_running_loop().time() + WHOLE_SECONDS

@@ -144,7 +144,7 @@ def _tell_threads(error: BaseException) -> Told:
 _Row = tuple[Callable[[BaseException], bool], Callable[[BaseException], Told]]
 _TABLE: Final[tuple[_Row, ...]] = (
     (_says(KeyError, r"getpwuid\(\): uid not found"), _tell_user),
-    (_says(RuntimeError, r"[Cc]ould not determine home directory"), _tell_user),
+    (_says(RuntimeError, r"[Cc]ould not determine (the )?home directory"), _tell_user),
     (_lacks_descriptors, _tell_open_files),
     (_database_says("locked|locking protocol"), _tell_locked),
     (_database_says("readonly database|unable to open database"), _tell_read_only),
