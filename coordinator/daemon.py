@@ -65,6 +65,7 @@ from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime import descriptors
+from echo2.runtime.installation import public_install_command
 from echo2.runtime.readiness import report_ready, report_stopping
 from echo2.runtime.running_time import RunningTime
 from echo2.runtime.units import DAY, bytes_per_second
@@ -138,6 +139,7 @@ class Coordinator:
             faults=models.faults,
             started=self.now(),
             clock=clock,
+            installing=public_install_command(),
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,

@@ -58,7 +58,8 @@ Name = Annotated[str | None, typer.Option("--name", help="Public name on the lea
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
 Fingerprint = Annotated[
-    str | None, typer.Option("--accept-fingerprint", help="Join the run of this fingerprint on the local network.")
+    str | None,
+    typer.Option("--accept-fingerprint", help="Join the run of this fingerprint, by its page or on the local network."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
@@ -87,7 +88,8 @@ def _seconds(duration: str) -> float:
 @errors_reported
 def join(
     invite: Annotated[
-        str | None, typer.Argument(help="The run's invite; -: from standard input; or in ECHO2_INVITE.")
+        str | None,
+        typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
     ] = None,
     invite_file: InviteFile = None,
     gpu: Gpu = None,

@@ -39,9 +39,12 @@ class NodeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    invite: str | None = Field(None, description="The run's invite, one string. None: the one joined last.")
+    invite: str | None = Field(
+        None, description="The run's invite, one string, or its page's address. None: the one joined last."
+    )
     accept_fingerprint: str | None = Field(
-        None, description="Join the run of this fingerprint on the local network. None: without an invite, it is typed."
+        None,
+        description="Join the run of this fingerprint, by its page or on the local network. None: it is asked for.",
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(

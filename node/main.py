@@ -52,10 +52,7 @@ def invite_of(config: NodeConfig) -> Invite:
     """Return the invite given, else that of the run joined last, else one discovered on the local network. Store it, so
     that `echo2-node run` finds it. Raises `BadConfig`."""
     if config.invite is not None:
-        try:
-            invite = Invite.from_text(config.invite)
-        except LocalFault as error:
-            raise BadConfig(str(error)) from error
+        invite = _invite_given(config.invite, config)
     elif (config.home / "invite").exists() and config.accept_fingerprint is None:
         return invite_of_joined_run(config.home)
     else:
@@ -63,6 +60,19 @@ def invite_of(config: NodeConfig) -> Invite:
     with writing(config.home / "invite") as file:
         file.write(invite.to_text().encode())
     return invite
+
+
+def _invite_given(text: str, config: NodeConfig) -> Invite:
+    """Return the invite that a text is, or that the page of this address serves. Raises `BadConfig`, `TryLater`."""
+    from echo2.node.links.invite_page import invite_of_page, page_of
+
+    page = page_of(text)
+    if page is not None:
+        return invite_of_page(page, config.home, config.accept_fingerprint)
+    try:
+        return Invite.from_text(text)
+    except LocalFault as error:
+        raise BadConfig(str(error)) from error
 
 
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:

@@ -27,7 +27,10 @@ from echo2.runtime.settings import Loader, SettingsFault, read_toml
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 """Variables with the prefix that are not settings: the command line reads them."""
-SIGNED_KEYS = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
+SIGNED_KEYS = (
+    "name", "description", "page", "contact",
+    "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines",
+)  # fmt: skip
 """Keys of [run] that are in the signed RunSpec."""
 
 Settings = Mapping[str, Mapping[str, Any]]
