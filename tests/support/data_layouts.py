@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 def rows_from(first: int, number: int) -> list[Row]:
     """Return rows with problems of their own, and the shared one."""
     numbers = [SHARED, *(place for place in range(first, first + number))]
-    return [{"question": f"What is {place} + {place}?", "answer": str(2 * place)} for place in numbers]
+    return [{"question": f"Compute {place} + {place}.", "answer": str(2 * place)} for place in numbers]
 
 
 def _jsonl(rows: Sequence[Row]) -> bytes:
@@ -89,29 +89,29 @@ class FieldRow(NamedTuple):
     query: str = ""
 
 
-USER: Final = {"role": "user", "content": "What is 6 x 7?"}
-HUMAN: Final = {"from": "human", "value": "What is 6 x 7?"}
+USER: Final = {"role": "user", "content": "Compute 6 x 7."}
+HUMAN: Final = {"from": "human", "value": "Compute 6 x 7."}
 FIELD_ROWS: Final = (
-    FieldRow("GSM8K", {"question": "What is 6 x 7?", "answer": "6 x 7 is 42.\n#### 42"}),
-    FieldRow("MATH", {"problem": "What is 6 x 7?", "level": "Level 1", "solution": "It is \\boxed{42}."}),
-    FieldRow("AIME", {"ID": "2024-I-1", "Problem": "What is 6 x 7?", "Answer": 42}),
+    FieldRow("GSM8K", {"question": "Compute 6 x 7.", "answer": "6 x 7 is 42.\n#### 42"}),
+    FieldRow("MATH", {"problem": "Compute 6 x 7.", "level": "Level 1", "solution": "It is \\boxed{42}."}),
+    FieldRow("AIME", {"ID": "2024-I-1", "Problem": "Compute 6 x 7.", "Answer": 42}),
     FieldRow(
         "verl",
         {"data_source": "openai/gsm8k", "prompt": [USER], "reward_model": {"style": "rule", "ground_truth": "42"}},
     ),
     FieldRow("TRL", {"prompt": [{"role": "system", "content": "Think."}, USER], "solution": "$\\boxed{42}$"}),
-    FieldRow("slime", {"prompt": "What is 6 x 7?", "label": "42"}),
-    FieldRow("OpenRLHF", {"input": "What is 6 x 7?", "label": 42}),
+    FieldRow("slime", {"prompt": "Compute 6 x 7.", "label": "42"}),
+    FieldRow("OpenRLHF", {"input": "Compute 6 x 7.", "label": 42}),
     FieldRow("open-instruct", {"messages": [USER], "ground_truth": "42", "dataset": "math"}),
     FieldRow("DAPO, Skywork-OR1", {"prompt": [USER], "reward_model": {"ground_truth": '["42"]'}}),
-    FieldRow("Big-Math", {"problem": "What is 6 x 7?", "answer": "42", "llama8b_solve_rate": 0.9}),
-    FieldRow("several answers", {"problem": "What is 6 x 7?", "answers": ["42", "forty-two"]}),
+    FieldRow("Big-Math", {"problem": "Compute 6 x 7.", "answer": "42", "llama8b_solve_rate": 0.9}),
+    FieldRow("several answers", {"problem": "Compute 6 x 7.", "answers": ["42", "forty-two"]}),
     FieldRow("ShareGPT", {"conversations": [HUMAN, {"from": "gpt", "value": "42"}], "target": "42"}),
     FieldRow("messages in a text", {"prompt": json.dumps([USER]), "reward_model": json.dumps({"ground_truth": "42"})},
              "problem=prompt[-1].content&answer=reward_model.ground_truth"),
-    FieldRow("fields of your own", {"task": {"text": "What is 6 x 7?"}, "gold": "42"},
+    FieldRow("fields of your own", {"task": {"text": "Compute 6 x 7."}, "gold": "42"},
              "problem=task.text&answer=gold&ask=none"),
-    FieldRow("no answer", {"problem": "What is 6 x 7?", "level": 3}),
+    FieldRow("no answer", {"problem": "Compute 6 x 7.", "level": 3}),
     FieldRow("a blank problem", {"question": " ", "answer": "42"}),
 )  # fmt: skip
 
@@ -170,7 +170,7 @@ def _cells(*cells: str) -> str:
 def tables() -> str:
     """Return both tables in Markdown."""
     return "\n".join([
-        "| Files of a folder | Trained on | Held out | What is said |", "|---|---|---|---|",
+        "| Files of a folder | Trained on | Held out | Report |", "|---|---|---|---|",
         *map(folder_row, FOLDERS), "",
         "| Rows of | A row | Mapping | Posed | Right |", "|---|---|---|---|---|", *map(field_row, FIELD_ROWS),
     ])  # fmt: skip
