@@ -119,11 +119,11 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     from echo2.node.engine_devices import with_devices
     from echo2.node.run_context import RunContext
 
-    engine = partial(engine_child, config)
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    config = await with_devices(config, engine)
+    config = await with_devices(config, partial(engine_child, config))
+    engine = partial(engine_child, config)
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
     daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice)
     interrupted = False
