@@ -109,9 +109,7 @@ class NodeConfig(BaseModel):
     )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
-    drain: float = Field(
-        120.0, ge=0, description="Seconds that a node which finishes waits for the answers to its groups."
-    )
+    drain: float = Field(120.0, ge=0, description="Seconds that a finishing node waits for the answers to its groups.")
     ask: str | None = Field(
         None,
         description="Price for which this node works, per hour in the run's currency, as in 0.12/h. Only runs that pay "

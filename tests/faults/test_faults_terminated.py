@@ -61,7 +61,7 @@ def test_a_node_gives_its_leases_back_and_ends_within_8_seconds_of_sigterm(run: 
 
 def test_a_node_that_only_starts_ends_as_soon(run: Run) -> None:
     bob = run.volunteer("bob")
-    until("it has a control socket", lambda: bob.ask("status"))
+    until("it has a key", lambda: (bob.home / "node.key").exists())
     bob.send(signal.SIGTERM)
     began = time.monotonic()
     assert bob.wait() == Exit.OK
