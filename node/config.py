@@ -99,6 +99,11 @@ class NodeConfig(BaseModel):
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
     )
+    priority: Literal["idle", "low", "normal"] = Field(
+        "idle",
+        description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
+        "all else at nice 10), low (all at nice 10) or normal.",
+    )
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         "auto",
         description="CPU threads of each engine. auto: OMP_NUM_THREADS, else the cores that this node may use, divided "

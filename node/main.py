@@ -23,6 +23,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
 from echo2.runtime.logs import set_up_logging, to_stream
+from echo2.runtime.priority import give_way
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
@@ -30,6 +31,7 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.OK))  # a container's first process has no default action
+    give_way("normal" if config.priority == "normal" else "low")
     descriptors.raise_limit()
     descriptors.watch()
     with lock_home(config.home):

@@ -131,13 +131,26 @@ def recheck(home: Home = Path(".")) -> int:
 
 @running_app.command()
 @errors_reported
+def report(
+    file: Annotated[Path, typer.Argument(help="The HTML file to write; it must not exist.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write one HTML file on the run: curves, tables, settings, versions, who took part. It loads nothing."""
+    from echo2.coordinator.web import report_file
+
+    print(report_file.write(home, file))
+
+
+@running_app.command()
+@errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say which protections of the run's keys, and against its child processes and strangers, are in force here, and
-    what to do for the others."""
+    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
     from echo2.coordinator.settings import computing, config
+    from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -146,6 +159,7 @@ def doctor(home: Home = Path(".")) -> None:
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
     checks.append(key_checks.KeyCheck("device and threads", computing.computing_of(settings.learner).sentence()))
+    checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)
     if remark := price_mode.cap_remark(settings, spec):

@@ -247,6 +247,13 @@ def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | N
     return parse(read(path), source=path.name, env=env, flags=flags)
 
 
+def load_with_origins(
+    path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None
+) -> tuple[CoordinatorConfig, dict[str, str]]:
+    """Return the same, and where the value of each key comes from: the file's name, a variable, or the default."""
+    return _LOADER.load(read(path), source=path.name, env=env, flags=flags or {})
+
+
 def read(path: Path) -> dict[str, Any]:
     """Return the TOML file as it stands. Raises `SettingsFault`."""
     try:

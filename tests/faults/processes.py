@@ -270,6 +270,8 @@ class Volunteer(Program):
             "join",
             "--gpu",
             gpu,
+            "--priority",
+            "normal",
             "--home",
             str(self.home),
             "--name",
