@@ -75,7 +75,7 @@ WHOLE_SECONDS: Final = 2.0
 """Seconds after SIGTERM in which groups under way may still become whole (rule 2a)."""
 HAND_OVER_SECONDS: Final = 2.5
 """Most seconds for which their leases are given back and submissions sent after that."""
-LEAVE_SECONDS: Final = 7.5
+END_SECONDS: Final = 7.5
 """Most seconds from SIGTERM to the end of the process: docker kills after 10."""
 LAST_PROOFS: Final = 5.0
 """Most seconds for which a node that ends waits for the proofs of its last Receipts."""
@@ -160,7 +160,7 @@ class NodeDaemon:
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
         self._tasks: TaskGroup | None = None
         self._patience: anyio.CancelScope | None = None
-        """Scope of the start, the work and the drain; `leave` gives it a deadline."""
+        """Scope of the start, the work and the drain; `end_soon` gives it a deadline."""
         self._cut_short = False
         self._delivers = False
         """Whether the relay of the outbox was started."""
@@ -193,8 +193,8 @@ class NodeDaemon:
             self._tasks.cancel_scope.cancel()
         self.run_state.finish(why)
 
-    def leave(self, why: str) -> None:
-        """Finish within `LEAVE_SECONDS` (rule 2a); if the node is already leaving, end at once. `why`: the reason for
+    def end_soon(self, why: str) -> None:
+        """Finish within `END_SECONDS` (rule 2a); if that has been asked for already, end at once. `why`: the reason for
         the log."""
         if self._patience is None or self._patience.deadline < math.inf:
             return self.interrupt(why)

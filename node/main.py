@@ -115,7 +115,7 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from echo2.node.daemon import LEAVE_SECONDS, NodeDaemon
+    from echo2.node.daemon import END_SECONDS, NodeDaemon
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import with_devices
@@ -136,10 +136,10 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
         daemon.interrupt("Ctrl-C; once more ends at once")
 
     def on_system_end() -> None:
-        end = threading.Timer(LEAVE_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
+        end = threading.Timer(END_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
         end.daemon = True
         end.start()
-        daemon.leave("the system asks to end")
+        daemon.end_soon("the system asks to end")
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, on_interrupt)
