@@ -147,7 +147,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay, self.payments_wait,
+            self.on_verdict, self.pay, self.payments_wait, self.learning.training.finish,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
