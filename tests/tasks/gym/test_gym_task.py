@@ -122,6 +122,7 @@ UNFAIR = {
     "game_of_life_halting": "a word earns 1 on average",
     "game_of_life": "the commonest of its own answers earns",
     "circuit_logic": "the commonest of its own answers earns",
+    "syllogism": "the commonest of its own answers earns",
     "tower_of_hanoi": "own answers do not succeed",
     "palindrome_partitioning": "own answers do not succeed",
 }
