@@ -46,7 +46,8 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     contrast: float = 1.0
     microbatch_tokens: int = 16384
     seed: int = 0
-    compute_dtype: str = "float32"
+    compute_dtype: str = "auto"
+    recompute: str = "auto"
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):

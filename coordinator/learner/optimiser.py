@@ -23,6 +23,7 @@ from torch.optim.adamw import adamw
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.model import cast_parameters, compute_type
 from echo2.coordinator.learner.ranks.local_rows import local
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.learner.ranks.split_master import join_master, put
@@ -114,12 +115,9 @@ class Optimiser:
 
     def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ONLY_RANK) -> None:
         self._hyper, self._ranks = hyper, ranks
-        compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
         self._weights: dict[str, _Weight] = {}
         masters = {name: local(one).float() for name, one in model.named_parameters() if one.requires_grad}
-        for parameter in model.parameters():
-            if parameter.dtype != compute:
-                parameter.data = parameter.data.to(compute)
+        cast_parameters(model, compute_type(hyper.compute_dtype, model.device))
         for name, parameter in model.named_parameters():
             if name in masters:
                 self._weights[name] = weight = _Weight(parameter)

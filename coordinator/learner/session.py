@@ -38,7 +38,9 @@ from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
 from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
+from echo2.coordinator.learner.layers_made_again import RECOMPUTE_KINDS
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from echo2.coordinator.learner.model import COMPUTE_TYPES
 from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
 from echo2.coordinator.learner.objective.loss import ANCHORS
@@ -367,7 +369,8 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         (hyper.cut_rollouts == "masked" and not ends, "cut_rollouts: the tokens that end an answer are not known"),
         (not hyper.cut_penalty > 0, "cut_penalty: above 0"),
         (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
-        (hyper.compute_dtype not in ("float32", "bfloat16"), "compute_dtype: choose float32 or bfloat16"),
+        (hyper.compute_dtype not in COMPUTE_TYPES, f"compute_dtype: choose one of {', '.join(COMPUTE_TYPES)}"),
+        (hyper.recompute not in RECOMPUTE_KINDS, f"recompute: choose one of {', '.join(RECOMPUTE_KINDS)}"),
         (not hyper.learning_rate > 0, "learning_rate: above 0"),
         (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
         (hyper.truncation < 1, "truncation: at least 1"),

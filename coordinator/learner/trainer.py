@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch
 from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile, write_whole
+from echo2.coordinator.learner.layers_made_again import make_layers_again
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.weights.snapshot import Snapshot
@@ -57,11 +58,13 @@ class LocalTrainer:
     def __init__(self, order: Open) -> None:
         """Load the base. Raises BadModelFolder, NotFinetunable, BadSnapshot."""
         self._order = order
-        if order.device == "cpu":
-            torch.set_num_threads(order.threads)
-        torch.manual_seed(order.hyper.seed)
+        model.begin_arithmetic(order.threads, order.hyper.seed)
         self._model = model.load(Path(order.model), order.device)
-        self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
+        make_layers_again(self._model, order.hyper.recompute, order.device)
+        self._reference: PreTrainedModel | None = None
+        if order.hyper.kl_coefficient > 0:
+            self._reference = model.load(Path(order.model), order.device)
+            model.cast_parameters(self._reference, model.compute_type(order.hyper.compute_dtype, order.device))
         self._optimiser: Optimiser | None = None
 
     @property

@@ -294,9 +294,19 @@ class LearnerSection(Section):
     ] = 1.0  # fmt: skip
     microbatch_tokens: Annotated[int, Field(ge=1, le=10**12, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Field(description="Type in which the learner computes: float32 or bfloat16. Its weights are always float32."),
-    ] = "float32"
+        Literal["auto", "float32", "bfloat16"],
+        Field(
+            description="Type in which the learner computes: float32, bfloat16, or auto (bfloat16 on a GPU, float32 on "
+            "a CPU). Sums and its weights are always float32."
+        ),
+    ] = "auto"
+    recompute: Annotated[
+        Literal["auto", "always", "never"],
+        Field(
+            description="Whether a backward pass computes each layer again instead of keeping it, for a twentieth of "
+            "the memory and a third more time: always, never or auto (on a GPU). The gradients are the same."
+        ),
+    ] = "auto"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 
     @model_validator(mode="after")

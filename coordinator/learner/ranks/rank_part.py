@@ -19,6 +19,7 @@ from echo2.coordinator.learner.batches.dealing import Share
 from echo2.coordinator.learner.batches.hidden_states import cost_of
 from echo2.coordinator.learner.checkpoints.checkpoint import TensorFile, write_tensors
 from echo2.coordinator.learner.checkpoints.row_sources import MASTER, CheckpointRows, SnapshotRows
+from echo2.coordinator.learner.layers_made_again import make_layers_again
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.ranks.local_rows import first_row, local
@@ -37,17 +38,17 @@ class RankPart:
         self, group: RankGroup, base: Path, device: str, threads: int, hyper: Hyper, *, reference: bool
     ) -> None:
         """Load the base. Raises BadModelFolder, BadSnapshot."""
-        torch.set_num_threads(threads)
-        torch.manual_seed(hyper.seed)
+        model_folder.begin_arithmetic(threads, hyper.seed)
         self._group, self._base, self._device, self._hyper = group, base, group.device(device), hyper
         self._mesh = group.mesh(self._device)
         self._model = self._base_model()
+        make_layers_again(self._model, hyper.recompute, self._device)
         self._reference = self._base_model() if reference else None
         self._optimiser: Optimiser | None = None
 
     def _base_model(self) -> PreTrainedModel:
         """Return the base model."""
-        compute = torch.bfloat16 if self._hyper.compute_dtype == "bfloat16" else torch.float32
+        compute = model_folder.compute_type(self._hyper.compute_dtype, self._device)
         model = build(self._base, self._mesh, self._device, compute)
         rows = self._rows_of(model, Snapshot(self._base / model_folder.WEIGHTS[0]))
         for name, parameter in model.named_parameters():
