@@ -34,9 +34,13 @@ def make_layers_again(model: PreTrainedModel, kind: str, device: torch.device | 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), attention.as_now()
 
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = _checkpointed(layer.forward, contexts)  # type: ignore[method-assign]
+    for layer in layers_of(model):
+        layer.forward = _checkpointed(layer.forward, contexts)
+
+
+def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """Return the layers that can be computed again (rule 1)."""
+    return [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
 
 
 def _checkpointed(forward: Callable[..., Any], contexts: Callable[[], Any]) -> Callable[..., Any]:

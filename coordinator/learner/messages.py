@@ -48,6 +48,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     compute_dtype: str = "auto"
     recompute: str = "auto"
+    optimiser_state: str = "float32"
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +237,27 @@ class WriteBase(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     path: str
+
+
+class CountMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "count_memory": count what passes over the model folder `model` keep. `compute`: float32 or bfloat16."""
+
+    model: str
+    compute: str
+
+
+class MemoryCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
+    memory_count.KeptBytes. `words`, `width`: the head's. `card`: bytes of this machine's smallest card, 0: it has none.
+    """
+
+    parameters: int
+    layers: float
+    again: float
+    layer: float
+    words: int
+    width: int
+    card: int = 0
 
 
 class WriteAsBase(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -13,6 +14,8 @@ from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorF
 from echo2.coordinator.learner.layers_made_again import make_layers_again
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.pass_memory import PassMemory, measure
+from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import load_into, save_model
 
@@ -32,9 +35,9 @@ class Trainer(Protocol):
         """Take the weights of a snapshot, of the base without one; then the state of a checkpoint, if there is one.
         Raises BadTensors, BadSnapshot."""
 
-    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
-        """Make one step; return its metrics. `steps`: earlier ones of this optimiser. Raises BadBatch before any
-        change."""
+    def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
+        """Make one step; return its metrics. `steps`: earlier ones of this optimiser. `sizes`: sizes of its passes,
+        which the trainer chooses unless they are given. Raises BadBatch before any change; NoMemory."""
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Take the weights of a snapshot for the masters; the moments stay. Raises BadSnapshot, BadTensors."""
@@ -66,6 +69,8 @@ class LocalTrainer:
             self._reference = model.load(Path(order.model), order.device)
             model.cast_parameters(self._reference, model.compute_type(order.hyper.compute_dtype, order.device))
         self._optimiser: Optimiser | None = None
+        self._tokens = order.hyper.microbatch_tokens
+        self._memory: PassMemory | None = None
 
     @property
     def parameters(self) -> int:
@@ -80,15 +85,17 @@ class LocalTrainer:
         self._optimiser = Optimiser(self._model, hyper)
         if checkpoint is not None:
             self._optimiser.restore(checkpoint.tensors)
+        self._memory = None
 
     @property
     def _started(self) -> Optimiser:
         assert self._optimiser is not None, "start comes first"
         return self._optimiser
 
-    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
-        """See `Trainer`."""
-        return step.train_step(
+    def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
+        """See `Trainer`. A halved size stays."""
+        sizes.begin(self._fitting())
+        metrics = step.train_step(
             self._model,
             self._started,
             batch,
@@ -97,7 +104,18 @@ class LocalTrainer:
             reference=self._reference,
             limit=self._order.limit,
             ends=self._order.ends,
+            sizes=sizes,
         )
+        self._tokens = sizes.tokens_kept(self._tokens)
+        return metrics
+
+    def _fitting(self) -> int:
+        """Return the most tokens of a micro-batch that fit into the free memory, as far as that is known."""
+        try:
+            self._memory = self._memory or measure(self._model, self._started)
+        except torch.OutOfMemoryError:
+            self._started.drop_gradients()
+        return self._tokens if self._memory is None else self._memory.fitting_now(self._tokens, self._model.device)
 
     def adopt(self, snapshot: Snapshot) -> None:
         """See `Trainer`."""

@@ -307,6 +307,13 @@ class LearnerSection(Section):
             "the memory and a third more time: always, never or auto (on a GPU). The gradients are the same."
         ),
     ] = "auto"
+    optimiser_state: Annotated[
+        Literal["float32", "host"],
+        Field(
+            description="Where AdamW's moments lie: float32 (on the learner's device) or host (in the host's memory, "
+            "8 bytes less per parameter on the device; updates take longer and have the same bits)."
+        ),
+    ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gradients(policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
     (share,) = shares(step.rows_of(train_batch, hyper, 16, ()), hyper.minibatches)
-    (mini,) = step.mini_batches(policy, share, hyper, 16)
+    mini = step.mini_batch(policy, share, 0, hyper.microbatch_tokens, hyper, 16)
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, None)
     return {name: gradient.clone() for name, gradient in optimiser.gradients().items()}
 
@@ -50,7 +50,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients_bit_for_bit(
 def kept_bytes(policy: PreTrainedModel, train_batch: TrainBatch) -> int:
     """Return the bytes that a forward pass keeps for the backward pass, without the parameters."""
     (share,) = shares(step.rows_of(train_batch, Hyper(), 16, ()), 1)
-    (mini,) = step.mini_batches(policy, share, Hyper(), 16)
+    mini = step.mini_batch(policy, share, 0, 1000, Hyper(), 16)
     (micro,) = mini.micros
     parameters = {one.untyped_storage().data_ptr() for one in policy.parameters()}
     kept: dict[int, int] = {}
