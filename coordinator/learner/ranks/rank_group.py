@@ -14,6 +14,7 @@ Rules
 """
 
 import contextlib
+import gc
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 STEP_TIMEOUT: Final = timedelta(minutes=30)
 POLL_SECONDS: Final = 1.0
@@ -65,6 +67,9 @@ class RankGroup:
         if group is not None:
             group.abort()
             dist.destroy_process_group(group)
+        del group
+        _clear_sharding_prop_cache()  # it refers to the mesh, and so to the group
+        gc.collect()
 
     def meet_again(self, *, lacking: bool) -> bool:
         """Meet for the step that all have left, if a rank lacked memory; return whether one did. `lacking`: whether

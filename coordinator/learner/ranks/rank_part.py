@@ -123,7 +123,8 @@ class RankPart:
                 self._tokens = sizes.tokens_kept(self._tokens)
                 return done
             except RuntimeError as error:  # of a connection, where another rank has left
-                lost = error
+                error.add_note(traceback.format_exc())
+                lost = error.with_traceback(None)  # its frames refer to the model
             self._meet_again(lost)
             sizes.halve(self._group.most(share.longest))
 
@@ -136,7 +137,6 @@ class RankPart:
     def _meet_again(self, lost: RuntimeError) -> None:
         """Leave a step, and meet for it again with the model and state of before. `lost`: why it was left; raised if no
         rank lacked memory."""
-        traceback.clear_frames(lost.__traceback__)
         optimiser = self._started
         optimiser.leave_model()
         self._model = self._reference = self._optimiser = None
