@@ -88,7 +88,8 @@ def main() -> int:
 
     from echo2.coordinator.learner import memory_count
     from echo2.coordinator.learner.messages import MemoryCounted
-    from echo2.coordinator.run.memory_plan import Choice, describe_memory, parts_of
+    from echo2.coordinator.learner.model import parameter_count
+    from echo2.coordinator.run.memory_plan import MemorySettings, describe_memory, parts_of
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = memory_count.build(config(LAYERS, 151_936), torch.bfloat16)
@@ -97,11 +98,11 @@ def main() -> int:
     rows = [[name, *(f"{one:,.0f}" for one in row)] for name, *row in zip(KINDS, hooks, tracker, plan, strict=True)]
     bench.table(("bytes per token", "hooks", "tracker", "plan"), rows)
     counted = MemoryCounted(
-        parameters=memory_count.parameter_count(model), layers=kept.layers, again=kept.again, layer=kept.layer,
+        parameters=parameter_count(model), layers=kept.layers, again=kept.again, layer=kept.layer,
         words=151_936, width=SHAPE["hidden_size"],
     )  # fmt: skip
     print("\n".join(describe_memory(counted, LIMIT, CARD)), flush=True)
-    host = parts_of(counted, LIMIT, Choice(host=True)).total
+    host = parts_of(counted, LIMIT, MemorySettings(host=True)).total
     apart = [
         Claim(f"countings, {name}", max(row) / min(row), "the least of the three", 1.05, at_most=True)
         for name, *row in zip(KINDS, hooks, tracker, plan, strict=True)

@@ -29,7 +29,7 @@ from echo2.coordinator.learner.messages import (
     WriteBase,
 )
 from echo2.coordinator.learner.model import load
-from echo2.coordinator.learner.pass_sizes import NoMemory
+from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
@@ -74,7 +74,7 @@ class LearnerHandlers:
         try:
             self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
         except torch.OutOfMemoryError as error:
-            raise NoMemory(
+            raise TooLittleMemory(
                 f"the model with its state does not fit into the memory of {order.device}: end what else computes "
                 f"there, set learner.optimiser_state to host, or divide it among more devices (learner.ranks): {error}"
             ) from error

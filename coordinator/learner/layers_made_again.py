@@ -35,7 +35,7 @@ def make_layers_again(model: PreTrainedModel, kind: str, device: torch.device | 
         return nullcontext(), attention.as_now()
 
     for layer in layers_of(model):
-        layer.forward = _checkpointed(layer.forward, contexts)
+        layer.forward = _with_checkpoint(layer.forward, contexts)
 
 
 def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
@@ -43,7 +43,7 @@ def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
     return [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
 
 
-def _checkpointed(forward: Callable[..., Any], contexts: Callable[[], Any]) -> Callable[..., Any]:
+def _with_checkpoint(forward: Callable[..., Any], contexts: Callable[[], Any]) -> Callable[..., Any]:
     def again(*inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)

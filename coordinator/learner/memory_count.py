@@ -28,8 +28,8 @@ _NAME: Final = "echo2_counted"
 
 
 class KeptBytes(NamedTuple):
-    """Bytes that a pass keeps for its backward pass, per token. `layers`: by all layers. `again`: by all, computed
-    again. `layer`: by the largest one while it is computed again."""
+    """Bytes that a pass keeps for its backward pass, per token. `layers`: bytes of all layers. `again`: bytes of
+    all where they are computed again. `layer`: bytes of the largest one, while it is computed again."""
 
     layers: float
     again: float
@@ -74,11 +74,11 @@ def kept_bytes(model: PreTrainedModel, tokens: int) -> KeptBytes:
     for number, layer in layers.items():
         hooks.append(layer.register_forward_pre_hook(lambda *_, number=number: inside.append(number)))
         hooks.append(layer.register_forward_hook(lambda *_: inside.clear()))
-    whole = _saved(model, tokens, lambda size: _add(of_layer, inside, size))
+    whole = _save_bytes(model, tokens, lambda size: _add(of_layer, inside, size))
     for hook in hooks:
         hook.remove()
     make_layers_again(model, "always", model.device)
-    again = _saved(model, tokens, lambda size: None)
+    again = _save_bytes(model, tokens, lambda size: None)
     return KeptBytes(whole / tokens, again / tokens, max(of_layer.values(), default=0) / tokens)
 
 
@@ -87,8 +87,8 @@ def _add(of_layer: dict[int, int], inside: list[int], size: int) -> None:
         of_layer[number] = of_layer.get(number, 0) + size
 
 
-def _saved(model: PreTrainedModel, tokens: int, found: Callable[[int], None]) -> int:
-    """Return the bytes of the tensors that a forward pass saves. `found`: called with those of each storage."""
+def _save_bytes(model: PreTrainedModel, tokens: int, on_storage: Callable[[int], None]) -> int:
+    """Return the bytes of the tensors that a forward pass saves. `on_storage`: called with those of each."""
     seen = {one.untyped_storage()._cdata for one in model.parameters()}
     storages, total = list[Any](), 0
 
@@ -99,7 +99,7 @@ def _saved(model: PreTrainedModel, tokens: int, found: Callable[[int], None]) ->
             seen.add(storage._cdata)
             storages.append(storage)  # as long as it lives, no other has its place
             total += storage.nbytes()
-            found(storage.nbytes())
+            on_storage(storage.nbytes())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

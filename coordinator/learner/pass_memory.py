@@ -25,21 +25,21 @@ FREE_SHARE: Final = 0.9
 
 
 class PassMemory(NamedTuple):
-    """What a pass takes, in bytes. `fixed`: whatever its tokens. `token`: for each. `row`: for each row of the head, of
-    which there are `rows` at most."""
+    """What a pass takes, in bytes. `fixed`: bytes whatever its tokens. `token`: bytes of each. `row`: bytes of each
+    row of the head, of which there are `rows` at most."""
 
     fixed: int
     token: int
     row: int
     rows: int
 
-    def needed(self, tokens: int) -> int:
+    def bytes_of(self, tokens: int) -> int:
         """Return the bytes of a pass."""
         return self.fixed + tokens * self.token + min(tokens, self.rows) * self.row
 
     def fitting(self, tokens: int, free: int) -> int:
         """Return `tokens`, halved until a pass of so many fits into `free` bytes, or is a single token."""
-        while tokens > 1 and self.needed(tokens) > FREE_SHARE * free:
+        while tokens > 1 and self.bytes_of(tokens) > FREE_SHARE * free:
             tokens //= 2
         return tokens
 

@@ -4,7 +4,7 @@ Rules
 1. A step has a pass over each mini-batch with gradient, and with several mini-batches one before without. Each is cut
    into micro-batches of at most so many tokens.
 2. Where one runs out of memory, its gradients are dropped, and it is repeated with half as many tokens; so are the
-   later ones. A rollout is never split: once each has a micro-batch of its own, less memory means `NoMemory`.
+   later ones. A rollout is never split: once each has a micro-batch of its own, less memory means `TooLittleMemory`.
 3. The journal has the tokens of each pass, as sums in another order have other last bits. A step that is made again
    uses these, never the memory of the moment; it halves nothing.
 4. All ranks have the same sizes, and halve together (learner/ranks/rank_part.py).
@@ -25,7 +25,7 @@ T = TypeVar("T")
 _log = structlog.get_logger("learner")
 
 
-class NoMemory(LocalFault):
+class TooLittleMemory(LocalFault):
     """The learner's device has too little memory for a step; no group of a batch is at fault."""
 
 
@@ -57,14 +57,14 @@ class PassSizes:
 
     def halve(self, longest: int) -> None:
         """Let the present pass, which ran out of memory, have half the tokens. `longest`: tokens of the longest
-        rollout with its prompt. Raises NoMemory (rules 2 and 3)."""
+        rollout with its prompt. Raises TooLittleMemory (rules 2 and 3)."""
         if self.given:
-            raise NoMemory(
+            raise TooLittleMemory(
                 f"the memory is too small for a step that was made in passes of {self.tokens:,} tokens and is to be "
                 "made again: end what else computes on the learner's device"
             )
         if self._tokens <= longest:
-            raise NoMemory(
+            raise TooLittleMemory(
                 f"the memory is too small for one rollout of {longest:,} tokens: end what else computes on the "
                 "learner's device, set learner.recompute to always, learner.compute_dtype to bfloat16 or "
                 "learner.optimiser_state to host, or divide the model among more devices (learner.ranks)"
@@ -76,7 +76,7 @@ class PassSizes:
 
 def within_memory(work: Callable[[], T], clear: Callable[[], None], sizes: PassSizes, longest: int, device: str) -> T:
     """Return what `work` returns, which goes on where it was. `clear`: drops what an unfinished pass has left. Raises
-    NoMemory."""
+    TooLittleMemory."""
     while True:
         try:
             return work()

@@ -34,7 +34,7 @@ from echo2.coordinator.learner.batches.cut_rollouts import CUT_KINDS
 from echo2.coordinator.learner.checkpoints import checkpoint, export, journal
 from echo2.coordinator.learner.checkpoints.checkpoint import Base, Checkpoint, State, TensorFile
 from echo2.coordinator.learner.checkpoints.checkpoint_pace import CheckpointPace
-from echo2.coordinator.learner.checkpoints.journal import JournalEntry, MadeStep
+from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
 from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
@@ -100,7 +100,7 @@ class Session:
             report(_divided_anew(len(checkpoint_found.files), self._trainer.ranks))
         self._undone = ""
         self._pace, self._arithmetic = CheckpointPace(order.checkpoint_share), arithmetic()
-        self._state, self._since = self._begin(checkpoint_found, journalled), list[MadeStep]()
+        self._state, self._since = self._begin(checkpoint_found, journalled), list[tuple[int, list[bytes], list[int]]]()
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
             new = self._trainer.save_snapshot(export.place(self._exports, self._state.step))
@@ -158,7 +158,7 @@ class Session:
         has version t - 1 at most."""
         state = self._state
         drawn, draws = [*state.drawn, *batch.groups], [*state.draws, (batch.step, len(batch.groups))]
-        self._since.append(MadeStep(batch.step, batch.groups, sizes.used))
+        self._since.append((batch.step, batch.groups, sizes.used))
         while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
             drawn, draws = drawn[draws[0][1] :], draws[1:]
         self._drawn = set(drawn)

@@ -42,7 +42,7 @@ from echo2.coordinator.learner.objective.batch_loss import (
 from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss, fused_loss
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.pass_sizes import NoMemory, PassSizes, within_memory
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory, within_memory
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.settings.objective_choices import OF_ROLLOUTS, choices_of
 from echo2.tasks.turn_ends import Ends
@@ -63,10 +63,10 @@ def train_step(
     """Make one step with one rank; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser,
     for the rate's warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: limit and ends
     of messages.Open. `sizes`: sizes of the passes; None: `microbatch_tokens`. Raises BadBatch before any change;
-    NoMemory."""
+    TooLittleMemory."""
     train_rows = rows_of(batch, hyper, limit, ends)
     (share,) = shares(train_rows, hyper.minibatches)
-    progress = Progress(sizes or PassSizes(tokens=hyper.microbatch_tokens))
+    progress = StepProgress(sizes or PassSizes(tokens=hyper.microbatch_tokens))
     done = within_memory(
         lambda: train_share(model, optimiser, share, hyper, progress, steps=steps, reference=reference, limit=limit),
         optimiser.drop_gradients, progress.sizes, share.longest, str(model.device),
@@ -90,9 +90,9 @@ class Updates(NamedTuple):
     learning_rate: float
 
 
-class Progress:
-    """The finished passes of a step (rule 4). `sizes`: sizes of its passes. `proximals`: by mini-batch, the proximal
-    log-probabilities of each rollout that has any, by its `id`. `norms`: norms of the gradients, one per update."""
+class StepProgress:
+    """The finished passes of a step (rule 4). `sizes`: sizes of its passes. `proximals`: proximal log-probabilities of
+    each mini-batch, by the `id` of a rollout's row. `norms`: norms of the gradients, one per update."""
 
     def __init__(self, sizes: PassSizes) -> None:
         self.sizes, self.metrics = sizes, StepMetrics()
@@ -105,7 +105,7 @@ def train_share(
     optimiser: Optimiser,
     share: Share,
     hyper: Hyper,
-    progress: Progress,
+    progress: StepProgress,
     *,
     steps: int,
     reference: PreTrainedModel | None = None,
@@ -130,17 +130,17 @@ def train_share(
         proximal = [_of_micro(progress.proximals[number], micro) for micro in mini.micros] if count > 1 else None
         accumulate(model, mini, proximal, hyper, metrics, optimiser, reference, ranks)
         sizes.finish_pass()
-        progress.norms.append(_updated(optimiser, learning_rate))
+        progress.norms.append(_update(optimiser, learning_rate))
         progress.metrics = metrics
     return Updates(progress.metrics.of_all(ranks, share.ages), progress.norms, learning_rate)
 
 
-def _updated(optimiser: Optimiser, learning_rate: float) -> float:
-    """Update the weights; return the gradient's norm. An update cannot be repeated. Raises NoMemory."""
+def _update(optimiser: Optimiser, learning_rate: float) -> float:
+    """Update the weights; return the gradient's norm. An update cannot be repeated. Raises TooLittleMemory."""
     try:
         return optimiser.update(learning_rate)
     except torch.OutOfMemoryError as error:
-        raise NoMemory(f"the memory is too small for an update of the weights: {error}") from error
+        raise TooLittleMemory(f"the memory is too small for an update of the weights: {error}") from error
 
 
 def _by_rollout(micros: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -148,7 +148,7 @@ def _by_rollout(micros: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[
     return {
         id(row): part
         for micro, value in zip(micros, values, strict=True)
-        for row, part in zip(micro.rows, value.split([len(row.targets) for row in micro.rows]), strict=True)
+        for row, part in zip(micro.rows, torch.split(value, [len(row.targets) for row in micro.rows]), strict=True)
         if len(part)
     }
 

@@ -37,7 +37,7 @@ class Trainer(Protocol):
 
     def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
         """Make one step; return its metrics. `steps`: earlier ones of this optimiser. `sizes`: sizes of its passes,
-        which the trainer chooses unless they are given. Raises BadBatch before any change; NoMemory."""
+        which the trainer chooses unless they are given. Raises BadBatch before any change; TooLittleMemory."""
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Take the weights of a snapshot for the masters; the moments stay. Raises BadSnapshot, BadTensors."""

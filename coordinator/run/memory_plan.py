@@ -26,7 +26,7 @@ RANKS: Final = (1, 2, 4, 8)
 _UNITS: Final = {"GB": 10**9, "GiB": 1 << 30}
 
 
-class Choice(NamedTuple):
+class MemorySettings(NamedTuple):
     """Settings of the learner. `compute`: float32 or bfloat16. `recompute`: whether layers are computed again. `host`:
     whether the moments are on the host. `ranks`: number of cards."""
 
@@ -54,7 +54,7 @@ class MemoryParts(NamedTuple):
         return sum(self)
 
 
-def parts_of(counted: MemoryCounted, tokens: int, choice: Choice) -> MemoryParts:
+def parts_of(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> MemoryParts:
     """Return the bytes of a learner. `tokens`: tokens of a micro-batch, at least those of the longest rollout."""
     half = choice.compute == "bfloat16"
     each = counted.parameters / choice.ranks
@@ -72,27 +72,27 @@ def parts_of(counted: MemoryCounted, tokens: int, choice: Choice) -> MemoryParts
 
 def card_bytes(text: str) -> int:
     """Return the bytes of a card: `80GB`, `24GiB`. Raises `LocalFault`."""
-    found = re.fullmatch(r"(\d{1,4}(?:\.\d+)?) ?(GB|GiB)", text)
-    if found is None or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d{1,4}(?:\.\d+)?) ?(GB|GiB)", text)
+    if match is None or float(match[1]) <= 0:
         raise LocalFault(f"--card {text!r} is not a memory: write it as 80GB or 24GiB")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
-def choices(compute: str) -> Iterator[Choice]:
+def choices(compute: str) -> Iterator[MemorySettings]:
     """Yield settings, those first that change least of the defaults on a GPU."""
     for ranks in RANKS:
         for host in (False, True):
-            yield Choice(compute, host=host, ranks=ranks)
+            yield MemorySettings(compute, host=host, ranks=ranks)
 
 
-def fits(counted: MemoryCounted, tokens: int, card: int, choice: Choice) -> bool:
+def fits(counted: MemoryCounted, tokens: int, card: int, choice: MemorySettings) -> bool:
     """Tell whether a learner fits on cards of `card` bytes."""
     return parts_of(counted, tokens, choice).total <= card - CONTEXT_BYTES
 
 
 def describe_memory(counted: MemoryCounted, tokens: int, card: int) -> list[str]:
     """Return the table of `plan` as lines. `card`: bytes of a card."""
-    first = parts_of(counted, tokens, Choice())
+    first = parts_of(counted, tokens, MemorySettings())
     scorer = 4 * counted.parameters
     lines = [
         f"memory of a model of {counted.parameters / 1e9:.2f}e9 parameters, rollouts of {tokens:,} tokens, in GB:",
@@ -114,7 +114,7 @@ def describe_memory(counted: MemoryCounted, tokens: int, card: int) -> list[str]
     return lines
 
 
-def refusal(counted: MemoryCounted, tokens: int, card: int, chosen: Choice) -> str:
+def refusal(counted: MemoryCounted, tokens: int, card: int, chosen: MemorySettings) -> str:
     """Return why a run cannot train on its card, with the setting that would do; "" if it can."""
     if fits(counted, tokens, card, chosen):
         return ""

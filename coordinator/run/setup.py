@@ -34,7 +34,7 @@ from echo2.coordinator.run.admitted_classes import check_admitted
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
 from echo2.coordinator.run.learner_libraries import check_libraries
-from echo2.coordinator.run.memory_plan import Choice, refusal
+from echo2.coordinator.run.memory_plan import MemorySettings, refusal
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
@@ -287,7 +287,7 @@ def _check_card(model: Path, config: CoordinatorConfig) -> None:
     if not learner.device.startswith("cuda"):
         return
     compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
-    chosen = Choice(
+    chosen = MemorySettings(
         compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
     )
     counted = model_folder.count_memory(model, compute)

@@ -10,7 +10,7 @@ import torch
 
 from echo2.coordinator.learner.batches.dealing import shares
 from echo2.coordinator.learner.messages import Hyper
-from echo2.coordinator.learner.pass_sizes import NoMemory, PassSizes
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_part import RankPart
 from echo2.coordinator.learner.step import Updates, rows_of
@@ -60,7 +60,7 @@ def main() -> None:
     part = part_of(group, base, HYPER)
     if group.rank == 1:
         lack_memory(part._loaded, 28, "backward")
-    with pytest.raises(NoMemory, match="is to be made again"):
+    with pytest.raises(TooLittleMemory, match="is to be made again"):
         made(part, PassSizes([56, 56, 56, 56]))
     print(f"rank {group.rank} has met again", flush=True)
 

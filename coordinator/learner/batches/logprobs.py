@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from echo2.coordinator.learner.batches.batch import MicroBatch
 from echo2.coordinator.learner.batches.hidden_states import predicting_states
 from echo2.coordinator.learner.model import head_of
-from echo2.coordinator.learner.objective.fused_head import chunk_rows, logits_of, multiplied
+from echo2.coordinator.learner.objective.fused_head import chunk_rows, factor_of, logits_of
 
 CHUNK_ELEMENTS = 1 << 24
 """Most logits in memory on a CPU."""
@@ -27,7 +27,7 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk: int | None 
     states = predicting_states(model, micro)
     head = head_of(model)
     size = chunk or _rows_at_once(head.weight)
-    weight = multiplied(head.weight)
+    weight = factor_of(head.weight)
     if len(states) <= size:
         return _target_logprobs(weight, head.bias, states, micro.target)
     picked = _recompute_logprobs if torch.is_grad_enabled() else _target_logprobs

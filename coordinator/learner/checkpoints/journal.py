@@ -15,7 +15,7 @@ Rules
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from blake3 import blake3
@@ -31,24 +31,16 @@ _NAME: Final = re.compile(r"entry-\d{12}-(\d{12})-\d{12}\.msgpack")
 _TRIES_FILE: Final = "tries"
 
 
-class MadeStep(NamedTuple):
-    """A step. `groups`: ids of its groups, in order. `passes`: most tokens of a micro-batch in each of its passes
-    (learner/pass_sizes.py)."""
-
-    step: int
-    groups: list[bytes]
-    passes: list[int]
-
-
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The steps from one export to the next, or to a step whose export would have been the same (`state` then has the
     export before). `after`, `after_root`: version and root of the export before, of the checkpoint or an entry.
-    `state`: state after the last of them, with its export. `hyper`,
-    `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
+    `steps`: (step, ids of its groups in order, most tokens of a micro-batch in each of its passes). `state`: state
+    after the last of them, with its export. `hyper`, `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py):
+    with which they were made."""
 
     after: int
     after_root: bytes
-    steps: list[MadeStep]
+    steps: list[tuple[int, list[bytes], list[int]]]
     state: State
     hyper: Hyper
     ranks: int

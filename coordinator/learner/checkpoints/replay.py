@@ -99,9 +99,8 @@ def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry],
     restore_random(newest.tensors)
     steps = newest.state.steps
     for entry in entries:
-        for made in entry.steps:
-            batch = TrainBatch(step=made.step, groups=read(made.groups))
-            trainer.step(batch, steps, PassSizes(made.passes))
+        for step, groups, passes in entry.steps:
+            trainer.step(TrainBatch(step=step, groups=read(groups)), steps, PassSizes(passes))
             steps += 1
 
 

@@ -57,7 +57,7 @@ def logits_of(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return logits if wide_bias is None else logits.add_(wide_bias)
 
 
-def multiplied(weight: Tensor) -> Tensor:
+def factor_of(weight: Tensor) -> Tensor:
     """Return the head's weight in the type in which it is multiplied (rule 2)."""
     return weight if _adds_wide(weight.device.type, weight.dtype) else weight.float()
 
@@ -100,7 +100,7 @@ class _Fused(torch.autograd.Function):
         logprobs: Tensor,
         entropy: Tensor,
     ) -> Tensor:
-        head = multiplied(weight)
+        head = factor_of(weight)
         of_states = torch.empty_like(states)
         of_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         of_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and bias.requires_grad else None

@@ -18,6 +18,7 @@ import gc
 import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -68,7 +69,8 @@ class RankGroup:
             group.abort()
             dist.destroy_process_group(group)
         del group
-        _clear_sharding_prop_cache()  # it refers to the mesh, and so to the group
+        clear: Callable[[], None] = _clear_sharding_prop_cache  # it refers to the mesh, and so to the group
+        clear()
         gc.collect()
 
     def meet_again(self, *, lacking: bool) -> bool:

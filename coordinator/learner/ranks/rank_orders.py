@@ -31,7 +31,7 @@ from echo2.coordinator.learner.batches.share_codec import decode_share
 from echo2.coordinator.learner.checkpoints.checkpoint import TensorFile
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import NotFinetunable
-from echo2.coordinator.learner.pass_sizes import NoMemory, PassSizes
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_part import RankPart
 from echo2.runtime.errors import DiskFull
@@ -175,7 +175,7 @@ def follow(group: RankGroup) -> None:
                 with contextlib.suppress(NotFinetunable):  # rank 0 raises it too
                     member.part.check()
             case Train() as order:
-                with contextlib.suppress(NoMemory):  # rank 0 raises it too
+                with contextlib.suppress(TooLittleMemory):  # rank 0 raises it too
                     member.part.train(decode_share(order.share), order.steps, order.limit, PassSizes(order.passes))
             case order:
                 group.send(0, msgspec.msgpack.encode(answer_order(member, order)))

@@ -30,7 +30,7 @@ from echo2.coordinator.learner.pass_sizes import PassSizes, free
 from echo2.coordinator.learner.ranks.local_rows import first_row, local
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.sharded_model import build
-from echo2.coordinator.learner.step import Progress, Updates, train_share
+from echo2.coordinator.learner.step import StepProgress, Updates, train_share
 from echo2.weights import snapshot_parts
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import aliases_of, entries_of, published_bits, published_tensors
@@ -108,10 +108,10 @@ class RankPart:
         self._started.restore(self._rows_of(self._loaded, Snapshot(weights)))
 
     def train(self, share: Share, steps: int, limit: int, sizes: PassSizes) -> Updates:
-        """Make this rank's part of a step. `steps`, `limit`: steps and limit of `train_step`. Raises NoMemory on all
-        ranks."""
+        """Make this rank's part of a step. `steps`, `limit`: steps and limit of `train_step`. Raises TooLittleMemory on
+        all ranks."""
         sizes.begin(self._tokens)
-        progress = Progress(sizes)
+        progress = StepProgress(sizes)
         while True:
             try:
                 if not sizes.halvings:

@@ -13,7 +13,7 @@ from echo2.coordinator.learner.batches.share_codec import encode_share
 from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.model import NotFinetunable
-from echo2.coordinator.learner.pass_sizes import NoMemory, PassSizes
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_orders import (
     LOST_CONNECTION_ERROR,
@@ -136,7 +136,7 @@ class RankedTrainer:
         self._send(orders)
         try:
             return work()
-        except (NotFinetunable, NoMemory):
+        except (NotFinetunable, TooLittleMemory):
             raise
         except Exception as error:
             self._end(error)

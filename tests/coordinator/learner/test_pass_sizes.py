@@ -16,7 +16,7 @@ from echo2.coordinator.learner.checkpoints import journal
 from echo2.coordinator.learner.messages import Export, Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.pass_memory import PassMemory
-from echo2.coordinator.learner.pass_sizes import NoMemory, PassSizes
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.trainer import LocalTrainer
 from tests.support.tiny_learner import Main, ask, batch, lack_memory
 
@@ -59,7 +59,7 @@ def test_a_rollout_is_never_split_and_what_does_not_fit_alone_is_a_fault_of_the_
     lack_memory(policy, 2, "forward")
     optimiser = Optimiser(policy, HYPER)
     before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
-    with pytest.raises(NoMemory, match=r"one rollout of 10 tokens.*learner.recompute to always"):
+    with pytest.raises(TooLittleMemory, match=r"one rollout of 10 tokens.*learner.recompute to always"):
         step.train_step(policy, optimiser, batch(1), HYPER, steps=0)
     assert equal(before, dict(optimiser.tensors()))
     assert optimiser.gradients() == {}
@@ -71,7 +71,7 @@ def test_a_step_that_is_made_again_halves_nothing() -> None:
     sizes.finish_pass()
     sizes.begin(1000)
     assert sizes.tokens == 24
-    with pytest.raises(NoMemory, match="made in passes of 24 tokens and is to be made again"):
+    with pytest.raises(TooLittleMemory, match="made in passes of 24 tokens and is to be made again"):
         sizes.halve(1)
 
 
@@ -89,7 +89,7 @@ def test_the_journal_has_the_sizes_and_the_steps_are_made_again_with_them(tmp_pa
     main = Main(tmp_path, model_folder, HYPER, keep=10)
     lacking_session(main)
     paths = sorted((tmp_path / "journal").glob("entry-*"))
-    assert [made.passes for path in paths for made in journal._read(path).steps] == [[48, 48, 24, 24], [24] * 4]
+    assert [passes for path in paths for _, _, passes in journal._read(path).steps] == [[48, 48, 24, 24], [24] * 4]
     given = []
     with pytest.MonkeyPatch.context() as patched:
         own = LocalTrainer.step
@@ -124,8 +124,8 @@ def test_a_learner_that_is_killed_behind_a_halved_step_makes_the_same_weights_ag
 
 def test_a_pass_has_as_many_tokens_as_the_free_memory_holds_beside_the_head() -> None:
     memory = PassMemory(fixed=1000, token=10, row=100, rows=4)
-    assert memory.needed(2) == 1000 + 20 + 200
-    assert memory.needed(16) == 1000 + 160 + 400, "more rows than the head computes at once take no more"
+    assert memory.bytes_of(2) == 1000 + 20 + 200
+    assert memory.bytes_of(16) == 1000 + 160 + 400, "more rows than the head computes at once take no more"
     assert memory.fitting(64, 10_000) == 64
     assert memory.fitting(64, 1900) == 16
     assert memory.fitting(64, 10) == 1

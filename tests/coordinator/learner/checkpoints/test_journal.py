@@ -9,7 +9,7 @@ from msgspec import structs
 
 from echo2.coordinator.learner.checkpoints import journal
 from echo2.coordinator.learner.checkpoints.checkpoint import Base, State
-from echo2.coordinator.learner.checkpoints.journal import JournalEntry, MadeStep
+from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.messages import Export, ExportedEdge, Hyper
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
@@ -30,7 +30,7 @@ def state(step: int, era: int = 1) -> State:
 
 def entry(step: int, era: int = 1) -> JournalEntry:
     return JournalEntry(
-        after=step - 1, after_root=root(step - 1), steps=[MadeStep(step, [b"\1", b"\2"], [16384])],
+        after=step - 1, after_root=root(step - 1), steps=[(step, [b"\1", b"\2"], [16384])],
         state=state(step, era), hyper=Hyper(), ranks=1, threads=2, device="cpu", arithmetic="a processor",
     )  # fmt: skip
 
