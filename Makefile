@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +60,7 @@ export LOCK
 
 # ALONE: this make has been started under the lock.
 ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-verifiers/.installed \
-	.venv-stock/.installed
+	.venv-stock/.installed .venv-transformers4/.installed
 ifndef ALONE
 $(ENVIRONMENTS):
 	@$(PYTHON) -c "$$LOCK" $(MAKE) --no-print-directory ALONE=yes $@
@@ -185,6 +185,18 @@ ifdef ALONE
 	@touch $@
 endif
 
+test-export: .venv-transformers4/.installed .venv-vllm/.installed setup ## exported models in transformers 4 and 5, vLLM and llama.cpp: the same tokens (installs 1 GB; 10 minutes)
+	$(BIN)/python -m pytest -q -rs tests/export
+
+# transformers 4 beside all of .venv; what it pins otherwise comes first.
+.venv-transformers4/.installed: requirements-transformers4.lock $(VENV)/.installed
+ifdef ALONE
+	$(call environment,.venv-transformers4,$(BIN)/python)
+	.venv-transformers4/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-transformers4.lock
+	.venv-transformers4/bin/python -c "$(BESIDE)"
+	@touch $@
+endif
+
 verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of that family, in .venv-verifiers (installs about 550 MB)
 
 .venv-verifiers/.installed: requirements-verifiers.lock
@@ -264,5 +276,5 @@ lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -54,11 +54,15 @@ Server = Annotated[
 Rows = Annotated[
     int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
 ]
+Priority = Annotated[
+    str | None, typer.Option("--priority", help="Beside your own programs: idle (the default), low or normal.")
+]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
 Fingerprint = Annotated[
-    str | None, typer.Option("--accept-fingerprint", help="Join the run of this fingerprint on the local network.")
+    str | None,
+    typer.Option("--accept-fingerprint", help="Join the run of this fingerprint, by its page or on the local network."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
@@ -87,7 +91,8 @@ def _seconds(duration: str) -> float:
 @errors_reported
 def join(
     invite: Annotated[
-        str | None, typer.Argument(help="The run's invite; -: from standard input; or in ECHO2_INVITE.")
+        str | None,
+        typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
     ] = None,
     invite_file: InviteFile = None,
     gpu: Gpu = None,
@@ -95,6 +100,7 @@ def join(
     dtype: NumberFormat = None,
     rows: Rows = None,
     server: Server = None,
+    priority: Priority = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -109,8 +115,8 @@ def join(
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
         once, invite=_invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
-        gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, name=name,
-        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
+        gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
+        name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -122,6 +128,7 @@ def run(
     dtype: NumberFormat = None,
     rows: Rows = None,
     server: Server = None,
+    priority: Priority = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -132,8 +139,8 @@ def run(
 ) -> int:
     """Continue the run that was joined last."""
     return _daemon(
-        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, name=name, home=home, listen=listen,
-        via=via, log=log, json_logs=json_logs,
+        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority, name=name,
+        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -195,6 +202,25 @@ def resume(home: Home = None) -> None:
 def finish(home: Home = None) -> None:
     """Complete the groups under way, deliver every submission, end."""
     _show(_ask(home, command="finish"), False)
+
+
+@app.command()
+@errors_reported
+def leave(
+    home: Home = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete key and receipts too: standing, and points, go with them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
+    from echo2.node.control.leaving import leave as leave_run
+    from echo2.node.control.node_service import GROUP_SECONDS
+
+    config = _config(home=home)
+    if forget and not yes and not typer.confirm("Delete key and receipts of this node for good?", default=False):
+        raise BadConfig("nothing is deleted")
+    leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)
 
 
 @app.command()

@@ -39,9 +39,12 @@ class NodeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    invite: str | None = Field(None, description="The run's invite, one string. None: the one joined last.")
+    invite: str | None = Field(
+        None, description="The run's invite, one string, or its page's address. None: the one joined last."
+    )
     accept_fingerprint: str | None = Field(
-        None, description="Join the run of this fingerprint on the local network. None: without an invite, it is typed."
+        None,
+        description="Join the run of this fingerprint, by its page or on the local network. None: it is asked for.",
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(
@@ -95,6 +98,11 @@ class NodeConfig(BaseModel):
     )
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
+    )
+    priority: Literal["idle", "low", "normal"] = Field(
+        "idle",
+        description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
+        "all else at nice 10), low (all at nice 10) or normal.",
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
     rows: int | None = Field(

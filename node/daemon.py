@@ -27,6 +27,7 @@ from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.messages import Probed
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.versioned import VersionedEngine
+from echo2.node import joined_run
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.command_server import CommandServer
@@ -205,6 +206,10 @@ class NodeDaemon:
             await self.connectivity.coordinator_client.wait_until_connected()
         runspec = self.context.trust_store.trusted.runspec
         assert runspec is not None
+        for sentence in joined_run.sentences(
+            runspec.value, self._config, self.context.invite.fingerprint, self.network.links.peer_id
+        ):
+            _log.info(sentence)
         await self.connectivity.fit(runspec.value)
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
         self.follower.resume()

@@ -21,12 +21,14 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
 from echo2.runtime.logs import set_up_logging, to_stream
+from echo2.runtime.priority import give_way
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
+    give_way("normal" if config.priority == "normal" else "low")
     descriptors.raise_limit()
     descriptors.watch()
     with lock_home(config.home):
@@ -49,10 +51,7 @@ def invite_of(config: NodeConfig) -> Invite:
     """Return the invite given, else that of the run joined last, else one discovered on the local network. Store it, so
     that `echo2-node run` finds it. Raises `BadConfig`."""
     if config.invite is not None:
-        try:
-            invite = Invite.from_text(config.invite)
-        except LocalFault as error:
-            raise BadConfig(str(error)) from error
+        invite = _invite_given(config.invite, config)
     elif (config.home / "invite").exists() and config.accept_fingerprint is None:
         return invite_of_joined_run(config.home)
     else:
@@ -60,6 +59,19 @@ def invite_of(config: NodeConfig) -> Invite:
     with writing(config.home / "invite") as file:
         file.write(invite.to_text().encode())
     return invite
+
+
+def _invite_given(text: str, config: NodeConfig) -> Invite:
+    """Return the invite that a text is, or that the page of this address serves. Raises `BadConfig`, `TryLater`."""
+    from echo2.node.links.invite_page import invite_of_page, page_of
+
+    page = page_of(text)
+    if page is not None:
+        return invite_of_page(page, config.home, config.accept_fingerprint)
+    try:
+        return Invite.from_text(text)
+    except LocalFault as error:
+        raise BadConfig(str(error)) from error
 
 
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:

@@ -44,6 +44,8 @@ MOST_OTHER_ENDS = 15
 """Most tokens that end a turn beside `RunSpec.eos`."""
 MOST_WEIGHT = 1000
 """Greatest weight of a task."""
+MOST_WORDS = 500
+"""Most characters of what a RunSpec says to people."""
 
 
 class RoleKeys(Wire, frozen=True):
@@ -92,7 +94,8 @@ class RunSpec(Wire, frozen=True):
 
     `limit`: most sampled tokens per rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
     each a prefix of "<engine>/<dtype>/<device>". `price_mode`: "points" or "market". `currency`: currency in which the
-    market pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken."""
+    market pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken. `description`: the
+    purpose of the run, `page`: its public page, `contact`: how to reach the operator; for people."""
 
     run: Hash
     name: Name
@@ -110,6 +113,9 @@ class RunSpec(Wire, frozen=True):
     price_mode: Name
     protocols: tuple[int, int] = (1, 1)
     currency: Annotated[str, Meta(max_length=8)] = ""
+    description: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
+    page: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
+    contact: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
 
     def kind_of(self, task: str, version: int) -> str | None:
         """Return the kind of a task; None: the run has no such task."""

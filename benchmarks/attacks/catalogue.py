@@ -11,7 +11,7 @@ from benchmarks.attacks.floods import Forgers, Hoarders, LastSecond, Returners, 
 from benchmarks.attacks.forced_answers import ForcedAnswers
 from benchmarks.attacks.forged import Forged
 from benchmarks.attacks.forgeries import FORGERIES
-from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, half_request
+from benchmarks.attacks.halves import UNSERVED, HalfBodies, HalfStreams, half_request
 from benchmarks.attacks.page_attacks import Names, Rebinding
 from benchmarks.attacks.pay_rows import COMPUTED
 from benchmarks.attacks.selection import Censor, CensorBack, CheckedDraft, DropLow, Farm, NearTies
@@ -68,10 +68,10 @@ FLOODS: Final[dict[str, Attack]] = {
     TINY: Attack(CONNECTIONS, TinyRequests, _LONG),
     HALF_REQUEST: Attack(CONNECTIONS, partial(HalfStreams, 8, 8, 32, half=half_request("submit")), _LONG),
     HALF_BODY: Attack(CONNECTIONS, partial(HalfBodies, 8, 8, 32), _LONG),
-    HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=GOSSIP), _LONG),
+    HALF_STREAM: Attack(CONNECTIONS, partial(HalfStreams, 20, 2, 250, protocol=UNSERVED), _LONG),
     PRIVATE_SOURCE: Attack(
         CONNECTIONS,
-        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", protocol=GOSSIP),
+        partial(HalfStreams, 24, 1, 250, source="127.0.0.1", protocol=UNSERVED),
         _LONG,
     ),
     BOMB: Attack(CONNECTIONS, Bombs, bar=None),

@@ -24,7 +24,8 @@ DRIP: Final = 5.0
 AGAIN: Final = 0.5
 ANNOUNCED: Final = 60_000
 """Bytes that a request announces: fewer than the limit of every method of nodes."""
-GOSSIP: Final = "/meshsub/1.2.0"
+UNSERVED: Final = "/echo2/unserved/1"
+"""A protocol that nobody serves: its streams stand idle."""
 
 
 def proposal(protocol: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from benchmarks.attacks.flood_keys import Connection
-from benchmarks.attacks.halves import GOSSIP, HalfStreams
+from benchmarks.attacks.halves import UNSERVED, HalfStreams
 from benchmarks.connections import host
 from benchmarks.flood.wire import BODIES, HALVES, IDLE_STREAMS, OVER_HTTPS, REQUESTS
 from benchmarks.flood.wires import SECTIONS, WiredRun, said_by, wired_run
@@ -135,7 +135,7 @@ async def _asked(address: str, seconds: float) -> list[bool]:
 
     async with trio.open_nursery() as nursery:
         peers: Any = _Peers(address, nursery)
-        nursery.start_soon(HalfStreams(ATTACKERS, 1, 256, protocol=GOSSIP).run, peers)
+        nursery.start_soon(HalfStreams(ATTACKERS, 1, 256, protocol=UNSERVED).run, peers)
         await trio.sleep(6.0)
         for _ in range(ASKERS):
             nursery.start_soon(ask, await peers.connect())

@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from benchmarks.attacks.flood_keys import Connection
-from benchmarks.attacks.halves import GOSSIP, HalfBodies, HalfStreams, Halves, half_request
+from benchmarks.attacks.halves import UNSERVED, HalfBodies, HalfStreams, Halves, half_request
 from benchmarks.attacks.light_node import Terms
 from benchmarks.attacks.wire_place import WirePlace
 from benchmarks.flood.catalogue import CASES
@@ -31,14 +31,14 @@ VISITORS: Final = "strangers ask over HTTPS without end"
 """Name of the attack of benchmarks/flood/visitors.py, which the catalogue does not contain."""
 REQUESTS: Final = "8 connections begin 256 submissions and do not finish them"
 GREETINGS: Final = "4 connections begin 128 hellos and do not finish them"
-IDLE_STREAMS: Final = "68 connections of 3 subnets open 256 streams of gossip each"
+IDLE_STREAMS: Final = "68 connections of 3 subnets open 256 idle streams each"
 BODIES: Final = "8 addresses begin 256 submissions over HTTPS and do not finish them"
 NEWCOMERS: Final = "newcomers"
 """Honest keys that come one after the other: for each a hello, a lease, and a group."""
 HALVES: Final[dict[str, Halves]] = {
     REQUESTS: HalfStreams(8, 8, 32, half=half_request("submit")),
     GREETINGS: HalfStreams(4, 4, 32, half=half_request("hello")),
-    IDLE_STREAMS: HalfStreams(68, 3, 256, protocol=GOSSIP),
+    IDLE_STREAMS: HalfStreams(68, 3, 256, protocol=UNSERVED),
     BODIES: HalfBodies(8, 8, 32),
 }
 """The attacks of benchmarks/attacks/halves.py, by name."""

@@ -57,7 +57,9 @@ class Claim:
 
 
 def one_thread() -> None:
-    """Limit this process and its children to one thread, and hide progress bars. Call it before torch is imported."""
+    """Limit this process and its children to one thread, and hide progress bars; nodes give way to nothing. Call it
+    before torch is imported."""
+    os.environ["ECHO2_PRIORITY"] = "normal"
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -9,7 +9,7 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from echo2.coordinator.command_line.command_options import PROGRAM, Sets, errors_reported, settings_of
+from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
 from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
@@ -132,3 +132,65 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
         f"Volunteers join:  {joining}\n"
     )
     print("\n".join(about_root_keys))
+
+
+config_app = typer.Typer(help="Settings of a run: a variable overrides coordinator.toml.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(help="SECTION.KEY, as in `config get`.", show_default=False)]
+
+
+@config_app.command("get")
+@errors_reported
+def config_get(
+    key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
+    home: Home = Path("."),
+) -> None:
+    """Show the settings in force, with their meanings."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.list_settings(RunFolder(home).config, key, origin=origin)))
+
+
+@config_app.command("diff")
+@errors_reported
+def config_diff(home: Home = Path(".")) -> None:
+    """Show the settings that differ from their defaults, and where they come from."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.list_differences(RunFolder(home).config)))
+
+
+@config_app.command("set")
+@errors_reported
+def config_set(
+    key: Key, value: Annotated[str, typer.Argument(help="Its value.", show_default=False)], home: Home = Path(".")
+) -> None:
+    """Write one setting into coordinator.toml. It counts from the coordinator's next start, which loses nothing."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.change(RunFolder(home).config, key, value)))
+
+
+@config_app.command("unset")
+@errors_reported
+def config_unset(key: Key, home: Home = Path(".")) -> None:
+    """Remove one setting from coordinator.toml: its default counts from the coordinator's next start."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.change(RunFolder(home).config, key, None)))
+
+
+@config_app.command("schema")
+@errors_reported
+def config_schema() -> None:
+    """Print the JSON schema of all settings, for editors and programs."""
+    import json
+
+    from echo2.coordinator.settings.config import CoordinatorConfig
+
+    print(json.dumps(CoordinatorConfig.model_json_schema(), indent=1))

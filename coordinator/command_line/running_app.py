@@ -82,6 +82,19 @@ def resume(home: Home = Path(".")) -> None:
 
 @running_app.command()
 @errors_reported
+def finish(home: Home = Path(".")) -> None:
+    """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.run import operator_commands
+    from echo2.coordinator.settings import config_edits
+
+    last = operator_commands.command(home, "finish")["last"]
+    config_edits.change(RunFolder(home).config, "run.steps", str(max(1, last)))
+    print(f"the run ends with step {last}, also after a restart (run.steps); page and ledger stay up until Ctrl-C")
+
+
+@running_app.command()
+@errors_reported
 def calibrate(
     engine_class: Annotated[str, typer.Argument(metavar="CLASS", help="As transformers/bfloat16/cpu.")],
     home: Home = Path("."),
@@ -124,13 +137,26 @@ def recheck(home: Home = Path(".")) -> int:
 
 @running_app.command()
 @errors_reported
+def report(
+    file: Annotated[Path, typer.Argument(help="The HTML file to write; it must not exist.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write one HTML file on the run: curves, tables, settings, versions, who took part. It loads nothing."""
+    from echo2.coordinator.web import report_file
+
+    print(report_file.write(home, file))
+
+
+@running_app.command()
+@errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say which protections of the run's keys, and against its child processes and strangers, are in force here, and
-    what to do for the others."""
+    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
     from echo2.coordinator.settings import config
+    from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -138,6 +164,7 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
+    checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)
     if remark := price_mode.cap_remark(settings, spec):

@@ -1,4 +1,4 @@
-"""`echo2-coord verdict`: one verdict shown, made again, reversed."""
+"""`echo2-coord verdict` and `rollouts`: a group's verdict, and what the model says in it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,3 +40,64 @@ def verdict_reverse(
     from echo2.coordinator.submissions import verdict_commands
 
     print(verdict_commands.submit(home, "reverse", lease, why))
+
+
+rollouts_app = typer.Typer(help="What the model says: stored rollouts, for your eyes alone.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs, a line per group.")]
+
+
+@rollouts_app.command("ls")
+@errors_reported
+def rollouts_ls(
+    home: Home = Path("."),
+    best: Annotated[bool, typer.Option("--best", help="Highest mean reward first.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="Lowest mean reward first.")] = False,
+    version: Annotated[int | None, typer.Option(min=0, help="Made with this version.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Made by this node: its peer id.")] = None,
+    task: Annotated[str, typer.Option(help="Of this task.", show_default=False)] = "",
+    prompt: Annotated[int | None, typer.Option(min=0, metavar="INDEX", help="Of this prompt of its task.")] = None,
+    words: Annotated[str, typer.Option(help="With this text in prompt or answer.", show_default=False)] = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Refused groups.")] = False,
+    most: Annotated[int, typer.Option(min=1, max=10_000, help="Groups to list.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List groups of the last 24 hours, newest first, each with its best and its worst answer."""
+    import msgspec
+
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.nodes.operator_remarks import key_of
+    from echo2.coordinator.submissions import rollouts_report
+    from echo2.coordinator.verdicts.stored_rollouts import Wanted
+    from echo2.runtime.errors import LocalFault
+
+    if best and worst:
+        raise LocalFault("--best and --worst are two orders: choose one")
+    wanted = Wanted(
+        order="best" if best else "worst" if worst else "newest", most=most, version=version, task=task,
+        node=None if node is None else key_of(node), prompt=prompt, words=words, refused=refused,
+    )  # fmt: skip
+    place, count = RunFolder(home), 0
+    for group in rollouts_report.find_groups(place, wanted):
+        count += 1
+        print(msgspec.json.encode(group).decode() if as_json else rollouts_report.brief_text(group))
+    if not count and not as_json:
+        print(rollouts_report.explain_none(place, wanted))
+
+
+@rollouts_app.command("show")
+@errors_reported
+def rollouts_show(
+    lease: LeaseId,
+    home: Home = Path("."),
+    sample: Annotated[int | None, typer.Option(min=0, help="Only this answer, with its tokens' probabilities.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one group: the prompt, every answer with its reward; with --sample, each token with its probability."""
+    import msgspec
+
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.submissions import rollouts_report
+
+    group = rollouts_report.group_of(RunFolder(home), lease)
+    print(msgspec.json.encode(group).decode() if as_json else "\n".join(rollouts_report.full_lines(group, sample)))

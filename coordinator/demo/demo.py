@@ -414,7 +414,7 @@ def _coordinator_argv(home: Path) -> list[str]:
 
 
 def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
-    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_ROUTE_OPTIONS[route]]
+    chosen = ["--gpu", "cpu", "--priority", "normal", "--home", str(home), "--name", name, *_ROUTE_OPTIONS[route]]
     return module_command("echo2.node.cli", "join", invite, *chosen)
 
 

@@ -358,7 +358,8 @@ class RunState(View, frozen=True, kw_only=True):
     nodes, milli-RE. `root_serial`, `root_expires`: number and end of the newest Root. `root_ends`: a
     warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
     learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
-    the most work."""
+    the most work. `description`, `page`, `contact`: those of the RunSpec; empty: not stated.
+    `fingerprint`: that of the invite. `installing`: the command that installs this build of echo2."""
 
     run: str
     name: str
@@ -416,3 +417,8 @@ class RunState(View, frozen=True, kw_only=True):
     teams: list[TeamRow] = []
     stages: StagesView = StagesView()
     window: float | None = None
+    description: str = ""
+    page: str = ""
+    contact: str = ""
+    fingerprint: str = ""
+    installing: str = ""

@@ -92,6 +92,9 @@ def sign_runspec(
         price_mode=MARKET if currency else POINTS,
         currency=currency,
         protocols=numbers.number_range(model.other_ends),
+        description=settings.description,
+        page=settings.page,
+        contact=settings.contact,
     )
     return seal("runspec", run, encode(spec), *root_keys)
 

@@ -27,7 +27,10 @@ from echo2.runtime.settings import Loader, SettingsFault, read_toml
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 """Variables with the prefix that are not settings: the command line reads them."""
-SIGNED_KEYS = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
+SIGNED_KEYS = (
+    "name", "description", "page", "contact",
+    "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines",
+)  # fmt: skip
 """Keys of [run] that are in the signed RunSpec."""
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -242,6 +245,13 @@ def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | N
     """Return the settings from coordinator.toml at `path`, variables and flags, with the precedence of rule 1. Raises
     `SettingsFault`."""
     return parse(read(path), source=path.name, env=env, flags=flags)
+
+
+def load_with_origins(
+    path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None
+) -> tuple[CoordinatorConfig, dict[str, str]]:
+    """Return the same, and where the value of each key comes from: the file's name, a variable, or the default."""
+    return _LOADER.load(read(path), source=path.name, env=env, flags=flags or {})
 
 
 def read(path: Path) -> dict[str, Any]:

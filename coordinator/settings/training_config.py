@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from echo2.coordinator.settings.config_section import Section, Share, Texts, frozen_list
 from echo2.coordinator.settings.objective_choices import choices_of, contradiction
 from echo2.engines.engine import Dtype
+from echo2.protocol.authority import MOST_WORDS
 from echo2.protocol.engine_classes import parts
 
 MOST_PROMPTS: Final = 1 << 16
@@ -21,12 +22,37 @@ def _period(value: object) -> object:
     raise ValueError(f"should be a whole number from 1, or auto, not {value!r}")
 
 
+def _printable(value: str) -> str:
+    if value.isprintable():
+        return value
+    raise ValueError(f"has a character that cannot be printed, such as a line break or a mark of direction: {value!r}")
+
+
 class RunSection(Section):
     """The subject of the training. Most of it is signed by init and the same for every node."""
 
     name: Annotated[str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")] = (
         "my run"
     )
+    description: Annotated[
+        str,
+        Field(max_length=MOST_WORDS, description="Purpose of the run, in a sentence or two. Signed."),
+        AfterValidator(_printable),
+    ] = ""
+    page: Annotated[
+        str,
+        Field(
+            max_length=MOST_WORDS,
+            pattern=r"^$|^https?://[!-~]+$",
+            examples=["https://run.example.org"],
+            description="Public address of the run's page, which nodes show their owners. Signed.",
+        ),
+    ] = ""
+    contact: Annotated[
+        str,
+        Field(max_length=MOST_WORDS, description="How to reach you: a name, an address, a link. Signed."),
+        AfterValidator(_printable),
+    ] = ""
     model: Annotated[
         str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
     ] = "tiny"

@@ -134,8 +134,8 @@ class Guarding:
         self._put(named, factor, "ordered by the operator", automatic=False)
         instead = "" if before is None else f" in place of version {before.version}, which was ordered before"
         return (
-            f"version {named.version} of era {named.era} will be published again in a new era{instead}, "
-            "once the step that has begun is finished; groups of this era are paid and not learned from"
+            f"version {named.version} will be published again under a new number{instead}, once the step that has "
+            "begun is finished; groups of the versions until then are paid and not learned from"
         )
 
     @property

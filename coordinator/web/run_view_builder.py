@@ -43,6 +43,7 @@ from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
 from echo2.ledger.tile_places import TilePlace
+from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.multiaddr import Route
 from echo2.protocol.ledger_heads import EntryProof
 
@@ -75,8 +76,8 @@ class LiveState(NamedTuple):
 @dataclass
 class RunViewBuilder:
     """Builder of the run's public state. The daemon updates `connected`, `invite`, `relayed` and `links`. `faults`:
-    faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds. `market`:
-    of a run that pays money."""
+    faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds.
+    `installing`: command that installs this build. `market`: figures of a run that pays money."""
 
     run: Run
     group_service: GroupService
@@ -86,6 +87,7 @@ class RunViewBuilder:
     faults: list[str]
     started: int
     clock: Callable[[], float]
+    installing: str = ""
     connected: set[str] = field(default_factory=set)
     invite: str = ""
     relayed: int = 0
@@ -173,7 +175,7 @@ class RunViewBuilder:
             era=at.era if at else 0,
             version=latest.version if latest else 0,
             step=at.steps_made if at else 0,
-            steps_wanted=config.steps,
+            steps_wanted=self.training.last_step,
             staleness_limit=config.staleness,
             group_size=config.group_size,
             batch_groups=config.batch_groups,
@@ -208,6 +210,11 @@ class RunViewBuilder:
             root_expires=self.run.root.expires,
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
             tasks=task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations),
+            description=self.run.runspec.description,
+            page=self.run.runspec.page,
+            contact=self.run.runspec.contact,
+            fingerprint=Invite.from_text(self.invite).fingerprint if self.invite else "",
+            installing=self.installing,
         )
         measured = Measured(
             step_seconds=self.training.utilisation.step_seconds,

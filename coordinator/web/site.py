@@ -67,6 +67,7 @@ Render = Callable[[RunState], bytes]
 
 BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
+    "/invite": ("text/plain; charset=utf-8", lambda state: state.invite.encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
     "/api/v1/teams": (_JSON, lambda state: msgspec.json.encode(state.teams)),

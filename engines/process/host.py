@@ -8,7 +8,7 @@ library prints at import cannot reach the pipe.
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
@@ -31,11 +31,12 @@ from echo2.engines.process.messages import (
 from echo2.engines.process.score_queue import ScoreQueue
 from echo2.engines.registry import SERVER
 from echo2.engines.server.variables import VARIABLE
-from echo2.runtime import child_network
+from echo2.runtime import child_network, priority
 from echo2.runtime.child_budgets import confine
 from echo2.runtime.child_pipe import Pipe
 from echo2.runtime.hidden_folder import hide_named
 from echo2.runtime.own_memory import keep_private
+from echo2.runtime.priority import Priority
 
 
 class EngineHost:
@@ -73,6 +74,7 @@ class EngineHost:
         row = registry.choose(call.engine)
         row.check(call.dtype)
         device = choose(call.device, row.inventory(), row.devices)
+        _give_way(device.kind)
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
         self._engine = row.make(device.kind, call.dtype)
@@ -155,6 +157,12 @@ class EngineHost:
         if state != self._told:
             self._told = state
             self._notify(rows)
+
+
+def _give_way(kind: str) -> None:
+    """Give way as the node asks that started this process. `kind`: kind of the engine's device."""
+    asked = cast(Priority, os.environ.get(priority.VARIABLE, "normal"))
+    priority.give_way("low" if asked == "idle" and kind != "cpu" else asked)
 
 
 def confinement(server: str) -> Callable[[str], str]:

@@ -16,6 +16,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.owner_socket import lease_of
 from echo2.node.errors import BadConfig, NodeError, TrustFailure
+from echo2.node.joined_run import page_address
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.market.ask_keeper import AskKeeper
 from echo2.node.market.market_words import ask_standing, place_text
@@ -104,6 +105,7 @@ class ControlCommands:
             "state": self._state(),
             "blocked": self._blocking_reason(),
             "run": trusted.runspec.value.name if trusted.runspec else None,
+            "page": page_address(trusted.runspec.value) if trusted.runspec else None,
             "node": links.peer_id,
             "name": parts.config.name,
             "device": parts.fleet.hardware or None,

@@ -10,6 +10,7 @@ from echo2.node.control import doctor_checks
 from echo2.node.control.doctor_probes import examine
 from echo2.node.errors import AlreadyRuns, BadConfig, NodeError
 from echo2.node.home import check_place, invite_of_joined_run, lock_home
+from echo2.node.links.invite_page import fetch_invite, page_of
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.errors import LocalFault
 
@@ -27,7 +28,10 @@ def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
 
 def _invite(config: NodeConfig) -> Invite | None:
     try:
-        return invite_of_joined_run(config.home) if config.invite is None else Invite.from_text(config.invite)
+        if config.invite is None:
+            return invite_of_joined_run(config.home)
+        page = page_of(config.invite)
+        return asyncio.run(fetch_invite(page)).invite if page is not None else Invite.from_text(config.invite)
     except LocalFault as error:
         raise BadConfig(str(error)) from error
     except NodeError:

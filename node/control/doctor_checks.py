@@ -71,6 +71,11 @@ def disk(home: str, free: int, allowed: float) -> Check:
     )  # fmt: skip
 
 
+def priority(described: str) -> Check:
+    """State what this node gives way to, in words."""
+    return Check(check="priority", actual=described, wanted="as the setting priority says")
+
+
 def unwritable(home: str, trouble: object, code: int) -> Check:
     """Return the row of a home in which no file can be written. `trouble`: the reason, with its fix. `code`: the exit
     code."""

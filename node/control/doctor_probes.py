@@ -44,7 +44,7 @@ from echo2.p2p.network import Host, Links, Rpc
 from echo2.p2p.wire_types import decode
 from echo2.protocol.methods import HEAD, REACHABLE
 from echo2.protocol.versions import Head, HeadRequest
-from echo2.runtime import network_trials
+from echo2.runtime import network_trials, priority
 from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
@@ -65,6 +65,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.installation(*_installation()),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
+        doctor_checks.priority(priority.describe(config.priority)),
         *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.engine_names())),
         doctor_checks.engine_memory(seen_by_all(registry.engine_names()), sys.platform),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),

@@ -18,4 +18,7 @@ def service_of(config: NodeConfig) -> Service:
     home = config.home.absolute()
     invite_of_joined_run(home)
     command = module_command("echo2.node.cli", "run", "--home", str(home))
-    return Service("echo2-node", "echo2-node", "echo2 node", tuple(command), home, int(config.drain) + GROUP_SECONDS)
+    return Service(
+        "echo2-node", "echo2-node", "echo2 node", tuple(command), home, int(config.drain) + GROUP_SECONDS,
+        gives_way=config.priority != "normal",
+    )  # fmt: skip

@@ -28,6 +28,7 @@ from typing import Final
 import structlog
 
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.rollouts.accepted_tally import AcceptedTally
 from echo2.node.rollouts.outbox import Open, Outbox
 from echo2.node.rollouts.submission_sender import SubmissionSender
 from echo2.node.run_context import RunContext
@@ -99,6 +100,7 @@ class OutboxRelay:
         self._forgotten = 0
         """Answers in a row that did not know a group which had been received."""
         self._wake = asyncio.Event()
+        self._accepted = AcceptedTally()
         self._alone = False
         """Whether requests for verdicts no longer travel inside others (`finish`)."""
         self._looked: int | None = None
@@ -298,6 +300,9 @@ class OutboxRelay:
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
         receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
         if receipt.verdict == "accepted":
-            _log.info("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
+            _log.debug("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
+            summary = self._accepted.add(receipt.weight, self._local())
+            if summary is not None:
+                _log.info("groups accepted", version=receipt.version, groups=summary.groups, points=summary.points)
         else:
             _log.warning("group refused", lease=lease.hex(), code=receipt.code, reason=receipt.reason)

@@ -10,6 +10,7 @@ Rules
 4. A stored payload that no longer matches its Edge is logged, and not served. Once it is needed, it is fetched again.
 5. Local weights and payloads together stay within the quota, and within rule 4 of node/versions/local_weights.py. The
    oldest payloads are dropped first, and those of the loaded version never.
+6. A fetch that takes longer than `PROGRESS_SECONDS` is reported to the owner: share, rate, time left.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ import anyio.to_thread
 import structlog
 
 from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.fetch_progress import FetchProgress
 from echo2.p2p.envelope import Verified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.network import FetchReport, Links, PayloadExchange, Rpc
@@ -38,6 +40,8 @@ FETCH_PATIENCE: Final = 60.0
 """Most seconds from one chunk of a payload to the next."""
 ASK_AFTER: Final = 5.0
 """Seconds from the start of a fetch until, without a chunk, the coordinator is asked to rebuild the payload."""
+PROGRESS_SECONDS: Final = 10.0
+"""Seconds from one report of a fetch's progress to the next."""
 PAYLOAD_ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for the coordinator's answer."""
 TAKEN_KEPT: Final = 8
@@ -151,19 +155,21 @@ class PayloadFetcher:
             await self._exchange.unshare(file.hash)
 
     async def _wait_while_progressing(self, fetching: asyncio.Future[FetchReport], edge: Edge, before: int) -> None:
-        """Wait until a fetch is done (rules 1 and 2). `before`: bytes received at its start. Raises `Stalled`."""
+        """Wait until a fetch is done (rules 1, 2 and 6). `before`: bytes received at its start. Raises `Stalled`."""
         done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
         if not done and (await self._exchange.traffic()).received == before:
             await self._ask(edge)
-        while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
-            received = (await self._exchange.traffic()).received
-            if received == before:
+        now = asyncio.get_running_loop().time
+        progress = FetchProgress(edge.length, before, now() - ASK_AFTER)
+        while not (await asyncio.wait({fetching}, timeout=PROGRESS_SECONDS))[0]:
+            progress.on_received((await self._exchange.traffic()).received, now())
+            if progress.quiet >= FETCH_PATIENCE:
                 peers = len(await self._links.peers())
                 raise Stalled(
                     f"no chunk of the payload for version {edge.version} ({edge.length} bytes) arrived for "
                     f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
                 )
-            before = received
+            _log.info(f"fetching version {edge.version}: {progress.describe()}")
 
     async def _ask(self, edge: Edge) -> None:
         """Ask the coordinator to rebuild the payload of an edge (rule 2)."""

@@ -10,12 +10,13 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -269,6 +270,8 @@ class Volunteer(Program):
             "join",
             "--gpu",
             gpu,
+            "--priority",
+            "normal",
             "--home",
             str(self.home),
             "--name",
@@ -293,7 +296,11 @@ class Volunteer(Program):
         return [(event["era"], event["version"]) for event in self.lines() if event.get("event") == "version held"]
 
     def accepted(self) -> int:
-        return sum(event.get("event") == "group accepted" for event in self.lines())
+        if not list(self.home.glob("runs/*/outbox.sqlite")):
+            return 0
+        with closing(sqlite3.connect(self.data / "outbox.sqlite", timeout=PATIENCE)) as outbox:
+            (groups,) = outbox.execute("SELECT count(*) FROM submissions WHERE state = 'accepted'").fetchone()
+        return int(groups)
 
     def ask(self, command: str) -> dict[str, Any]:
         """Run `echo2-node COMMAND --json` from outside, and return its answer."""

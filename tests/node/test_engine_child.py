@@ -8,6 +8,7 @@ from echo2.engines.process.process import HOST
 from echo2.engines.server.variables import VARIABLE
 from echo2.node import engine_child
 from echo2.node.config import load_config
+from echo2.runtime import priority
 from echo2.runtime.python_command import module_command
 from echo2.runtime.settings import SettingsFault
 
@@ -19,8 +20,9 @@ def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(
     nowhere = {"ECHO2_CONFIG": str(tmp_path / "none.toml")}
     config, _ = load_config({"server": "http://127.0.0.1:8000", "threads": 2, "rows": 8}, nowhere)
     assert engine_child.engine_child(config) == {
-        "threads": 2, "rows": 8, "env": {VARIABLE: "http://127.0.0.1:8000"}, "command": module_command(HOST),
+        "threads": 2, "rows": 8, "command": module_command(HOST),
+        "env": {VARIABLE: "http://127.0.0.1:8000", priority.VARIABLE: "idle"},
     }  # fmt: skip
-    assert engine_child.engine_child(load_config({}, nowhere)[0])["env"] == {}
+    assert engine_child.engine_child(load_config({}, nowhere)[0])["env"] == {priority.VARIABLE: "idle"}
     with pytest.raises(SettingsFault):
         load_config({"server": "there"}, nowhere)

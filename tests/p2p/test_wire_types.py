@@ -199,6 +199,12 @@ LATER_FIELDS: list[Wire] = [
     ),
     Request(recipient=NODE, id=NONCE, method="lease", expires=THEN, body=b"\x80", instance=b"instance three ."),
     Response(refusal=Refusal(code="fenced", sentence="A sentence.", retry_after=60_000), rival="works"),
+    RunSpec(
+        run=RUN, name="a run", model="tiny", assets=[], eos=2, vocabulary=49_152, tasks=[TASK], staleness=2,
+        group_size=2, limit=16, compute_dtype="float32", engines=["transformers/float32"],
+        sampling="gumbel-splitmix64/1", price_mode="points", currency="EUR", description="Sorts lists.",
+        page="https://run.example.org", contact="ann@example.org",
+    ),
 ]  # fmt: skip
 """Messages with the fields that came later, which those of `INSTANCES` lack."""
 

@@ -67,6 +67,22 @@ def test_every_signed_setting_is_in_the_runspec() -> None:
     assert set(config.SIGNED_KEYS) - {"task"} <= {field.name for field in msgspec.structs.fields(RunSpec)}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("description", "a\u202eb", "cannot be printed"),
+        ("contact", "ann\n", "cannot be printed"),
+        ("description", "x" * 501, "500"),
+        ("page", "javascript:alert(1)", "should be like https"),
+        ("page", "run.example.org", "should be like https"),
+        ("page", "https://run.example.org/a b", "should be like https"),
+    ],
+)
+def test_words_for_people_are_printable_and_a_page_has_an_address(key: str, value: str, words: str) -> None:
+    with pytest.raises(SettingsFault, match=words):
+        config.parse({"run": {key: value}}, source="it", env={})
+
+
 def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_default(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.toml"
     path.write_text("[web]\nport = 1\nhost = 'a'\n[run]\nsteps = 1\n")

@@ -36,7 +36,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
     assert "No lease is granted and no step is made" in html
     assert REMEDY in html
     assert rows(state, "paused") == [f"paused   {WHY}; {REMEDY}"]
-    assert rows(state, "guard") == ["guard    best version 10 of era 1; reverse has 2 % of its best"]
+    assert rows(state, "guard") == ["guard    best version 10; reverse has 2 % of its best"]
     families = {family.name: family for family in text_string_to_metric_families(metrics.decode())}
     (told,) = families["echo2_pause_remedy"].samples
     assert told.labels == {"kind": "held-out", "why": WHY, "remedy": REMEDY}
@@ -46,7 +46,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
 def test_a_version_that_came_again_is_listed_with_its_rate() -> None:
     state = state_of(rollbacks=[BACK], rate=0.25)
     html = page.page(state)
-    assert "Version 10 came again as version 26 of era 2, without the operator, learning rate × 0.25" in html
+    assert "Version 10 came again as version 26, without the operator, learning rate × 0.25" in html
     assert "The best version by held-out results is 10." in html
     assert rows(state, "rollback") == [f"rollback version 10 came again as version 26, learning rate x 0.25: {WHY}"]
     metrics = prometheus.exposition(state)

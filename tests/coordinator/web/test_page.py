@@ -1,5 +1,6 @@
 """The page as HTML: its words and figures in every phase, escaping, and contrast."""
 
+import html
 import re
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator import web
-from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.metrics.views import PauseView, RunState, TroubleView
 from echo2.coordinator.web import broadcast_chart, page
 from echo2.coordinator.web.site import STATIC
 from tests.support import pictures
@@ -19,6 +20,7 @@ HOSTILE = "<script>alert(1)</script>"
 STATES = {"empty": pictures.EMPTY, "busy": pictures.BUSY, "finished": pictures.FINISHED}
 
 
+PAUSED = PauseView(kind="operator", why="moving house", since=0, until=None)
 FOLDER = Path(web.__file__).parent
 
 
@@ -45,6 +47,42 @@ def test_the_page_has_the_main_figures() -> None:
         assert wanted in words
 
 
+def test_a_visitor_sees_what_the_run_is_for_and_how_to_take_part() -> None:
+    state = msgspec.structs.replace(
+        pictures.BUSY, description="Sorts lists.", contact="ann@example.org", page="https://run.example.org",
+        fingerprint="AAAA-BBBB-CCCC-DDDD", installing="uv tool install 'echo2 @ git+https://git.example/echo2@1'",
+    )  # fmt: skip
+    words = " ".join(Drawn(page.page(state)).words.split())
+    for wanted in (
+        "Sorts lists.", "Run by ann@example.org", state.installing, "echo2-node join https://run.example.org",
+        "AAAA-BBBB-CCCC-DDDD", f"echo2-node join {state.invite}",
+    ):  # fmt: skip
+        assert wanted in words
+    assert "echo2-node join https" not in page.page(pictures.BUSY)
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"),
+    [
+        (pictures.FINISHED, "This run has finished"),
+        (msgspec.structs.replace(pictures.BUSY, trouble=TroubleView(paused=PAUSED)), "This run is paused"),
+    ],
+    ids=["finished", "paused"],
+)
+def test_a_run_that_gives_no_work_asks_nobody(state: RunState, wanted: str) -> None:
+    words = Drawn(page.page(state)).words
+    assert wanted in words
+    assert "echo2-node join" not in words
+
+
+def test_what_a_run_says_of_itself_is_text() -> None:
+    state = msgspec.structs.replace(
+        pictures.BUSY, description=HOSTILE, contact=HOSTILE, page=f"https://{HOSTILE}", installing=HOSTILE
+    )
+    assert HOSTILE not in page.page(state)
+    assert page.page(state).count(html.escape(HOSTILE)) == 4
+
+
 def test_the_page_says_what_a_reserve_gives_and_takes_and_the_share_of_new_keys() -> None:
     words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
     assert "1.1 × as set2492up to 4 1.5 ×3393about 3.0 2 ×452more than are hereabout 2.6" in words
@@ -66,8 +104,8 @@ def test_the_page_shows_where_the_groups_learned_lately_spent_their_time() -> No
 def test_the_page_shows_a_nodes_rank_and_suspension(later: int, words: str) -> None:
     until = 1_700_000_000_000
     node = msgspec.structs.replace(pictures.BUSY.nodes[0], rank="known", suspended_until=until, suspended_for="drift")
-    html = page.page(msgspec.structs.replace(pictures.BUSY, now=until + later, nodes=[node]))
-    assert f"<small>{words}</small>" in html
+    drawn = page.page(msgspec.structs.replace(pictures.BUSY, now=until + later, nodes=[node]))
+    assert f"<small>{words}</small>" in drawn
 
 
 def test_a_run_without_steps_shows_empty_charts_and_no_invalid_number() -> None:
@@ -129,7 +167,7 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
         return [attrs.get("id") for _, attrs in Drawn(html).tags if "data-part" in attrs]
 
     assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
-    assert len(set(parts(page.live(pictures.BUSY)))) == 11
+    assert len(set(parts(page.live(pictures.BUSY)))) == 12
 
 
 def luminance(colour: str) -> float:

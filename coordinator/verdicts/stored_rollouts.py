@@ -1,0 +1,183 @@
+"""Read the rollouts whose tokens are stored, for the operator: prompt, answers, rewards, probabilities.
+
+Rules
+1. Tokens are stored for the challenge window (token_storage.py). A group without them is not listed.
+2. Rewards are small and tokens are large: groups are chosen by their rewards first, among the newest `MOST_SEARCHED`
+   that match, and only the chosen ones are decoded. A search by words decodes one group after the other.
+3. Reading blocks no writer: it is one transaction on a connection that only reads.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from echo2.coordinator.database.database import Database
+from echo2.p2p.identity import peer_id
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease, Submission
+from echo2.tasks.task import Score, Tokenizer
+
+MOST_SEARCHED: Final = 20_000
+"""Most groups of which one search reads the rewards."""
+
+Order = Literal["newest", "best", "worst"]
+
+_LISTED = (
+    "SELECT l.id, coalesce(s.scores, e.scores) FROM verdicts v JOIN leases l ON l.id = v.lease"
+    " JOIN submissions s ON s.lease = v.lease LEFT JOIN episode_scores e ON e.lease = v.lease"
+    " WHERE s.payload IS NOT NULL"
+)
+_STORED = (
+    "SELECT l.document, s.payload, coalesce(s.scores, e.scores), v.at, v.verdict, v.code, n.name, d.step"
+    " FROM verdicts v JOIN leases l ON l.id = v.lease JOIN submissions s ON s.lease = v.lease"
+    " LEFT JOIN episode_scores e ON e.lease = v.lease LEFT JOIN nodes n ON n.key = v.node"
+    " LEFT JOIN draws d ON d.lease = v.lease WHERE v.lease = ? AND s.payload IS NOT NULL"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The groups to list. `node`: public key of the node that made them; None: any. `version`: version that made them;
+    None: any. `task`: empty: any. `prompt`: its index in the task; None: any. `words`: text in the prompt or in an
+    answer; empty: any."""
+
+    order: Order = "newest"
+    most: int = 20
+    node: bytes | None = None
+    version: int | None = None
+    refused: bool = False
+    task: str = ""
+    prompt: int | None = None
+    words: str = ""
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an answer. `by`: "policy" if it was sampled, else "task"."""
+
+    by: str
+    text: str
+
+
+class ShownAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout. `reward`: None: not scored. `tokens`: text and probability of each sampled token."""
+
+    sample: int
+    reward: float | None
+    success: bool | None
+    parts: list[TextPart]
+    tokens: list[tuple[str, float]]
+
+
+class ShownGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group. `at`: time of the verdict, ms. `step`: step that drew it; None: none yet, or it is not recorded."""
+
+    lease: str
+    node: str
+    name: str
+    task: str
+    index: int
+    era: int
+    version: int
+    step: int | None
+    at: int
+    verdict: str
+    code: str
+    prompt: str
+    answers: list[ShownAnswer]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward; None: not scored."""
+        rewards = [one.reward for one in self.answers if one.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
+
+
+def list_groups(database: Database, tokenizer: Tokenizer, wanted: Wanted) -> Iterator[ShownGroup]:
+    """Return the stored groups that match, at most `wanted.most`, in its order."""
+    shown = 0
+    for lease in _choose(database, wanted):
+        group = read_group(database, tokenizer, lease)
+        if group is None or not _matches(group, wanted):
+            continue
+        yield group
+        shown += 1
+        if shown == wanted.most:
+            return
+
+
+def read_group(database: Database, tokenizer: Tokenizer, lease: bytes) -> ShownGroup | None:
+    """Return the stored group of a lease; None: its tokens are not stored."""
+    row = database.one(_STORED, (lease,))
+    if row is None:
+        return None
+    document, payload, scored, at, verdict, code, name, step = row
+    asked, given = decode(document, Lease), decode(payload, Submission)
+    scores: list[Score | None] = [*_scores(scored)] or [None] * len(given.rollouts)
+    return ShownGroup(
+        lease=lease.hex(), node=peer_id(asked.node), name=name or "", task=asked.task, index=asked.index,
+        era=asked.era, version=asked.version, step=step, at=at, verdict=verdict, code=code,
+        prompt=tokenizer.decode(asked.prompt),
+        answers=[
+            ShownAnswer(
+                sample=sample,
+                reward=None if score is None else score.reward,
+                success=None if score is None else score.success,
+                parts=list(_parts(tokenizer, rollout.tokens, rollout.turns)),
+                tokens=list(_token_texts(tokenizer, rollout.tokens, rollout.turns, rollout.logprobs)),
+            )
+            for sample, (rollout, score) in enumerate(zip(given.rollouts, scores, strict=False))
+        ],
+    )  # fmt: skip
+
+
+def _choose(database: Database, wanted: Wanted) -> Iterable[bytes]:
+    """Return the leases of the groups that may match, in the order wanted (rule 2)."""
+    where, values = " AND v.verdict = ?", ["refused" if wanted.refused else "accepted"]
+    conditions: list[tuple[str, object]] = [("v.node", wanted.node), ("l.version", wanted.version)]
+    given = [(column, value) for column, value in conditions if value is not None]
+    where += "".join(f" AND {column} = ?" for column, _ in given)
+    query = f"{_LISTED}{where} ORDER BY v.at DESC, l.id LIMIT {MOST_SEARCHED}"
+    rows = database.all(query, (*values, *(value for _, value in given)))
+    if wanted.order != "newest":
+        rows = [row for row in rows if row[1] is not None]
+        rows.sort(key=lambda row: _mean(row[1]), reverse=wanted.order == "best")
+    return (lease for lease, _ in rows)
+
+
+def _matches(group: ShownGroup, wanted: Wanted) -> bool:
+    if (wanted.task and group.task != wanted.task) or (wanted.prompt is not None and group.index != wanted.prompt):
+        return False
+    texts = [group.prompt, *("".join(part.text for part in one.parts) for one in group.answers)]
+    return any(wanted.words.casefold() in text.casefold() for text in texts)
+
+
+def _scores(scored: bytes | None) -> list[Score]:
+    return [] if scored is None else msgspec.msgpack.decode(scored, type=list[Score])
+
+
+def _mean(scored: bytes) -> float:
+    scores = _scores(scored)
+    return sum(one.reward for one in scores) / max(1, len(scores))
+
+
+def _parts(tokenizer: Tokenizer, tokens: list[int], turns: list[int]) -> Iterator[TextPart]:
+    start = 0
+    for number, length in enumerate(turns):
+        text = tokenizer.decode(tokens[start : start + length])
+        yield TextPart(by="task" if number % 2 else "policy", text=text)
+        start += length
+
+
+def _token_texts(
+    tokenizer: Tokenizer, tokens: list[int], turns: list[int], logprobs: bytes
+) -> Iterator[tuple[str, float]]:
+    probabilities = iter(np.exp(np.frombuffer(logprobs, "<f4").astype(float)).tolist())
+    start = 0
+    for number, length in enumerate(turns):
+        if number % 2 == 0:
+            for token, probability in zip(tokens[start : start + length], probabilities, strict=False):
+                yield tokenizer.decode([token]) or "(end)", probability
+        start += length

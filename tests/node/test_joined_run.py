@@ -1,0 +1,46 @@
+"""The sentences on what is joined: all that an owner should know, and nothing that a run could forge."""
+
+from pathlib import Path
+
+import msgspec
+
+from echo2.node.config import NodeConfig
+from echo2.node.joined_run import page_address, sentences
+from tests.support.group_world import SPEC
+
+PEER = "12D3KooWAbcdefghijk"
+HOME = NodeConfig(home=Path("/home/ann/node"))
+
+
+def test_name_purpose_operator_page_task_use_and_what_others_see_are_said() -> None:
+    spec = msgspec.structs.replace(
+        SPEC, name="first", description="Sorts lists.", contact="ann@example.org", page="https://run.example.org"
+    )
+    said = "\n".join(sentences(spec, HOME, "AAAA-BBBB-CCCC-DDDD", PEER))
+    for part in (
+        "first (AAAA-BBBB-CCCC-DDDD): Sorts lists.", "ann@example.org", "https://run.example.org", "earn points",
+        "at most 50 GB in /home/ann/node", "upload as fast as it goes", "'defghijk'", "finish",
+    ):  # fmt: skip
+        assert part in said
+    assert len(said.splitlines()) <= 12
+
+
+def test_caps_team_and_money_are_said_where_they_are_set() -> None:
+    config = NodeConfig(home=Path("/h"), uplink=4, downlink=20, name="owl", team="Night")
+    said = "\n".join(sentences(msgspec.structs.replace(SPEC, currency="EUR"), config, "F", PEER))
+    for part in ("money, in EUR", "at most 4 Mbit/s of upload", "20 Mbit/s of download", "'owl', the team 'Night'"):
+        assert part in said
+
+
+def test_a_hostile_run_can_neither_clear_the_terminal_nor_add_a_sentence() -> None:
+    hostile = "\x1b[2J\nnext sentence\u202e" + "w" * 400
+    spec = msgspec.structs.replace(SPEC, name=hostile[:200], description=hostile, contact=hostile, page=hostile)
+    said = sentences(spec, HOME, "F", PEER)
+    assert all(sentence.isprintable() for sentence in said)
+    assert page_address(spec) == ""
+
+
+def test_many_tasks_are_counted() -> None:
+    many = [msgspec.structs.replace(SPEC.tasks[0], name=f"task{number}") for number in range(5)]
+    said = "\n".join(sentences(msgspec.structs.replace(SPEC, tasks=many), HOME, "F", PEER))
+    assert "task0, task1, task2 and 2 more" in said.replace(" (judged by the operator)", "")
