@@ -43,6 +43,10 @@ class PassMemory(NamedTuple):
             tokens //= 2
         return tokens
 
+    def lacks(self, tokens: int, device: torch.device) -> bool:
+        """Tell whether a pass of so many tokens does not fit into the present free memory of a device."""
+        return self.bytes_of(tokens) > free_memory(device)
+
     def fitting_now(self, tokens: int, device: torch.device) -> int:
         """Return the same for the present free memory of a device."""
         return self.fitting(tokens, free_memory(device))

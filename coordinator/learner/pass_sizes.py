@@ -29,6 +29,15 @@ class TooLittleMemory(LocalFault):
     """The learner's device has too little memory for a step; no group of a batch is at fault."""
 
 
+def too_long(tokens: int) -> TooLittleMemory:
+    """Return the error of a rollout that does not fit by itself."""
+    return TooLittleMemory(
+        f"the memory is too small for one rollout of {tokens:,} tokens: end what else computes on the learner's "
+        "device, set learner.recompute to always, learner.compute_dtype to bfloat16 or learner.optimiser_state to "
+        "host, or divide the model among more devices (learner.ranks)"
+    )
+
+
 class PassSizes:
     """The sizes of one step's passes. `given`: tokens of each, of a step that is made again; empty: `tokens` is for all
     until it is halved. `used`: tokens of each finished pass, in order."""
@@ -64,11 +73,7 @@ class PassSizes:
                 "made again: end what else computes on the learner's device"
             )
         if self._tokens <= longest:
-            raise TooLittleMemory(
-                f"the memory is too small for one rollout of {longest:,} tokens: end what else computes on the "
-                "learner's device, set learner.recompute to always, learner.compute_dtype to bfloat16 or "
-                "learner.optimiser_state to host, or divide the model among more devices (learner.ranks)"
-            )
+            raise too_long(longest)
         self._tokens //= 2
         self.halvings += 1
         _log.warning("a pass ran out of memory", repeated_with_tokens=self._tokens)

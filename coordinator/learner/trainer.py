@@ -15,7 +15,7 @@ from echo2.coordinator.learner.layers_made_again import make_layers_again
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.pass_memory import PassMemory, measure
-from echo2.coordinator.learner.pass_sizes import PassSizes
+from echo2.coordinator.learner.pass_sizes import PassSizes, too_long
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import load_into, save_model
 
@@ -33,7 +33,7 @@ class Trainer(Protocol):
 
     def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
         """Take the weights of a snapshot, of the base without one; then the state of a checkpoint, if there is one.
-        Raises BadTensors, BadSnapshot."""
+        Raises BadTensors, BadSnapshot, TooLittleMemory."""
 
     def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
         """Make one step; return its metrics. `steps`: earlier ones of this optimiser. `sizes`: sizes of its passes,
@@ -86,6 +86,9 @@ class LocalTrainer:
         if checkpoint is not None:
             self._optimiser.restore(checkpoint.tensors)
         self._memory = None
+        self._fitting()
+        if self._memory is not None and self._memory.lacks(self._order.limit, self._model.device):
+            raise too_long(self._order.limit)
 
     @property
     def _started(self) -> Optimiser:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner import model, pass_memory, step, trainer
 from echo2.coordinator.learner.checkpoints import journal
 from echo2.coordinator.learner.messages import Export, Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
@@ -129,6 +129,52 @@ def test_a_pass_has_as_many_tokens_as_the_free_memory_holds_beside_the_head() ->
     assert memory.fitting(64, 10_000) == 64
     assert memory.fitting(64, 1900) == 16
     assert memory.fitting(64, 10) == 1
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_pass_is_measured_on_a_card_and_bounds_the_passes(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is a stand-in whose passes take 1,000 bytes and 10 for each token."""
+    tokens: list[int] = []
+
+    class Card:
+        """Counts the bytes of the last pass of the layers."""
+
+        def reset_peak_memory_stats(self, device: torch.device) -> None:
+            tokens.clear()
+
+        def memory_allocated(self, device: torch.device) -> int:
+            return 7
+
+        def max_memory_allocated(self, device: torch.device) -> int:
+            return 7 + 1000 + 10 * tokens[-1]
+
+    monkeypatch.setattr(pass_memory, "MEASURED_KINDS", ("cpu",))
+    monkeypatch.setattr(pass_memory, "PROBE_TOKENS", (8, 24))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Card())
+    policy = model.load(model_folder, "cpu")
+    policy.get_input_embeddings().register_forward_hook(lambda module, inputs, _: tokens.append(inputs[0].numel()))
+    optimiser = Optimiser(policy, HYPER)
+    memory = pass_memory.measure(policy, optimiser)
+    words, width = model.head_of(policy).weight.shape
+    assert memory is not None
+    assert (memory.token, memory.row) == (10, 8 * words)
+    assert memory.fixed == 1000 + 4 * words * width, "gradients in float32 are the sums themselves"
+    assert optimiser.gradients() == {}
+    assert all(one.grad is None for one in policy.parameters())
+
+    monkeypatch.setattr(trainer, "measure", lambda policy, optimiser: PassMemory(0, 10, 0, 1))
+    monkeypatch.setattr(pass_memory, "free_memory", lambda device: 300)
+    order = Main(model_folder, model_folder, HYPER).order()
+    own = LocalTrainer(structs.replace(order, limit=31))
+    with pytest.raises(TooLittleMemory, match="one rollout of 31 tokens"):
+        own.start(HYPER, None, None)
+    own = LocalTrainer(structs.replace(order, limit=30))
+    own.start(HYPER, None, None)
+    sizes = PassSizes()
+    own.step(batch(2), 0, sizes)
+    assert sizes.used == [24] * 4, "48 tokens do not fit into nine tenths of what is free"
 
 
 if __name__ == "__main__":

@@ -252,4 +252,5 @@ def test_ranks_of_which_one_runs_out_of_memory_make_the_step_in_smaller_passes(t
     command = [*torchrun, "-m", "tests.support.rank_short_of_memory", str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    assert sorted(ended.stdout.splitlines()) == ["rank 0 has met again", "rank 1 has met again"]
+    ends = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(ends) == ["rank 0 has met again", "rank 1 has met again"]

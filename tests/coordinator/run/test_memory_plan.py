@@ -3,7 +3,7 @@
 import pytest
 
 from echo2.coordinator.learner.messages import MemoryCounted
-from echo2.coordinator.run.memory_plan import Choice, card_bytes, describe_memory, parts_of, refusal
+from echo2.coordinator.run.memory_plan import MemorySettings, card_bytes, describe_memory, parts_of, refusal
 from echo2.runtime.errors import LocalFault
 
 QWEN3_4B = MemoryCounted(
@@ -13,23 +13,23 @@ CARD = 80 * 10**9
 
 
 def test_the_parts_are_those_of_the_learners_rules() -> None:
-    parts = parts_of(QWEN3_4B, 8192, Choice())
+    parts = parts_of(QWEN3_4B, 8192, MemorySettings())
     assert parts.state == 12 * QWEN3_4B.parameters
     assert parts.gradients == 6 * QWEN3_4B.parameters
     assert parts.activations == 8192 * (199_692 + 170_792)
     assert parts.head == 8 * 4096 * 151_936 + 4 * 151_936 * 2560
-    assert parts_of(QWEN3_4B, 8192, Choice(host=True)).state == 4 * QWEN3_4B.parameters
-    assert parts_of(QWEN3_4B, 8192, Choice("float32", recompute=False)).activations == 8192 * 6_145_964
-    assert parts_of(QWEN3_4B, 8192, Choice(ranks=4)).state == 3 * QWEN3_4B.parameters
+    assert parts_of(QWEN3_4B, 8192, MemorySettings(host=True)).state == 4 * QWEN3_4B.parameters
+    assert parts_of(QWEN3_4B, 8192, MemorySettings("float32", recompute=False)).activations == 8192 * 6_145_964
+    assert parts_of(QWEN3_4B, 8192, MemorySettings(ranks=4)).state == 3 * QWEN3_4B.parameters
 
 
 def test_a_learner_that_does_not_fit_is_refused_with_the_setting_that_would_do() -> None:
-    refused = refusal(QWEN3_4B, 8192, CARD, Choice())
+    refused = refusal(QWEN3_4B, 8192, CARD, MemorySettings())
     assert refused.startswith("the learner needs 8")
     assert "with ranks 1, optimiser_state host, recompute always, compute_dtype bfloat16 it fits" in refused
-    assert refusal(QWEN3_4B, 8192, CARD, Choice(host=True)) == ""
-    assert refusal(QWEN3_4B, 8192, CARD, Choice(ranks=2)) == ""
-    assert "no setting for 8 cards or fewer" in refusal(QWEN3_4B, 8192, 8 * 10**9, Choice())
+    assert refusal(QWEN3_4B, 8192, CARD, MemorySettings(host=True)) == ""
+    assert refusal(QWEN3_4B, 8192, CARD, MemorySettings(ranks=2)) == ""
+    assert "no setting for 8 cards or fewer" in refusal(QWEN3_4B, 8192, 8 * 10**9, MemorySettings())
 
 
 def test_the_table_names_each_part_and_what_fits() -> None:
