@@ -214,8 +214,8 @@ def leave(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
+    from echo2.node.control.leaving import GROUP_SECONDS
     from echo2.node.control.leaving import leave as leave_run
-    from echo2.node.control.node_service import GROUP_SECONDS
 
     config = _config(home=home)
     if forget and not yes and not typer.confirm("Delete key and receipts of this node for good?", default=False):

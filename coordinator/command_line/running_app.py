@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,11 +33,18 @@ def run(
 
     if log_level not in LEVELS:
         raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
-    flags = settings_of(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
+    flags = settings_of_run(sets, port=port, steps=steps, auto_rollback=auto_rollback)
     loaded = setup.load_run(home, now=command_options.now(), flags=flags, secret=keys.passphrase())
     check_start(loaded)
     set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
     serve_until_stopped(loaded)
+
+
+def settings_of_run(
+    sets: list[str] | None, *, port: int | None = None, steps: int | None = None, auto_rollback: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the settings that the options of `run` say, by section; None: the option was not given."""
+    return settings_of(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
 
 
 @running_app.command()
@@ -155,7 +162,7 @@ def doctor(home: Home = Path(".")) -> None:
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
-    from echo2.coordinator.settings import config
+    from echo2.coordinator.settings import computing, config
     from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
@@ -164,6 +171,7 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
+    checks.append(key_checks.KeyCheck("device and threads", computing.computing_of(settings.learner).sentence()))
     checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)

@@ -281,6 +281,7 @@ class Training:
                 self.watch.on_draw()
                 return batch
             self.watch.waits()
+            self.guarding.on_wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GROUP_COUNT_MS / 1000):
                     await self.work.wait()

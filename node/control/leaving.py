@@ -26,6 +26,8 @@ from echo2.runtime.lock import OF_HOME
 STORED: Final = ("store", "weights", "model")
 """Folders of a run that hold the policy."""
 LOOK_SECONDS: Final = 0.5
+GROUP_SECONDS: Final = 180
+"""Seconds for the groups under way of a node that finishes, beside the setting `drain`."""
 
 
 def leave(

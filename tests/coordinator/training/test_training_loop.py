@@ -14,6 +14,7 @@ from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper,
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
+from echo2.coordinator.training.guard_rules import STEP_RULES
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing
 from echo2.coordinator.training.publish_period import PublishPeriod
@@ -331,17 +332,18 @@ async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandI
 
 
 async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
-    world: World, parts: StandIns, history: History
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(STEP_RULES, "gradient", STEP_RULES["gradient"]._replace(pause=2))  # type: ignore[arg-type]
     for _ in range(6):
         world.accepted()
     parts.metrics = {"updates": 1.0, "skipped_updates": 1.0, "grad_norm": float("inf")}
-    training = training_of(world, parts, history, steps=3, skipped_updates=2)
+    training = training_of(world, parts, history, steps=3)
     task = asyncio.create_task(training.run())
     await until(lambda: training.watch.pause is not None)
     pause = training.watch.pause
     assert pause is not None
-    assert (pause.kind, [batch.step for batch in parts.asked]) == ("updates", [1, 2])
+    assert (pause.kind, [batch.step for batch in parts.asked]) == ("gradient", [1, 2])
     assert "no better version is kept" in pause.remedy
     parts.metrics = {}
     assert training.watch.resume()
