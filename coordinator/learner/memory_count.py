@@ -38,6 +38,8 @@ class KeptBytes(NamedTuple):
 
 def count_folder(folder: Path, compute: str) -> MemoryCounted:
     """Count for the model of a folder. `compute`: float32 or bfloat16. Raises BadModelFolder."""
+    if not (folder / "config.json").is_file():
+        raise BadModelFolder(f"{folder} has no config.json: name the folder of a model")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         with FakeTensorMode(allow_non_fake_inputs=True):

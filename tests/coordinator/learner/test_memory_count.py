@@ -29,5 +29,8 @@ def test_tensors_without_content_are_counted_as_real_ones(tmp_path: Path, kind: 
 
 
 def test_a_folder_whose_model_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadModelFolder, match=r"has no config\.json"):
+        count_folder(tmp_path, "bfloat16")
+    (tmp_path / "config.json").write_text('{"model_type": "nothing known"}')
     with pytest.raises(BadModelFolder, match="cannot be counted"):
         count_folder(tmp_path, "bfloat16")
