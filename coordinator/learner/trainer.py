@@ -86,8 +86,8 @@ class LocalTrainer:
         if checkpoint is not None:
             self._optimiser.restore(checkpoint.tensors)
         self._memory = None
-        self._fitting()
-        if self._memory is not None and self._memory.lacks(self._order.limit, self._model.device):
+        memory = self._known_memory()
+        if memory is not None and memory.lacks(self._order.limit, self._model.device):
             raise too_long(self._order.limit)
 
     @property
@@ -112,13 +112,18 @@ class LocalTrainer:
         self._tokens = sizes.tokens_kept(self._tokens)
         return metrics
 
-    def _fitting(self) -> int:
-        """Return the most tokens of a micro-batch that fit into the free memory, as far as that is known."""
+    def _known_memory(self) -> PassMemory | None:
+        """Return what a pass takes, as far as that is known."""
         try:
             self._memory = self._memory or measure(self._model, self._started)
         except torch.OutOfMemoryError:
             self._started.drop_gradients()
-        return self._tokens if self._memory is None else self._memory.fitting_now(self._tokens, self._model.device)
+        return self._memory
+
+    def _fitting(self) -> int:
+        """Return the most tokens of a micro-batch that fit into the free memory, as far as that is known."""
+        memory = self._known_memory()
+        return self._tokens if memory is None else memory.fitting_now(self._tokens, self._model.device)
 
     def adopt(self, snapshot: Snapshot) -> None:
         """See `Trainer`."""
