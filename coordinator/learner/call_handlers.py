@@ -18,6 +18,8 @@ from echo2.coordinator.learner.memory_count import count_folder
 from echo2.coordinator.learner.messages import (
     BaseWritten,
     Batch,
+    Checked,
+    CheckModel,
     CountMemory,
     Import,
     Open,
@@ -29,6 +31,7 @@ from echo2.coordinator.learner.messages import (
     WriteBase,
 )
 from echo2.coordinator.learner.model import load
+from echo2.coordinator.learner.model_check import check_model
 from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model
@@ -62,6 +65,7 @@ class LearnerHandlers:
             "train": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
+            "check_model": (CheckModel, self.check_model),
             "write_base": (WriteBase, self.write_base),
             "write_as_base": (WriteAsBase, self.write_as_base),
             "count_memory": (CountMemory, lambda order: count_folder(Path(order.model), order.compute)),
@@ -94,6 +98,9 @@ class LearnerHandlers:
 
     def warm_up(self, order: WarmUp) -> WarmedUp:
         return warm_up(order)
+
+    def check_model(self, order: CheckModel) -> Checked:
+        return Checked(remarks=check_model(Path(order.folder), divided=order.divided))
 
     def import_model(self, order: Import) -> WarmedUp:
         return import_model(order)

@@ -47,7 +47,7 @@ def count_folder(folder: Path, compute: str) -> MemoryCounted:
             kept = kept_bytes(model, COUNTED_TOKENS)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"the memory for a model of {folder} cannot be counted: {error}") from error
-    words, width = head_of(model).weight.shape
+    words, width = head_of(model).linear.weight.shape
     return MemoryCounted(
         parameters=parameter_count(model), layers=kept.layers, again=kept.again, layer=kept.layer, words=words,
         width=width, card=_card(),

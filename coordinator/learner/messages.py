@@ -5,6 +5,7 @@
     learner -> main   begun(Begun)                    during a step: from here on a death may be due to the batch
     learner -> main   met(Met)                        during an open, with several ranks: all are there
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
+    main -> learner   check_model(CheckModel) -> Checked  whether a folder's model can be trained, before a run
     main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
 Crash rule: the durable set of drawn groups is in the learner's newest checkpoint and the journal behind it, and nowhere
@@ -230,6 +231,20 @@ class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     loss: float
     seconds: float
+
+
+class CheckModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "check_model": check that the model of a folder can be trained (learner/model_check.py). `divided`: several
+    ranks train it, none of which has the whole model in float32."""
+
+    folder: str
+    divided: bool = False
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be trained. `remarks`: sentences for the operator."""
+
+    remarks: list[str]
 
 
 class WriteBase(msgspec.Struct, frozen=True, kw_only=True):

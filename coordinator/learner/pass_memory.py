@@ -58,7 +58,7 @@ def measure(model: PreTrainedModel, optimiser: Optimiser) -> PassMemory | None:
         return None
     small, large = (_peak(model, optimiser, tokens) for tokens in PROBE_TOKENS)
     token = max(0, large - small) // (PROBE_TOKENS[1] - PROBE_TOKENS[0])
-    words, width = head_of(model).weight.shape
+    words, width = head_of(model).linear.weight.shape
     sums = optimiser.gradient_bytes + 4 * words * width
     return PassMemory(
         max(0, small - token * PROBE_TOKENS[0]) + sums, token, 8 * words, chunk_rows(words, model.device.type)

@@ -13,6 +13,7 @@ from echo2.coordinator.learner.batches.batch import MicroBatch
 from echo2.coordinator.learner.batches.hidden_states import predicting_states
 from echo2.coordinator.learner.model import head_of
 from echo2.coordinator.learner.objective.fused_head import chunk_rows, factor_of, logits_of
+from echo2.engines.transformers.output_layer import OutputLayer
 
 CHUNK_ELEMENTS = 1 << 24
 """Most logits in memory on a CPU."""
@@ -26,13 +27,13 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk: int | None 
     """
     states = predicting_states(model, micro)
     head = head_of(model)
-    size = chunk or _rows_at_once(head.weight)
-    weight = factor_of(head.weight)
+    size = chunk or _rows_at_once(head.linear.weight)
+    weight = factor_of(head.linear.weight)
     if len(states) <= size:
-        return _target_logprobs(weight, head.bias, states, micro.target)
+        return _target_logprobs(head, weight, states, micro.target)
     picked = _recompute_logprobs if torch.is_grad_enabled() else _target_logprobs
     cuts = [slice(start, start + size) for start in range(0, len(states), size)]
-    return torch.cat([picked(weight, head.bias, states[cut], micro.target[cut]) for cut in cuts])
+    return torch.cat([picked(head, weight, states[cut], micro.target[cut]) for cut in cuts])
 
 
 def _rows_at_once(weight: Tensor) -> int:
@@ -41,12 +42,12 @@ def _rows_at_once(weight: Tensor) -> int:
     return chunk_rows(weight.shape[0], weight.device.type)
 
 
-def _target_logprobs(weight: Tensor, bias: Tensor | None, states: Tensor, target: Tensor) -> Tensor:
-    logits = logits_of(states, weight, bias)
+def _target_logprobs(head: OutputLayer, weight: Tensor, states: Tensor, target: Tensor) -> Tensor:
+    logits = head.change(logits_of(states, weight, head.linear.bias))
     return logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1)
 
 
-def _recompute_logprobs(weight: Tensor, bias: Tensor | None, states: Tensor, target: Tensor) -> Tensor:
-    part = checkpoint(_target_logprobs, weight, bias, states, target, use_reentrant=False)
+def _recompute_logprobs(head: OutputLayer, weight: Tensor, states: Tensor, target: Tensor) -> Tensor:
+    part = checkpoint(_target_logprobs, head, weight, states, target, use_reentrant=False)
     assert isinstance(part, Tensor)
     return part

@@ -8,6 +8,7 @@
 3. The loss of a token depends on its own log-probability and on constants. An objective that needs a whole rollout
    gets its gradient per token from a pass of its own before (learner/step.py).
 4. Entropy comes from the same logits.
+5. A head that scales or caps its logits (engines/transformers/output_layer.py) multiplies their gradients by its slope.
 
 As Liger-Kernel's fused linear losses (arXiv 2410.10989), for any loss per token.
 """
@@ -18,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from echo2.engines.transformers.output_layer import OutputLayer
 
 CHUNK_ELEMENTS: Final = 1 << 23
 """Most logits in memory, twice, on a CPU."""
@@ -76,14 +79,15 @@ def _adds_wide(device: str, kind: torch.dtype) -> bool:
 
 
 def fused_loss(
-    head: torch.nn.Linear, states: Tensor, target: Tensor, loss_of: ChunkLoss, chunk: int | None = None
+    head: OutputLayer, states: Tensor, target: Tensor, loss_of: ChunkLoss, chunk: int | None = None
 ) -> FusedLoss:
     """Return the loss of sampled tokens. `states`: [n, D], those that predict them. `target`: int64 [n]. `chunk`: most
     rows at once; None: those of `chunk_rows`."""
     logprobs, entropy = torch.empty((2, len(states)), dtype=torch.float32, device=states.device)
-    chunk = chunk or chunk_rows(head.weight.shape[0], states.device.type)
+    weight, bias = head.linear.weight, head.linear.bias
+    chunk = chunk or chunk_rows(weight.shape[0], states.device.type)
     fused: Any = _Fused  # its methods carry no types
-    loss = fused.apply(states, head.weight, head.bias, target, loss_of, chunk, logprobs, entropy)
+    loss = fused.apply(states, weight, bias, target, loss_of, chunk, logprobs, entropy, head)
     return FusedLoss(loss, logprobs, entropy)
 
 
@@ -99,16 +103,18 @@ class _Fused(torch.autograd.Function):
         chunk: int,
         logprobs: Tensor,
         entropy: Tensor,
+        head: OutputLayer,
     ) -> Tensor:
-        head = factor_of(weight)
+        factor = factor_of(weight)
         of_states = torch.empty_like(states)
         of_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
         of_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and bias.requires_grad else None
         total = torch.zeros((), device=states.device)
         for start in range(0, len(states), chunk):
             cut = slice(start, min(start + chunk, len(states)))
-            part, wanted = states[cut].to(head.dtype), target[cut, None]
-            logs = logits_of(part, head, bias)
+            part, wanted = states[cut].to(factor.dtype), target[cut, None]
+            logs = head.change(logits_of(part, factor, bias))
+            slope = head.slope(logs)
             logs -= logs.logsumexp(1, keepdim=True)
             logprobs[cut] = logs.gather(1, wanted)[:, 0]
             gradient, loss = _of_chunk(loss_of, logprobs[cut], cut)
@@ -116,11 +122,13 @@ class _Fused(torch.autograd.Function):
             chances = logs.exp()
             entropy[cut] = -torch.bmm(chances[:, None], logs[:, :, None])[:, 0, 0]
             chances.mul_(-gradient[:, None]).scatter_add_(1, wanted, gradient[:, None])
+            if head.changes:
+                chances.mul_(slope)
             if of_bias is not None:
                 of_bias += chances.sum(0)
             del logs
-            chances = chances.to(head.dtype)
-            of_states[cut] = chances @ head
+            chances = chances.to(factor.dtype)
+            of_states[cut] = chances @ factor
             if of_weight is not None:
                 _add_product(of_weight, chances.t(), part)
         ctx.kinds = weight.dtype, None if bias is None else bias.dtype
@@ -131,7 +139,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         kept = zip(ctx.saved_tensors, (ctx.saved_tensors[0].dtype, *ctx.kinds), strict=True)
         gradients = [None if one is None else one.mul_(above).to(kind) for one, kind in kept]
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -64,6 +64,7 @@ def test_the_process_serves_each_call_of_the_messages() -> None:
         "train",
         "warm_up",
         "import_model",
+        "check_model",
         "write_base",
         "write_as_base",
         "count_memory",

@@ -157,7 +157,7 @@ def test_the_memory_of_a_pass_is_measured_on_a_card_and_bounds_the_passes(
     policy.get_input_embeddings().register_forward_hook(lambda module, inputs, _: tokens.append(inputs[0].numel()))
     optimiser = Optimiser(policy, HYPER)
     memory = pass_memory.measure(policy, optimiser)
-    words, width = model.head_of(policy).weight.shape
+    words, width = model.head_of(policy).linear.weight.shape
     assert memory is not None
     assert (memory.token, memory.row) == (10, 8 * words)
     assert memory.fixed == 1000 + 4 * words * width, "gradients in float32 are the sums themselves"
