@@ -87,9 +87,9 @@ def main() -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from echo2.coordinator.learner import memory_count
+    from echo2.coordinator.learner.memory_plan import MemorySettings, describe_memory, parts_of
     from echo2.coordinator.learner.messages import MemoryCounted
     from echo2.coordinator.learner.model import parameter_count
-    from echo2.coordinator.run.memory_plan import MemorySettings, describe_memory, parts_of
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = memory_count.build(config(LAYERS, 151_936), torch.bfloat16)

@@ -137,7 +137,7 @@ def plan(
     """Say how many nodes a run needs, at which S and period, and what a step costs; or, with --model, what the learner
     takes of a card's memory, and the settings with which it fits."""
     if model is not None:
-        from echo2.coordinator.run.memory_plan import card_bytes, describe_memory
+        from echo2.coordinator.learner.memory_plan import card_bytes, describe_memory
         from echo2.coordinator.run.model_folder import count_memory
         from echo2.runtime.errors import LocalFault
 

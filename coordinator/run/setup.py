@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
+from echo2.coordinator.learner.memory_plan import MemorySettings, refusal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
     chat_settings,
@@ -35,7 +36,6 @@ from echo2.coordinator.run.disk_room import check_room_to_make
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
 from echo2.coordinator.run.learner_libraries import check_libraries
-from echo2.coordinator.run.memory_plan import MemorySettings, refusal
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan

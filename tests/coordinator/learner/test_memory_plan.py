@@ -2,8 +2,8 @@
 
 import pytest
 
+from echo2.coordinator.learner.memory_plan import MemorySettings, card_bytes, describe_memory, parts_of, refusal
 from echo2.coordinator.learner.messages import MemoryCounted
-from echo2.coordinator.run.memory_plan import MemorySettings, card_bytes, describe_memory, parts_of, refusal
 from echo2.runtime.errors import LocalFault
 
 QWEN3_4B = MemoryCounted(
