@@ -47,7 +47,9 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     contrast: float = 1.0
     microbatch_tokens: int = 16384
     seed: int = 0
-    compute_dtype: str = "float32"
+    compute_dtype: str = "auto"
+    recompute: str = "auto"
+    optimiser_state: str = "float32"
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +252,27 @@ class WriteBase(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     path: str
+
+
+class CountMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "count_memory": count what passes over the model folder `model` keep. `compute`: float32 or bfloat16."""
+
+    model: str
+    compute: str
+
+
+class MemoryCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
+    memory_count.KeptBytes. `words`, `width`: the head's. `card`: bytes of this machine's smallest card, 0: it has none.
+    """
+
+    parameters: int
+    layers: float
+    again: float
+    layer: float
+    words: int
+    width: int
+    card: int = 0
 
 
 class WriteAsBase(msgspec.Struct, frozen=True, kw_only=True):

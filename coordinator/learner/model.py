@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 WITHIN_FORWARD_METHOD: Final = "within_forward"
 """Name of the method of a divided model that runs a function as its forward pass."""
+COMPUTE_TYPES: Final = ("auto", "float32", "bfloat16")
 SHOWN_NAMES: Final = 3
 """Names of tensors that a sentence shows."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -128,6 +129,30 @@ def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
 def head_of(model: PreTrainedModel) -> OutputLayer:
     """Return the map from hidden states to logits."""
     return OutputLayer.of(model)
+
+
+def compute_type(name: str, device: torch.device | str) -> torch.dtype:
+    """Return the type in which the learner computes on a device. `name`: `learner.compute_dtype`; auto: bfloat16 on a
+    GPU that multiplies it by itself, else float32."""
+    if name == "auto":
+        kind = torch.device(device).type
+        half = kind != "cpu" and (kind != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False))
+        return torch.bfloat16 if half else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def begin_arithmetic(threads: int, seed: int) -> None:
+    """Set up this process's arithmetic: CPU threads, random state, and float32 sums of 16-bit products on a GPU."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def cast_parameters(model: PreTrainedModel, kind: torch.dtype) -> None:
+    """Bring all parameters to a type, one after the other. Buffers keep theirs: those of positions need float32."""
+    for parameter in model.parameters():
+        if parameter.dtype != kind:
+            parameter.data = parameter.data.to(kind)
 
 
 def evaluating(model: PreTrainedModel) -> PreTrainedModel:

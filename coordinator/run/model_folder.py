@@ -22,7 +22,9 @@ from echo2.coordinator.learner.messages import (
     BaseWritten,
     Checked,
     CheckModel,
+    CountMemory,
     Import,
+    MemoryCounted,
     WarmedUp,
     WarmUp,
     WriteAsBase,
@@ -207,6 +209,12 @@ async def write_as_base(folder: Path, version: Path, path: Path) -> bytes:
     """Have a learner process write a version to `path` under the names of the base's file; return that file's content
     root. Raises `LocalFault`."""
     return (await _ask_learner("write_as_base", _renaming(folder, version, path), BaseWritten)).root
+
+
+def count_memory(folder: Path, compute: str = "bfloat16") -> MemoryCounted:
+    """Have a learner process count what passes over a folder's model keep. Raises `LocalFault`."""
+    order = CountMemory(model=os.path.abspath(folder), compute=compute)
+    return asyncio.run(_ask_learner("count_memory", order, MemoryCounted))
 
 
 def _renaming(folder: Path, version: Path, path: Path) -> WriteAsBase:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
+from echo2.coordinator.learner.memory_plan import MemorySettings, refusal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
     chat_settings,
@@ -207,6 +208,7 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
+            _check_card(draft.model, config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
@@ -327,6 +329,20 @@ def _check_memory(section: RunSection) -> None:
             f"{section.group_size} x run.limit {section.limit}), which take {tokens * TOKEN_BYTES / GIB:,.0f} GiB in "
             f"the learner, and this machine has {memory / GIB:,.0f} GiB: lower one of the three"
         )
+
+
+def _check_card(model: Path, config: CoordinatorConfig) -> None:
+    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
+    learner = config.learner
+    if not learner.device.startswith("cuda"):
+        return
+    compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
+    chosen = MemorySettings(
+        compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
+    )
+    counted = model_folder.count_memory(model, compute)
+    if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):
+        raise SettingsFault(refused)
 
 
 def _check_ranks(learner: LearnerSection) -> None:

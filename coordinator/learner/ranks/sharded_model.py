@@ -21,7 +21,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from echo2.coordinator.learner.model import WITHIN_FORWARD_METHOD, BadModelFolder, T, check_folder, evaluating
+from echo2.coordinator.learner.model import (
+    WITHIN_FORWARD_METHOD,
+    BadModelFolder,
+    T,
+    cast_parameters,
+    check_folder,
+    evaluating,
+)
 from echo2.engines.transformers import model_config
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.weights.lora.adapter_config import CONFIG
@@ -40,8 +47,7 @@ def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> 
             model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
     except (UnsuitableModel, OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"{folder} does not load as a causal language model: {error}") from error
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(compute)
+    cast_parameters(model, compute)
     _divide(model, mesh)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     nn.Module.to_empty(model, device=device)

@@ -30,7 +30,7 @@ def gradients(
     optimiser = Optimiser(policy, hyper)
     flat = hyper.kl_groups == "all"
     (share,) = shares(rows(train_batch, hyper.advantage, flat=flat), hyper.minibatches)
-    (mini,) = step.mini_batches(policy, share, hyper, 16)
+    mini = step.mini_batch(policy, share, 0, hyper.microbatch_tokens, hyper, 16)
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
     return optimiser.gradients()
 
