@@ -7,27 +7,32 @@ Rules
 2. An engine that cannot work ends its own loop and loses the leases of its own groups: the next request gives them
    back. The loop begins again once the engine is back (engines.process.engine_fleet, rule 3).
 3. A refusal that ends one loop for good ends the node, as it does with one engine.
-4. Requests for leases and submissions report the leases whose groups wait for a place, on whatever engine. Where the
-   coordinator answers that some of them have ended, those that have not begun meanwhile are given up. The requests also
-   give back the leases that came here and whose groups were given up, failed, or were lost with an earlier process, so
-   that they do not stay open until they expire.
+4. Requests for leases, submissions and verdicts report the leases whose groups wait for a place, on whatever engine.
+   Where the coordinator answers that some of them have ended, those that have not begun meanwhile are given up. The
+   requests also give back the leases that came here and whose groups were given up, failed, or were lost with an
+   earlier process, so that they do not stay open until they expire.
 """
 
 import asyncio
 from collections.abc import Sequence
 
+import structlog
+
 from echo2.engines.engine import EngineUnusable
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.versioned import VersionedEngine
-from echo2.node.links.coordinator_client import CoordinatorClient
+from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.rollouts.lease_bound import LeaseBound
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.node.rollouts.served_groups import ServedGroups
 from echo2.node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
 from echo2.node.run_state import NodeRunState
-from echo2.protocol.leases import LeaseReport
-from echo2.protocol.methods import LEASE, SUBMIT
+from echo2.p2p.errors import P2PError
+from echo2.protocol.leases import LeaseReport, VerdictsRequest
+from echo2.protocol.methods import LEASE, SUBMIT, VERDICTS
 from echo2.protocol.requests import Refusal
+
+_log = structlog.get_logger("node")
 
 
 class EngineWorkers:
@@ -45,7 +50,7 @@ class EngineWorkers:
     ) -> None:
         """`workers`: one per engine of the fleet, in its order."""
         self._fleet, self._outbox_relay, self._run_state = fleet, outbox_relay, run_state
-        self._served_groups = served_groups
+        self._served_groups, self._coordinator_client = served_groups, coordinator_client
         self.workers = list(workers)
         bound = LeaseBound()
         for worker in self.workers:
@@ -100,7 +105,7 @@ class EngineWorkers:
 
     def report(self, method: str) -> LeaseReport | None:
         """Return what a request of this method reports of the open leases (rule 4)."""
-        if method not in (LEASE.name, SUBMIT.name):
+        if method not in (LEASE.name, SUBMIT.name, VERDICTS.name):
             return None
         under_way = {lease for worker in self.workers for lease in worker.leases}
         waiting = [lease for worker in self.workers for lease in worker.waiting]
@@ -114,6 +119,23 @@ class EngineWorkers:
         for lease in ended:
             for worker in self.workers:
                 worker.give_up(lease)
+
+    async def give_back(self) -> None:
+        """Give back the open leases while no group is under way, as far as the coordinator answers."""
+        if self._outbox_relay.open_leases():
+            try:
+                await self._coordinator_client.call(VERDICTS, VerdictsRequest(leases=[]))
+            except (RequestRefused, P2PError) as error:
+                _log.info("leases not given back", reason=str(error))
+
+    async def give_back_late(self, until: int) -> None:
+        """Give back the leases whose groups cannot be completed if work goes on at `until`, ms, at the earliest; the
+        engines rest."""
+        if late := [task for worker in self.workers for task in worker.give_up_late(until)]:
+            await asyncio.wait(late)
+        report = self.report(VERDICTS.name)
+        if report is not None and report.returned:
+            await self.give_back()
 
     def _wake_workers(self) -> None:
         for worker in self.workers:
