@@ -26,8 +26,7 @@ class NodeRunState:
         self.on_resume: Callable[[], None] = lambda: None
         """Called when the owner resumes; the rules that block are overridden then."""
         self._metered = False
-        self._free_line = asyncio.Event()
-        self._running = asyncio.Event()
+        self._free_line, self._changed = asyncio.Event(), asyncio.Event()
         self._paused = asyncio.Event()
         self._finish = asyncio.Event()
         self._settle()
@@ -37,7 +36,7 @@ class NodeRunState:
 
     @property
     def paused(self) -> bool:
-        return not self._running.is_set()
+        return self._paused.is_set()
 
     @property
     def finishing(self) -> bool:
@@ -85,8 +84,10 @@ class NodeRunState:
     def _settle(self) -> None:
         """Tell those who wait whether the node is paused."""
         paused = self._by_hand or bool(self._blocking)
-        for event, is_so in ((self._running, not paused), (self._paused, paused), (self._free_line, not self._metered)):
+        for event, is_so in ((self._paused, paused), (self._free_line, not self._metered)):
             event.set() if is_so else event.clear()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def finish(self, why: str) -> None:
         """Begin to finish, for the reason `why`; the first reason is kept."""
@@ -131,7 +132,7 @@ class NodeRunState:
                     await task
 
     async def _tick(self, seconds: float) -> None:
-        """Wait until resumed, for `seconds` and at most an hour."""
+        """Wait until the pause may have changed, for `seconds` and at most an hour."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, 3600.0)):
-                await self._running.wait()
+                await self._changed.wait()

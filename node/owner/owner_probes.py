@@ -1,7 +1,7 @@
 """What this machine says of its owner: thin probes, each of one occasion (node/owner/owner_rules.py).
 
 Rules
-1. A probe blocks the thread that it runs in, for `PATIENCE` seconds at most where a program answers. It returns a
+1. A probe blocks the thread that it runs in, for `ANSWER_SECONDS` seconds at most where a program answers. It returns a
    sentence, empty where the occasion is not there. What it raises is one of `PROBE_ERRORS`.
 2. An occasion that has no source on this machine has no `look`, and its `source` says why.
 3. Processes of this node, and what they started, are not the owner's.
@@ -21,7 +21,7 @@ import psutil
 from echo2.node.owner.gpu_use import GpuUse, gpu_use, is_ours
 from echo2.node.owner.owner_rules import Occasion, OwnerRule
 
-PATIENCE: Final = 2.0
+ANSWER_SECONDS: Final = 2.0
 """Seconds for a program that is asked."""
 LOOK_SECONDS: Final = 0.9
 """Seconds from one look to the next: new work stops within 1 s."""
@@ -59,8 +59,8 @@ def probe_of(occasion: Occasion) -> Probe:
         use = gpu_use()
         return Probe("gpu", use.source, use.look if isinstance(use, GpuUse) else None)
     if occasion == "battery":
-        return _battery()
-    return _keyboard() if occasion == "keyboard" else _metered()
+        return _battery_probe()
+    return _keyboard_probe() if occasion == "keyboard" else _line_probe()
 
 
 def program_probe(names: Sequence[str]) -> Probe:
@@ -81,7 +81,7 @@ class RunningPrograms:
     def look(self) -> str:
         """Return which one runs, a sentence."""
         for process, short in self._names():
-            if short in self._short and (name := self._confirmed(process)):
+            if short in self._short and (name := self._name_of(process)):
                 return f"{name} is running (setting yield_to)"
         return ""
 
@@ -104,7 +104,7 @@ class RunningPrograms:
             self._known[entry] = name, looks + 1
         return [(int(entry), name) for entry, (name, _) in self._known.items()]
 
-    def _confirmed(self, process: int) -> str:
+    def _name_of(self, process: int) -> str:
         """Return the name as the owner wrote it; empty: it is another program, one of ours, or has ended."""
         try:
             one = psutil.Process(process)
@@ -115,7 +115,7 @@ class RunningPrograms:
             return ""
 
 
-def _battery() -> Probe:
+def _battery_probe() -> Probe:
     def look() -> str:
         battery = psutil.sensors_battery()
         if battery is None or battery.power_plugged is not False:
@@ -126,9 +126,9 @@ def _battery() -> Probe:
     return Probe("battery", "the battery", look) if present else Probe("battery", "there is no battery", None)
 
 
-def _keyboard() -> Probe:
-    def used(seconds: float) -> str:
-        return "you use keyboard or mouse" if seconds < USED_WITHIN else ""
+def _keyboard_probe() -> Probe:
+    def sentence(idle: float) -> str:
+        return "you use keyboard or mouse" if idle < USED_WITHIN else ""
 
     def of_logind() -> str:
         answer = _ask("loginctl", "show-session", "--property", "IdleHint").strip()
@@ -137,19 +137,19 @@ def _keyboard() -> Probe:
         return "you use this machine, as its session says" if answer == "IdleHint=no" else ""
 
     def of_x() -> str:
-        return used(int(_ask("xprintidle")) / 1000)
+        return sentence(int(_ask("xprintidle")) / 1000)
 
     def of_macos() -> str:
         idle = re.search(r'"HIDIdleTime" = (\d+)', _ask("ioreg", "-c", "IOHIDSystem", "-d", "4"))
         if idle is None:
             raise ValueError("ioreg names no idle time")
-        return used(int(idle[1]) / 1e9)
+        return sentence(int(idle[1]) / 1e9)
 
     sources = {"ioreg": of_macos} if sys.platform == "darwin" else {"xprintidle": of_x, "loginctl": of_logind}
     return _first_source("keyboard", sources, LOOK_SECONDS)
 
 
-def _metered() -> Probe:
+def _line_probe() -> Probe:
     def look() -> str:
         device = _default_device()
         answer = _ask("nmcli", "-t", "-f", "GENERAL.METERED", "device", "show", *([device] if device else []))
@@ -191,7 +191,7 @@ def _reason(program: str, error: BaseException) -> str:
 
 def _ask(*command: str) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=True,
+        command, capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS, check=True,
         stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
     )  # fmt: skip
     return done.stdout

@@ -47,7 +47,7 @@ class OwnerWatch:
                 if probe.look is not None:
                     tasks.create_task(self._follow(probe, probe.look))
                 elif probe.rule != "battery":
-                    _log.warning(f"{probe.rule} cannot be seen here", reason=probe.source)
+                    _log.warning("occasion cannot be seen", occasion=probe.rule, reason=probe.source)
             while self._rules.hours.spans or any(probe.look for probe in self._probes):
                 self._judge()
                 await asyncio.sleep(LOOK_SECONDS)
@@ -55,7 +55,7 @@ class OwnerWatch:
     async def _follow(self, probe: Probe, look: Callable[[], str]) -> None:
         while True:
             began = self._now()
-            seen = await self._seen(probe, look)
+            seen = await self._ask(probe, look)
             self._rules.note(probe.rule, seen or "", self._now())
             self._judge()
             if seen is None:
@@ -65,13 +65,13 @@ class OwnerWatch:
             while self._run_state.paused and self._now() < began + REST_SECONDS:  # noqa: ASYNC110 (see rule 2)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _seen(self, probe: Probe, look: Callable[[], str]) -> str | None:
+    async def _ask(self, probe: Probe, look: Callable[[], str]) -> str | None:
         """Return what a probe sees; None: it fails (rule 1)."""
         try:
             async with asyncio.timeout(LOOK_LIMIT):
                 return await anyio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._threads)
         except (TimeoutError, *PROBE_ERRORS) as error:
-            _log.warning(f"{probe.rule} cannot be seen", source=probe.source, reason=str(error) or "no answer")
+            _log.warning("occasion cannot be seen", occasion=probe.rule, reason=str(error) or "no answer")
             return None
 
     def _judge(self) -> None:

@@ -74,6 +74,7 @@ LEAST_LEFT: Final = 10.0
 """Seconds of a lease that a pause must leave at least, for the rest of its group."""
 STARTING_REASON: Final = "starting"
 RESUMED_REASON: Final = "resumed: the engine starts and loads the weights"
+"""What blocks from the end of a pause on, at once; while it lasts, node/run_state.py says why."""
 UNPUBLISHED_REASON: Final = "the coordinator has published no version yet"
 EXPIRED_REASON: Final = "the run's Root has expired: the operator must sign a new one"
 
@@ -176,7 +177,7 @@ class RolloutWorker:
         while not self._run_state.finishing:
             missing = f"no version to work with: {self._follower.trouble or UNPUBLISHED_REASON}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
-                (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
+                (self._run_state.paused, RESUMED_REASON, self._run_state.until_resumed),
                 (
                     self._outbox_relay.room <= 0,
                     "the outbox is full: answers are outstanding",
@@ -190,10 +191,8 @@ class RolloutWorker:
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
                 return True
-            self._blocked, paused = blocking[1], self._run_state.paused
+            self._blocked = blocking[1]
             await self._run_state.unless_finishing(blocking[2]())
-            if paused and not self._run_state.paused:
-                self._blocked = RESUMED_REASON
         return False
 
     def _has_expired(self) -> bool:
