@@ -68,8 +68,9 @@ from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.readiness import report_ready, report_stopping
 
-FREED_WITHIN: Final = 4.0
-"""Most seconds from the start of a pause until the device's memory is free."""
+FREED_WITHIN: Final = 3.0
+"""Seconds from the start of a pause in which groups may be completed. With what it takes to notice an owner, and to end
+a process, the device's memory is free within 5 s."""
 
 LAST_PROOFS: Final = 5.0
 """Most seconds for which a node that ends waits for the proofs of its last Receipts."""

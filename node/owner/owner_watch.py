@@ -21,7 +21,7 @@ from echo2.node.run_state import NodeRunState
 
 LOOK_LIMIT: Final = 8.0
 RETRY_SECONDS: Final = 60.0
-REST_SECONDS: Final = 5.0
+REST_SECONDS: Final = 2.0
 
 _log = structlog.get_logger("node")
 

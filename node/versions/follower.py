@@ -214,6 +214,8 @@ class Follower:
                 manifest.check(asset.manifest)
                 if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
+                if not (folder / asset.name).exists():
+                    await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
                 raise TrustFailure(
