@@ -179,7 +179,7 @@ class BreakingRun:
             self.alarms.append(paused.kind)
             print("\n".join(row for row in status.lines(state) if row.startswith(("paused", "guard"))), flush=True)
         for row in state.guard.rollbacks:
-            again = f"version {row.version} came again as version {row.new_version} of era {row.new_era}"
+            again = f"version {row.version} came again as version {row.new_version}"
             self._say(f"{again}, rate x {row.rate:g}, {'by itself' if row.automatic else 'by the operator'}", "")
 
     def _say(self, words: str, more: str) -> bool:

@@ -34,7 +34,7 @@ import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 
-from benchmarks.harness import gguf_file  # noqa: E402
+from benchmarks.harness import anchor_file  # noqa: E402
 from benchmarks.harness.bench import Claim, Measured  # noqa: E402
 from benchmarks.rollout import Setup, prepare  # noqa: E402
 from echo2.engines import registry  # noqa: E402
@@ -266,7 +266,7 @@ def applied(setup: Setup, versions: Versions, rounds: int) -> Claim:
 
     def through_file() -> float:
         path = setup.folder / "version.gguf"
-        gguf_file.write(setup.folder, rolling.snapshot, path)
+        anchor_file.write(setup.folder, rolling.snapshot, path)
         _load_gguf(model, path)
         return 1.0
 

@@ -32,7 +32,7 @@ bench.one_thread()
 from benchmarks.turns_cost import EOS, make_model  # noqa: E402
 from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.rate import TaskShare, Workload  # noqa: E402
-from echo2.node.config import NodeConfig  # noqa: E402
+from echo2.node.config import load_config  # noqa: E402
 from echo2.node.engine_child import engine_child  # noqa: E402
 from echo2.runtime.priority import Priority  # noqa: E402
 
@@ -109,7 +109,8 @@ async def _beside(place: Path, snapshot: Path, priority: Priority, pairs: int, t
 @asynccontextmanager
 async def _working(place: Path, snapshot: Path, priority: Priority) -> AsyncIterator[int]:
     """Run an engine's process that generates until the block ends; its process id."""
-    process = engine_child(NodeConfig(home=place, priority=priority))
+    config, _ = load_config({"home": place, "priority": priority}, {"ECHO2_CONFIG": str(place / "none.toml")})
+    process = engine_child(config)
     await process.start()
     try:
         await process.probe("cpu", "float32", engine="transformers")

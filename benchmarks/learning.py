@@ -134,18 +134,20 @@ def heldout(model: PreTrainedModel, task: Task, text: FileTokenizer, seed: int |
     return sum(grade(task, text, "heldout", index, row[:length]).success for index, row, length in rows) / len(indices)
 
 
-def samples_of(sampled: Rollouts, size: int, reward: Callable[[int, Sequence[int]], float]) -> list[list[TrainSample]]:
+def samples_of(sampled: Rollouts, size: int, score: Callable[[int, Sequence[int]], Score]) -> list[list[TrainSample]]:
     """Return the samples of each prompt as the learner reads them. `size`: of them per prompt, one behind the other.
-    `reward`: by the place of the prompt and the tokens of a sample."""
+    `score`: by the place of the prompt and the tokens of a sample."""
     rows = zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.live.sum(1).tolist(), strict=True)
     samples = [
         TrainSample(
             tokens=np.array(tokens[:length], np.int32),
             turns=[length],
             behaviour=np.array(logprobs[:length], np.float32),
-            reward=reward(number // size, tokens[:length]),
+            reward=scored.reward,
+            success=scored.success,
         )
         for number, (tokens, logprobs, length) in enumerate(rows)
+        for scored in [score(number // size, tokens[:length])]
     ]
     return [samples[first : first + size] for first in range(0, len(samples), size)]
 
@@ -165,7 +167,7 @@ def collect(
     samples = samples_of(
         sample(model, prompts, setting.group_size, chance),
         setting.group_size,
-        lambda place, tokens: grade(task, text, "train", indices[place], tokens).reward,
+        lambda place, tokens: grade(task, text, "train", indices[place], tokens),
     )
     groups = [
         TrainGroup(id=b"%d-%d" % (number, place), version=version, prompt=np.array(prompt, np.int32), samples=of_prompt)

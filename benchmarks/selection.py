@@ -48,6 +48,7 @@ from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of
 from echo2.coordinator.prompts.prompts import PromptOrder
 from echo2.coordinator.verdicts.replay_buffer import ReplayBuffer
 from echo2.tasks.arithmetic import Arithmetic
+from echo2.tasks.task import Score
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
 EVERY: Final = 10
@@ -183,6 +184,11 @@ class Prompts:
         self._records.add(TASK.name, TASK.version, index, figures)
 
 
+def score_success(score: Score) -> Score:
+    """Return a score whose reward is 1 or 0."""
+    return Score(float(score.success), score.success)
+
+
 def generated(
     model: PreTrainedModel, prompts: Prompts, count: int, scene: Scene, version: int, chance: torch.Generator
 ) -> list[TrainGroup]:
@@ -192,7 +198,7 @@ def generated(
     samples = samples_of(
         sample(model, texts, scene.group_size, chance),
         scene.group_size,
-        lambda place, tokens: float(grade(TASK, TEXT, "train", indices[place], tokens).success),
+        lambda place, tokens: score_success(grade(TASK, TEXT, "train", indices[place], tokens)),
     )
     groups = []
     for place, (index, text, group) in enumerate(zip(indices, texts, samples, strict=True)):

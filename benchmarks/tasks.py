@@ -1,6 +1,7 @@
 """Measure the cost of tasks in their environment's process: `python -m benchmarks.tasks [--quick] [--only NAME ...]`.
 
-    math     answers per CPU second of `math:PATH` against bare Math-Verify on the same texts
+    math     answers per CPU second of `math:PATH` against bare Math-Verify on the same texts; beside it, the comparison
+             of two answers by itself
     poker    hands per CPU second of `poker:kuhn`, `poker:leduc` and `poker:holdem` against bare pokerkit with the same
              cards and moves
 
@@ -37,6 +38,7 @@ from echo2.coordinator.environments.limits import Limits
 from echo2.coordinator.environments.messages import OpenTask
 from echo2.protocol.task_kinds import SERVED_KIND, SINGLE_KIND
 from echo2.tasks import plugins
+from echo2.tasks.math import equality
 from echo2.tasks.poker.poker_hand import RULES
 from echo2.tasks.poker.poker_task import PokerTask
 from echo2.tasks.task import Transcript
@@ -46,6 +48,7 @@ EOS_NAME: Final = "<eos>"
 GROUP: Final = 16
 LIMIT: Final = 4_096
 BAR: Final = 0.8
+COMPARISON_BAR: Final = 1.1
 ROUNDS: Final = 5
 STEP_BAR: Final = 5.0
 """Milliseconds."""
@@ -142,16 +145,40 @@ def math_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Claim
             plays.append(Play(index, Transcript(tokens, [len(tokens)])))
             texts.append((right, said))
 
-    def bare() -> None:
+    def bare(some: Sequence[tuple[str, str]] = tuple(texts)) -> None:
         references: dict[str, Any] = {}
-        for right, said in texts:
+        for right, said in some:
             if right not in references:
                 references[right] = math_verify.parse(f"\\boxed{{{right}}}")
             math_verify.verify(references[right], math_verify.parse(said))
 
     ratio, rows = compared(runner, folder, text, name, plays, bare)
-    bench.table(("task", "answers", "per CPU second"), rows)
-    return [Claim("math", ratio, "bare Math-Verify", BAR)]
+    cost, more = _comparison(texts[:: 1 if quick else 4], bare)
+    bench.table(("task", "answers", "per CPU second"), rows + more)
+    return [
+        Claim("math", ratio, "bare Math-Verify", BAR),
+        Claim("comparison", cost, "bare Math-Verify's CPU", COMPARISON_BAR, at_most=True),
+    ]
+
+
+def _comparison(
+    texts: Sequence[tuple[str, str]], bare: Callable[[Sequence[tuple[str, str]]], None]
+) -> tuple[float, list[Sequence[object]]]:
+    """Return the CPU of `is_equal` by itself as a multiple of the anchor's, and rows of a table."""
+
+    def ours() -> float:
+        for right, said in texts:
+            equality.is_equal(right, said)
+        return len(texts)
+
+    def anchor() -> float:
+        bare(texts)
+        return len(texts)
+
+    ours()
+    measured = bench.take_turns({"ours": bench.timed(ours), "bare": bench.timed(anchor)}, ROUNDS)
+    rows = [("comparison", name, max(one.rate for one in results)) for name, results in measured.items()]
+    return 1 / bench.ratio(measured["ours"], measured["bare"]), list(rows)
 
 
 def _problems(count: int) -> list[dict[str, str]]:

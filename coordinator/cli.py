@@ -9,7 +9,7 @@ from echo2.coordinator.command_line.backup_app import backup_app
 from echo2.coordinator.command_line.command_options import PROGRAM
 from echo2.coordinator.command_line.keys_app import keys_app
 from echo2.coordinator.command_line.ledger_app import ledger_app
-from echo2.coordinator.command_line.making_app import making_app
+from echo2.coordinator.command_line.making_app import config_app, making_app
 from echo2.coordinator.command_line.market_app import market_app
 from echo2.coordinator.command_line.nodes_app import nodes_app
 from echo2.coordinator.command_line.payout_app import payout_app
@@ -35,6 +35,7 @@ app.add_typer(making_app)
 app.add_typer(running_app)
 app.add_typer(backup_app)
 app.add_typer(trials_app)
+app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")
 app.add_typer(policy_app, name="policy")

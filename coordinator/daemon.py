@@ -16,11 +16,13 @@ import asyncio
 import itertools
 import math
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import msgspec
 import structlog
 
 from echo2.coordinator.accounts.end_proofs import EndProofs
@@ -65,6 +67,8 @@ from echo2.protocol.ledger_heads import LedgerHead
 from echo2.protocol.methods import LEDGER
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime import descriptors
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.files import writing
 from echo2.runtime.installation import public_install_command
 from echo2.runtime.readiness import report_ready, report_stopping
 from echo2.runtime.running_time import RunningTime
@@ -143,7 +147,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay, self.payments_wait,
+            self.on_verdict, self.pay, self.payments_wait, self.learning.training.finish,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
@@ -204,8 +208,17 @@ class Coordinator:
                 finally:
                     report_stopping("ends in order")
                     self._sign_head(self.ledger_heads.sign)
+                    self._keep_state()
         finally:
             self.history.close()
+
+    def _keep_state(self) -> None:
+        """Write the state that the page would show, for `echo2-coord report` while no coordinator runs."""
+        try:
+            with writing(self._run.folder.last_state) as file:
+                file.write(msgspec.json.encode(self.view_builder.build()))
+        except (OSError, DiskFull, sqlite3.Error) as error:
+            log.warning("last state not written", reason=str(error))
 
     async def _work(self, commits: GroupCommit) -> None:
         self._open_classes()

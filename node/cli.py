@@ -223,6 +223,25 @@ def finish(home: Home = None) -> None:
 
 @app.command()
 @errors_reported
+def leave(
+    home: Home = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete key and receipts too: standing, and points, go with them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
+    from echo2.node.control.leaving import GROUP_SECONDS
+    from echo2.node.control.leaving import leave as leave_run
+
+    config = _config(home=home)
+    if forget and not yes and not typer.confirm("Delete key and receipts of this node for good?", default=False):
+        raise BadConfig("nothing is deleted")
+    leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)
+
+
+@app.command()
+@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     from echo2.protocol.numbers import build

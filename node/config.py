@@ -12,7 +12,7 @@ Rules
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -120,13 +120,17 @@ class NodeConfig(BaseModel):
         "battery (no mains), metered (line). An empty one: none.",
     )
     quiet: float = Field(60.0, ge=1, le=86_400, description="Seconds without any of these until work goes on.")
-    threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
+        "auto",
+        description="CPU threads of each engine. auto: OMP_NUM_THREADS, else the cores that this node may use, divided "
+        "among its devices.",
+    )
     rows: int | None = Field(
         None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
     )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
-    drain: float = Field(120.0, ge=0, description="Seconds that an ending node waits for the answers to its groups.")
+    drain: float = Field(120.0, ge=0, description="Seconds that a finishing node waits for the answers to its groups.")
     ask: str | None = Field(
         None,
         description="Price for which this node works, per hour in the run's currency, as in 0.12/h. Only runs that pay "

@@ -5,13 +5,17 @@
 Rules
 1. Parts are tasks of one group. The first part that fails ends all of them, and its error names the fix.
 2. To finish, the node requests no more leases, completes and delivers its work, and waits for answers for at most
-   `drain` seconds. A signal (Ctrl-C, SIGTERM) while the node finishes ends it at once, and one before it has started
-   waits for no answers. The outbox is then delivered after the next start.
+   `drain` seconds. Ctrl-C while the node finishes ends it at once, and one before it has started waits for no answers.
+   The outbox is then delivered after the next start.
+   a. SIGTERM is the end of a service or a container, which is killed soon: groups that are whole within
+      `WHOLE_SECONDS` are stored, the leases of the others are given back, and submissions are sent for
+      `HAND_OVER_SECONDS`. A second one ends the node at once.
 3. The coordinator may be absent at any time. Only the first start for a run waits for it.
 """
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +37,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.command_server import CommandServer
 from echo2.node.control.commands import ControlCommands, DaemonParts
+from echo2.node.engine_child import engine_threads
 from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
@@ -72,6 +77,12 @@ FREED_WITHIN: Final = 3.0
 """Seconds from the start of a pause in which groups may be completed. With what it takes to notice an owner, and to end
 a process, the device's memory is free within 5 s."""
 
+WHOLE_SECONDS: Final = 2.0
+"""Seconds after SIGTERM in which groups under way may still become whole (rule 2a)."""
+HAND_OVER_SECONDS: Final = 2.5
+"""Most seconds for which their leases are given back and submissions sent after that."""
+END_SECONDS: Final = 7.5
+"""Most seconds from SIGTERM to the end of the process: docker kills after 10."""
 LAST_PROOFS: Final = 5.0
 """Most seconds for which a node that ends waits for the proofs of its last Receipts."""
 
@@ -161,6 +172,8 @@ class NodeDaemon:
         )  # fmt: skip
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
         self._tasks: TaskGroup | None = None
+        self._patience: anyio.CancelScope | None = None
+        """Scope of the start, the work and the drain; `end_soon` gives it a deadline."""
         self._cut_short = False
         self._delivers = False
         """Whether the relay of the outbox was started."""
@@ -193,17 +206,28 @@ class NodeDaemon:
             self._tasks.cancel_scope.cancel()
         self.run_state.finish(why)
 
+    def end_soon(self, why: str) -> None:
+        """Finish within `END_SECONDS` (rule 2a); if that has been asked for already, end at once. `why`: the reason for
+        the log."""
+        if self._patience is None or self._patience.deadline < math.inf:
+            return self.interrupt(why)
+        self._patience.deadline = asyncio.get_running_loop().time() + WHOLE_SECONDS
+        self.run_state.finish(why)
+
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._watch.run)
                 for part in (self.network.host.run, self._control.run, self._rest_while_paused, self._report_end):
                     self._tasks.start_soon(part)
-                await self.network.host.ready()
-                report_ready("looks for the coordinator, or works: echo2-node status")
-                await self.run_state.unless_finishing(self._start(self._tasks))
-                await self.rollouts.run()
-                await self._drain()
+                with anyio.CancelScope() as self._patience:
+                    await self.network.host.ready()
+                    report_ready("looks for the coordinator, or works: echo2-node status")
+                    await self.run_state.unless_finishing(self._start(self._tasks))
+                    await self.rollouts.run()
+                    await self._drain()
+                if self._patience.cancelled_caught and self._delivers:
+                    await self._hand_over()
                 self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _first(group) from group
@@ -213,7 +237,7 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Start the engine, the connections, and the follower with the model's files, each once the one before is
         ready."""
-        _log.info((await self._first_engine()).sentence())
+        _log.info((await self._first_engine()).sentence(), threads=engine_threads(self._config))
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:
@@ -263,6 +287,15 @@ class NodeDaemon:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PROOFS):
                     await self.ledger_exchange.finish()
+
+    async def _hand_over(self) -> None:
+        """Give back the leases that are open, and send submissions (rule 2a)."""
+        with anyio.move_on_after(HAND_OVER_SECONDS):
+            await self.rollouts.give_back()
+            while self.outbox.unsent():
+                self.outbox_relay.settled.clear()
+                self.outbox_relay.finish()
+                await self.outbox_relay.settled.wait()
 
     async def _report_end(self) -> None:
         await self.run_state.until_finishing()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from echo2.node.errors import BadConfig, TryLater
 from echo2.runtime import sqlite_form
+from echo2.runtime.exit_codes import Exit
+from echo2.runtime.surroundings import describe
 
 
 class DurableFile:
@@ -60,10 +62,15 @@ class DurableFile:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Translate SQLite's errors of a full or failing disk to `TryLater`; earlier rows are intact."""
+        """Translate SQLite's errors of the surroundings: of a full or failing disk, or a locked file, to `TryLater`,
+        of one that may not be written to `BadConfig`. Earlier rows are intact."""
         try:
             yield
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                raise TryLater(f"the disk refuses {self._path} ({error}): free space there, or check it") from error
-            raise
+                refused = f"the disk refuses {self._path} ({error}): free space there, or check it"
+                raise TryLater(refused) from error
+            if (told := describe(error)) is None:
+                raise
+            kind = TryLater if told.code is Exit.TEMPORARY else BadConfig
+            raise kind(f"{self._path}: {told.sentence}") from error

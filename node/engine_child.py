@@ -11,6 +11,12 @@ from echo2.engines.server.variables import VARIABLE
 from echo2.node.config import NodeConfig
 from echo2.runtime import priority
 from echo2.runtime.stand_ins import process_command
+from echo2.runtime.usable_cores import threads_of
+
+
+def engine_threads(config: NodeConfig) -> int:
+    """Return the CPU threads of each of this node's engines."""
+    return threads_of(config.threads, config.gpu.count(",") + 1)
 
 
 def engine_child(config: NodeConfig) -> EngineProcess:
@@ -18,4 +24,4 @@ def engine_child(config: NodeConfig) -> EngineProcess:
     env = {VARIABLE: config.server} if config.server else {}
     env |= {priority.VARIABLE: config.priority}
     command = process_command("engine", HOST)
-    return EngineProcess(threads=config.threads, rows=config.rows, env=env, command=command)
+    return EngineProcess(threads=engine_threads(config), rows=config.rows, env=env, command=command)

@@ -27,6 +27,7 @@ from echo2.engines.process.candidates import Candidate, Sight, Trial, best, cand
 from echo2.engines.process.trials import Make, run_trials, sights
 from echo2.engines.rate import TaskShare, Workload
 from echo2.node.config import NodeConfig
+from echo2.node.engine_child import engine_threads
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.engine_classes import admits
 from echo2.protocol.task_kinds import PURE_KIND
@@ -98,7 +99,7 @@ class EngineChoice:
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
-        facts = [devices, builds(), runspec.engines, self.calibrated, self._config.threads]
+        facts = [devices, builds(), runspec.engines, self.calibrated, engine_threads(self._config)]
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
     def _keep(self, record: EngineRecord) -> None:

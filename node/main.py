@@ -3,8 +3,10 @@ are built here alone; tests pass others."""
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
+import threading
 from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -28,6 +30,7 @@ from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.OK))  # a container's first process has no default action
     give_way("normal" if config.priority == "normal" else "low")
     descriptors.raise_limit()
     descriptors.watch()
@@ -112,18 +115,18 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from echo2.node.daemon import NodeDaemon
+    from echo2.node.daemon import END_SECONDS, NodeDaemon
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import with_devices
     from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
 
-    engine = partial(engine_child, config)
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    config = await with_devices(config, engine)
+    config = await with_devices(config, partial(engine_child, config))
+    engine = partial(engine_child, config)
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
     owner = await asyncio.to_thread(probes_of, config.yield_to, config.yield_when)
     daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice, owner=owner)
@@ -134,9 +137,15 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
         interrupted = True
         daemon.interrupt("Ctrl-C; once more ends at once")
 
+    def on_system_end() -> None:
+        end = threading.Timer(END_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
+        end.daemon = True
+        end.start()
+        daemon.end_soon("the system asks to end")
+
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, on_interrupt)
-    loop.add_signal_handler(signal.SIGTERM, lambda: daemon.interrupt("the system asks to end"))
+    loop.add_signal_handler(signal.SIGTERM, on_system_end)
     try:
         ended = await daemon.run()
     finally:

@@ -105,7 +105,7 @@ REASONS: dict[str, Reason] = {
         then="wait",
     ),
     "wrong-version": Reason(
-        "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.",
+        "Version {version}, as it was named, is not one of this run's; hold version {wanted}.",
         "node",
         True,
         then="other version",

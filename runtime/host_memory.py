@@ -57,7 +57,14 @@ def _kills(group: Path) -> bool:
 
 
 def _groups(files: Path) -> Iterator[tuple[Path, _Names]]:
-    """Yield the control groups of this process, the innermost first, with the names of their files."""
+    """Yield the control groups that bound memory, with the names of their files."""
+    for group in control_groups("memory", files):
+        yield group, _VERSION_1 if (files / _MOUNT / "memory") in (group, *group.parents) else _VERSION_2
+
+
+def control_groups(controller: str, files: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control groups that bound memory or cpu, the innermost first. `files`: files
+    under which /proc and /sys lie."""
     try:
         rows = (files / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -65,14 +72,13 @@ def _groups(files: Path) -> Iterator[tuple[Path, _Names]]:
     for row in rows:
         _, controllers, path = [*row.split(":", 2), "", ""][:3]
         if controllers == "":
-            top, names = files / _MOUNT, _VERSION_2
-        elif "memory" in controllers.split(","):
-            top, names = files / _MOUNT / "memory", _VERSION_1
+            top = files / _MOUNT
+        elif controller in controllers.split(","):
+            top = files / _MOUNT / controller
         else:
             continue
         below = Path(path.lstrip("/"))
-        for group in (top / below, *(top / parent for parent in below.parents)):
-            yield group, names
+        yield from (top / below, *(top / parent for parent in below.parents))
 
 
 def _room(group: Path, limit: str, used: str, cached: str) -> int | None:

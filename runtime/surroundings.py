@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from echo2.runtime.exit_codes import Exit
 
+MANY_FILES: Final = 4096
+
 
 class Told(NamedTuple):
     """A sentence for a person, and the exit code."""
@@ -30,6 +32,12 @@ def describe(error: BaseException) -> Told | None:
     return None
 
 
+def sentence_of(error: BaseException, otherwise: str) -> str:
+    """Return the sentence about an error: the table's, else another one."""
+    told = describe(error)
+    return otherwise if told is None else told.sentence
+
+
 def _of_system(*numbers: int) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, OSError) and error.errno in numbers
 
@@ -44,6 +52,17 @@ def _database_says(pattern: str) -> Callable[[BaseException], bool]:
         (type(error).__module__, type(error).__name__) == ("sqlite3", "OperationalError")
         and re.search(pattern, str(error)) is not None
     )
+
+
+def _lacks_descriptors(error: BaseException) -> bool:
+    """Tell whether SQLite failed, whatever it says, because this process can open nothing more."""
+    if not _database_says("unable to open database|disk I/O error")(error):
+        return False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as none_left:
+        return none_left.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 def _place(error: BaseException) -> str:
@@ -85,9 +104,11 @@ def _tell_read_only(error: BaseException) -> Told:
 
 def _tell_open_files(error: BaseException) -> Told:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    by_hand = f"`ulimit -n {most}`, " if most > soft else ""
     return Told(
-        f"this process may have {soft} files and connections open, and has reached that: raise it, as with "
-        f"`ulimit -n {min(4096, hard) if hard > 0 else 4096}` or LimitNOFILE in a unit of systemd",
+        f"this process may have {soft} files and connections open, and has reached that: raise it, as with {by_hand}"
+        f"LimitNOFILE={MANY_FILES} in a unit of systemd or docker's --ulimit nofile={MANY_FILES}",
         Exit.TEMPORARY,
     )
 
@@ -123,7 +144,8 @@ def _tell_threads(error: BaseException) -> Told:
 _Row = tuple[Callable[[BaseException], bool], Callable[[BaseException], Told]]
 _TABLE: Final[tuple[_Row, ...]] = (
     (_says(KeyError, r"getpwuid\(\): uid not found"), _tell_user),
-    (_says(RuntimeError, r"[Cc]ould not determine home directory"), _tell_user),
+    (_says(RuntimeError, r"[Cc]ould not determine (the )?home directory"), _tell_user),
+    (_lacks_descriptors, _tell_open_files),
     (_database_says("locked|locking protocol"), _tell_locked),
     (_database_says("readonly database|unable to open database"), _tell_read_only),
     (_database_says("disk is full"), _tell_database_full),

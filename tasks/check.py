@@ -10,6 +10,7 @@ same score         the same tokens get the same replies and the same score, in o
 finite reward      no error and no reward that is not a finite number, for usual answers
 ends               an episode ends, whatever is answered
 bounded time       each prompt and each usual answer takes at most `seconds`
+fair rewards       the task's own answers succeed; nonsense, a constant and another prompt's answer earn clearly less
 hostile answers    in any turn, the completions of tasks/hostile_answers.py cost at most `seconds` and raise nothing
 
 The task runs in processes of its own, with the rights of the user: the kit finds defects, it contains no attacks.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from echo2.tasks.check_pay import pay_faults
 from echo2.tasks.check_probe import USUAL_ANSWERS, ProbedEpisode, ProbedPrompt, ProbedTask, Question
 from echo2.tasks.hostile_answers import HOSTILE
 from echo2.tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
@@ -29,7 +31,7 @@ from echo2.tasks.task import Split
 
 CHECKS: Final = (
     "opens", "prompts", "same prompt", "separate splits", "same score", "finite reward", "ends", "bounded time",
-    "hostile answers",
+    "fair rewards", "hostile answers",
 )  # fmt: skip
 SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
 SHOWN_FAULTS: Final = 3
@@ -49,11 +51,12 @@ class Fault(NamedTuple):
 
 class Extent(NamedTuple):
     """Amount of a check. `prompts`: most of each split. `seconds`: most time of a question. `opening`: most time until
-    the task is open."""
+    the task is open. `paid`: most training prompts at which the rewards of right and wrong answers are compared."""
 
     prompts: int = 500
     seconds: float = 10.0
     opening: float = 300.0
+    paid: int = 200
 
 
 USUAL_EXTENT: Final = Extent()
@@ -83,7 +86,7 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
         faults += _same(one, other)
         faults += _same_scores(one, again, "a second time in one process")
         faults += _same_scores(one, other, "in another process under another hash seed")
-    return faults or list(_hostile(name, extent, _longest(one)))
+    return faults or [*_fair_rewards(name, extent, sizes["train"]), *_hostile(name, extent, _longest(one))]
 
 
 class _Stopped(Exception):
@@ -170,6 +173,14 @@ def _same_scores(one: Answers, other: Answers, where: str) -> Iterator[Fault]:
             yield Fault("same score", f"{place}: {scores} {where}")
 
 
+def _fair_rewards(name: str, extent: Extent, size: int) -> Iterator[Fault]:
+    try:
+        with _process(name, extent, 0) as process:
+            yield from (Fault("fair rewards", sentence) for sentence in pay_faults(process.ask, size, extent.paid))
+    except (ProbeSilent, ProbeDied) as error:
+        yield Fault("fair rewards", str(error))
+
+
 def _longest(one: Answers) -> tuple[Question, int]:
     """Return the question, about one usual answer, with the longest episode, and the number of its sampled turns."""
     plays = [
@@ -249,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.prompts < 1 or not 0 < given.seconds < math.inf:
         parser.error("--prompts should be at least 1, and --seconds a number above 0")
-    faults = check(given.name, Extent(given.prompts, given.seconds))
+    faults = check(given.name, Extent(given.prompts, given.seconds, paid=min(given.prompts, USUAL_EXTENT.paid)))
     print("\n".join(report(given.name, faults)))
     return 1 if faults else 0
 

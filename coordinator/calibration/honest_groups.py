@@ -24,6 +24,7 @@ from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.task_processes import hosted_all
+from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_group
 from echo2.engines.engine import Dtype, Job, Sample, SampleScore
@@ -71,7 +72,7 @@ async def measure(
     """Generate and compare at least `tokens` tokens per machine. Raises `ChildDied`, `ChildError`, `Incomparable`, and
     `LocalFault` under rule 3."""
     compared, builds = dict[str, TokenArray](), dict[str, None]()
-    exact = ClassParts("transformers", "float32", run.config.learner.device)
+    exact = ClassParts("transformers", "float32", computing_of(run.config.learner).device)
     async with hosted_all(run.tasks, run.config.environment) as hosts, engine_process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
             async with engine_process(run, weights, wanted, machine) as process:

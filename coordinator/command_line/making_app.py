@@ -3,13 +3,13 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
-from echo2.coordinator.command_line.command_options import PROGRAM, Sets, errors_reported, settings_of
+from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
 from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
@@ -54,20 +54,17 @@ def init(
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
     from echo2.coordinator.calibration import own_classes
     from echo2.coordinator.command_line import policy_folder
-    from echo2.coordinator.run import keys, root_keys, setup, task_mix
+    from echo2.coordinator.run import keys, root_keys, setup
     from echo2.coordinator.run.draft import left_over
     from echo2.runtime.logs import set_up_logging, to_stream
 
     set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
     for sentence in left_over(folder):
         print_error(PROGRAM, sentence)
-    tasks = task_mix.join_mix(task) if task else None
     root_plan = root_keys.plan(root_key_plan, root_out, folder)
-    flags = settings_of(
-        sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port}
-    )
+    flags = settings_of_init(sets, name=name, task=task, steps=steps, port=port)
     with policy_folder.model_of_version(model) as source:
-        config = setup.settings_for(source, flags)
+        config = setup.settings_for(source, flags, name=folder.resolve().name)
         if not yes and _at_a_terminal() and not _confirm_run(config):
             return
         new_run = setup.init(
@@ -87,6 +84,21 @@ def init(
     _print_made(new_run, root_keys.meaning(root_plan, new_run.folder.path))
     for sentence in closed:
         print_error(PROGRAM, sentence)
+
+
+def settings_of_init(
+    sets: list[str] | None,
+    *,
+    name: str | None = None,
+    task: list[str] | None = None,
+    steps: int | None = None,
+    port: int | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return the settings that the options of `init` say, by section; None: the option was not given."""
+    from echo2.coordinator.run import task_mix
+
+    tasks = task_mix.join_mix(task) if task else None
+    return settings_of(sets, run={"name": name, "task": tasks, "steps": steps}, web={"port": port})
 
 
 def _at_a_terminal() -> bool:
@@ -117,6 +129,7 @@ def _say(sentence: str) -> None:
 def _print_made(run: "Run", about_root_keys: list[str]) -> None:
     from echo2.coordinator.run.https_identity import ports_are_chosen_at_start
     from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
+    from echo2.coordinator.settings.computing import computing_of
 
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
     joining = f"echo2-node join {run.invite()}"
@@ -124,6 +137,7 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
         joining = (
             f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
         )
+    print(f"\n{computing_of(run.config.learner).sentence()}.")
     print("\nSigned, by --model where no option said otherwise:")
     _print_signed(run.config)
     print(
@@ -132,3 +146,65 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
         f"Volunteers join:  {joining}\n"
     )
     print("\n".join(about_root_keys))
+
+
+config_app = typer.Typer(help="Settings of a run: a variable overrides coordinator.toml.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(help="SECTION.KEY, as in `config get`.", show_default=False)]
+
+
+@config_app.command("get")
+@errors_reported
+def config_get(
+    key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
+    home: Home = Path("."),
+) -> None:
+    """Show the settings in force, with their meanings."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.list_settings(RunFolder(home).config, key, origin=origin)))
+
+
+@config_app.command("diff")
+@errors_reported
+def config_diff(home: Home = Path(".")) -> None:
+    """Show the settings that differ from their defaults, and where they come from."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.list_differences(RunFolder(home).config)))
+
+
+@config_app.command("set")
+@errors_reported
+def config_set(
+    key: Key, value: Annotated[str, typer.Argument(help="Its value.", show_default=False)], home: Home = Path(".")
+) -> None:
+    """Write one setting into coordinator.toml. It counts from the coordinator's next start, which loses nothing."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.change(RunFolder(home).config, key, value)))
+
+
+@config_app.command("unset")
+@errors_reported
+def config_unset(key: Key, home: Home = Path(".")) -> None:
+    """Remove one setting from coordinator.toml: its default counts from the coordinator's next start."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings import config_edits
+
+    print("\n".join(config_edits.change(RunFolder(home).config, key, None)))
+
+
+@config_app.command("schema")
+@errors_reported
+def config_schema() -> None:
+    """Print the JSON schema of all settings, for editors and programs."""
+    import json
+
+    from echo2.coordinator.settings.config import CoordinatorConfig
+
+    print(json.dumps(CoordinatorConfig.model_json_schema(), indent=1))

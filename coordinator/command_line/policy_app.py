@@ -23,9 +23,16 @@ def policy_ls(
 
     from echo2.coordinator.command_line import versions_report
     from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.settings.named_home import with_home
 
     rows = versions_report.versions(RunFolder(home))
-    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
+    if as_json:
+        print(msgspec.json.encode(rows).decode())
+        return
+    print("\n".join(versions_report.lines(rows)))
+    if rows:
+        command = with_home("echo2-coord policy export FOLDER --version best", home)
+        print(f"take one home as a model folder: {command}, or its number")
 
 
 @policy_app.command("export")
@@ -39,16 +46,21 @@ def policy_export(
     merged: Annotated[
         bool, typer.Option("--merged", help="Of a run of adapters: a whole model instead of the adapter.")
     ] = False,
+    gguf: Annotated[bool, typer.Option("--gguf", help="With a GGUF file, for llama.cpp.")] = False,
 ) -> None:
     """Write a version as a model folder that loads wherever its base loads. Works while the coordinator runs."""
     from echo2.coordinator.command_line import policy_folder
     from echo2.coordinator.database.run_folder import RunFolder
 
-    done = policy_folder.export(RunFolder(home), version, folder, merged=merged)
+    done = policy_folder.export(RunFolder(home), version, folder, merged=merged, gguf=gguf)
     print(
         f"version {done.version} is in {done.folder} ({done.form}), loaded again, with content root "
-        f"{done.root.hex()[:16]}\nVerify it anywhere: echo2-coord policy verify {done.folder}"
+        f"{done.root.hex()[:16]}"
     )
+    if done.gguf:
+        print(f"{done.folder / done.gguf} is for llama.cpp, which loaded it and knows its tokens and ends")
+    if done.form != "merged":
+        print(f"Verify it anywhere: echo2-coord policy verify {done.folder}")
 
 
 @policy_app.command("verify")
@@ -76,7 +88,7 @@ def policy_verify(
     bad = [one for one in findings if one.fault is not None]
     for one in bad:
         fix = "stop the coordinator and move this file away"
-        print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
+        print_error(PROGRAM, f"{one.path} (version {one.version}): {one.fault}; {fix}")
     print(f"{len(findings)} files hashed again: {len(findings) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
 
@@ -92,7 +104,7 @@ def policy_rollback(
         float, typer.Option(min=0.000001, max=1000, help="Of the learning rate, relative to the present one.")
     ] = 1.0,
 ) -> None:
-    """Publish a kept version again, as a newer one in a new era. Ends a pause of the guard."""
+    """Publish a kept version again, as a newer one. Ends a pause of the guard."""
     from echo2.coordinator.run import operator_commands
 
     print(operator_commands.command(home, "rollback", version=version, factor=rate_factor)["said"])

@@ -14,8 +14,9 @@ MOST_ROWS = 40
 """Held-out results in the table."""
 
 
-def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
-    """Return the card, as Markdown. Raises OSError where the run's history cannot be read."""
+def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile", gguf: str) -> str:
+    """Return the card, as Markdown. `gguf`: name of the GGUF file, or empty. Raises OSError where the run's history
+    cannot be read."""
     title = f"{spec.name}, version {told.version}"
     return "\n".join(
         [
@@ -29,8 +30,14 @@ def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile") -> str:
             f"| version | {told.version} |",
             f"| content root | `{told.root}` |",
             f"| weights | {_FORMS[told.form]} |",
+            *([f"| `{gguf}` | the same weights for llama.cpp, not quantised |"] if gguf else []),
             "",
             *_results(home, told.version),
+            "## Load it",
+            "",
+            _LOAD["adapter" if told.form == "adapter" else "model"].format(model=spec.model),
+            *([f"llama.cpp: `llama-server --model {gguf}`."] if gguf else []),
+            "",
             "## Verify it",
             "",
             _VERIFY[told.form],
@@ -43,6 +50,10 @@ _FORMS = {
     "model": "whole model, under the names of its base",
     "adapter": "PEFT adapter of its base",
     "merged": "whole model: an adapter merged into its base, rounded to bfloat16",
+}
+_LOAD = {
+    "model": "transformers: `AutoModelForCausalLM.from_pretrained(FOLDER)`. vLLM: `vllm serve FOLDER`.",
+    "adapter": "peft: `PeftModel.from_pretrained(base, FOLDER)`, where `base` is `{model}` as transformers loads it.",
 }
 _SIGNED = (
     "`echo2-coord policy verify FOLDER` loads these weights, computes their content root, and compares it with the "

@@ -3,7 +3,8 @@
 Rules
 1. The folder has the base's own files byte for byte, but for the number type in config.json where training changed it;
    the weights; `echo2-version.json`, by which anybody can verify them; and a model card.
-2. A run of adapters gives a PEFT adapter, or with `merged` a whole model, which is no signed version.
+2. A run of adapters gives a PEFT adapter, or with `merged` a whole model, which is no signed version. With `gguf` a
+   whole model has its GGUF file too (publishing/version_gguf.py); whether it can is known before weights are written.
 3. The folder is loaded again before it is there, and its content root compared with the version's. It appears whole, or
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
@@ -24,10 +25,12 @@ from echo2.coordinator.command_line import policy_card, versions_report
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.publishing.stored_weights import StoredWeights
-from echo2.coordinator.run import model_folder, setup
+from echo2.coordinator.publishing.version_gguf import PlannedFile
+from echo2.coordinator.run import chat_settings, model_folder, setup
 from echo2.coordinator.training.guarding import FACT, GuardRecord
 from echo2.p2p.envelope import verify_envelope
 from echo2.protocol import root_chain
+from echo2.protocol.authority import RunSpec
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -67,12 +70,13 @@ class VersionFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedFolder(NamedTuple):
-    """A folder that was written. `root`: content root of the version."""
+    """A folder that was written. `root`: content root of the version. `gguf`: name of its GGUF file, or empty."""
 
     folder: Path
     version: int
     root: bytes
     form: Form
+    gguf: str
 
 
 class _Chosen(NamedTuple):
@@ -82,15 +86,18 @@ class _Chosen(NamedTuple):
     sealed: bytes
 
 
-def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> ExportedFolder:
+def export(home: RunFolder, which: str, out: Path, *, merged: bool = False, gguf: bool = False) -> ExportedFolder:
     """Write the folder of a version: a number, `latest`, or `best` by held-out results. Raises `LocalFault`,
     `Untrusted`."""
     if out.exists():
         raise LocalFault(f"{out} is there already: name a folder that is not")
+    if gguf and not merged and read_config(home.model) is not None:
+        raise LocalFault("the versions of this run are adapters: a GGUF file is of a whole model, so add --merged")
     roots, chain, _, spec = setup.read_documents(home)
     try:
         with versions_report.reading(home) as store, _draft(out) as draft:
             chosen = _choose(home, which, versions_report.documents_of(store, chain, "version", Version))
+            planned = _plan_gguf(home, spec, chosen.version.version) if gguf else None
             edges = [edge for edge, _ in versions_report.documents_of(store, chain, "edge", Edge)]
             weights = StoredWeights(store, lambda: edges).read(chosen.version.root)
             if weights is None:
@@ -99,19 +106,22 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False) -> E
                     "shows those that are"
                 )
             snapshot = write_out(weights, draft / "version.safetensors")
-            form = _write_weights(home.model, snapshot, draft, merged)
+            form = _write_weights(home.model, spec.model, snapshot, draft, merged)
             snapshot.path.unlink()
             told = VersionFile(
                 run=chain[-1].run.hex(), version=chosen.version.version, root=chosen.version.root.hex(), form=form,
                 roots=list(roots), sealed=chosen.sealed,
             )  # fmt: skip
             _write(draft / VERSION_FILE, msgspec.json.format(msgspec.json.encode(told), indent=2))
-            _write(draft / "README.md", policy_card.card_of(home, spec, told).encode())
+            file = "" if planned is None else planned.name
+            _write(draft / "README.md", policy_card.card_of(home, spec, told, file).encode())
             _check_root(draft, told)
+            if planned is not None:
+                planned.write(draft)
             draft.rename(out)
     except WeightsError as error:
         raise LocalFault(str(error)) from error
-    return ExportedFolder(out, chosen.version.version, chosen.version.root, form)
+    return ExportedFolder(out, chosen.version.version, chosen.version.root, form, file)
 
 
 @contextmanager
@@ -174,8 +184,8 @@ def _best(home: RunFolder, known: list[tuple[Version, bytes]]) -> tuple[Version,
     return best
 
 
-def _write_weights(base: Path, version: Snapshot, out: Path, merged: bool) -> Form:
-    """Write the weights and the base's own files; return what they are."""
+def _write_weights(base: Path, model: str, version: Snapshot, out: Path, merged: bool) -> Form:
+    """Write the weights and the base's own files; return what they are. `model`: name of the base, for an adapter."""
     adapter = read_config(base)
     if adapter is None and merged:
         raise LocalFault("the versions of this run are whole models: leave out --merged")
@@ -189,9 +199,14 @@ def _write_weights(base: Path, version: Snapshot, out: Path, merged: bool) -> Fo
         _write_model(out, merged_tensors(version, adapter, FrozenBase(base / BASE_FILE)))
         return "merged"
     (out / "config.json").unlink()
-    shutil.copyfile(base / CONFIG, out / CONFIG)
+    settings = msgspec.json.decode((base / CONFIG).read_bytes()) | {"base_model_name_or_path": model}
+    _write(out / CONFIG, msgspec.json.format(msgspec.json.encode(settings), indent=2))
     write_tensors(out / ADAPTER_WEIGHTS, [_own(version, entry.name) for entry in version.tensors])
     return "adapter"
+
+
+def _plan_gguf(home: RunFolder, spec: RunSpec, version: int) -> PlannedFile:
+    return PlannedFile(home.model, spec, version, chat_settings.template_of(home.model))
 
 
 def _own(version: Snapshot, name: str) -> ExportedTensor:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,11 +33,18 @@ def run(
 
     if log_level not in LEVELS:
         raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
-    flags = settings_of(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
+    flags = settings_of_run(sets, port=port, steps=steps, auto_rollback=auto_rollback)
     loaded = setup.load_run(home, now=command_options.now(), flags=flags, secret=keys.passphrase())
     check_start(loaded)
     set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
     serve_until_stopped(loaded)
+
+
+def settings_of_run(
+    sets: list[str] | None, *, port: int | None = None, steps: int | None = None, auto_rollback: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the settings that the options of `run` say, by section; None: the option was not given."""
+    return settings_of(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
 
 
 @running_app.command()
@@ -78,6 +85,19 @@ def resume(home: Home = Path(".")) -> None:
 
     was = operator_commands.command(home, "resume")["was_paused"]
     print("the run goes on" if was else "the run was not paused")
+
+
+@running_app.command()
+@errors_reported
+def finish(home: Home = Path(".")) -> None:
+    """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.run import operator_commands
+    from echo2.coordinator.settings import config_edits
+
+    last = operator_commands.command(home, "finish")["last"]
+    config_edits.change(RunFolder(home).config, "run.steps", str(max(1, last)))
+    print(f"the run ends with step {last}, also after a restart (run.steps); page and ledger stay up until Ctrl-C")
 
 
 @running_app.command()
@@ -124,13 +144,26 @@ def recheck(home: Home = Path(".")) -> int:
 
 @running_app.command()
 @errors_reported
+def report(
+    file: Annotated[Path, typer.Argument(help="The HTML file to write; it must not exist.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write one HTML file on the run: curves, tables, settings, versions, who took part. It loads nothing."""
+    from echo2.coordinator.web import report_file
+
+    print(report_file.write(home, file))
+
+
+@running_app.command()
+@errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say which protections of the run's keys, and against its child processes and strangers, are in force here, and
-    what to do for the others."""
+    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
-    from echo2.coordinator.settings import config
+    from echo2.coordinator.settings import computing, config
+    from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -138,6 +171,8 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
+    checks.append(key_checks.KeyCheck("device and threads", computing.computing_of(settings.learner).sentence()))
+    checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)
     if remark := price_mode.cap_remark(settings, spec):

@@ -16,6 +16,7 @@ from echo2.coordinator.run import keys
 from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS, answer_as, former_of
 from echo2.coordinator.run.setup import Run, check_all_sizes
 from echo2.coordinator.run.task_processes import hosted_all
+from echo2.coordinator.settings.computing import Computing, computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
@@ -54,17 +55,17 @@ def keyless(folder: RunFolder) -> dict[str, str]:
 
 
 def scorer_of(
-    section: LearnerSection, died: Callable[[str], None], env: Mapping[str, str] | None = None
+    computing: Computing, died: Callable[[str], None], env: Mapping[str, str] | None = None
 ) -> SupervisedEngine:
     """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
     called with a description of each death of its process. `env`: further variables."""
     return SupervisedEngine(
         lambda: EngineProcess(
-            name="scorer", threads=section.threads, env=env, command=process_command("scorer", HOST)
+            name="scorer", threads=computing.threads, env=env, command=process_command("scorer", HOST)
         ),
         restarts(),
         on_death=on_death("scorer", died),
-        device=section.device, dtype="float32", engine=TRANSFORMERS.name,
+        device=computing.device, dtype="float32", engine=TRANSFORMERS.name,
     )  # fmt: skip
 
 
@@ -80,6 +81,8 @@ async def serve(run: Run) -> None:
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     faults: list[str] = []
     section = run.config.learner
+    computing = computing_of(section)
+    log.info(computing.sentence())
 
     def died(fault: str) -> None:
         faults.append(fault[:MOST_FAULT])
@@ -87,14 +90,14 @@ async def serve(run: Run) -> None:
 
     learner = LearnerChild(
         Supervisor(
-            lambda: learner_process(section.threads, ranks=ranks_of(section), env=keyless(run.folder)),
+            lambda: learner_process(computing.threads, ranks=ranks_of(section), env=keyless(run.folder)),
             restarts(),
             on_death=on_death("learner", died),
         ),
         ranks_of(section).elsewhere,
         died,
     )
-    scorer = scorer_of(section, died, keyless(run.folder))
+    scorer = scorer_of(computing, died, keyless(run.folder))
     models = Models(learner, scorer, faults)
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None

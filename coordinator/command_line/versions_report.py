@@ -73,13 +73,13 @@ def lines(rows: list[VersionReport]) -> list[str]:
     if not rows:
         return ["no version is published yet"]
     table: list[tuple[str, ...]] = [
-        ("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
+        ("version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
     ]
     for row in rows:
         ends = ("held" if row.stored else "-", row.root[:16])
-        table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
+        table += [(str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
         if not row.edges:
-            table.append((str(row.era), str(row.version), "-", "-", "-", "-", "-", *ends))
+            table.append((str(row.version), "-", "-", "-", "-", "-", *ends))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
 

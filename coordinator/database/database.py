@@ -39,8 +39,10 @@ from echo2.coordinator.database.schema import SCRIPT
 from echo2.coordinator.database.written_rows import WrittenRows
 from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.exit_codes import Exit
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
 from echo2.runtime.stand_ins import or_stand_in
+from echo2.runtime.surroundings import describe
 from echo2.runtime.units import DAY, unix_milliseconds
 
 BUSY_SECONDS = 2.0
@@ -428,5 +430,8 @@ def _fault_of(path: Path, error: sqlite3.DatabaseError) -> LocalFault | None:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return InUse(f"{path} is locked by another process: close it (a shell, a backup) and start again")
     if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+        told = describe(error)
+        if told is not None and told.code is Exit.TEMPORARY:  # no descriptor is left
+            return DatabaseFault(f"cannot use {path}: {told.sentence}")
         return DatabaseFault(f"cannot use {path}: {error}; check the disk, the folder and its owner")
     return None

@@ -17,6 +17,7 @@ scorer/            the weights loaded by the scorer
 logs/              coordinator.jsonl
 control.sock       the socket for the operator's commands to a running coordinator
 page               the page's address, while a coordinator runs
+last_state.json    the state that the page showed when the last coordinator ended in order
 lock               locked while a coordinator runs; contains its process id
 """
 
@@ -106,6 +107,10 @@ class RunFolder:
     @property
     def page(self) -> Path:
         return self.path / "page"
+
+    @property
+    def last_state(self) -> Path:
+        return self.path / "last_state.json"
 
     @property
     def lock(self) -> Path:

@@ -148,7 +148,8 @@ CREATE TABLE steps (
 CREATE TABLE task_results (
     task TEXT NOT NULL, task_version INTEGER NOT NULL, span TEXT NOT NULL CHECK (span IN ('all', 'before', 'last')),
     groups INTEGER NOT NULL, unscored INTEGER NOT NULL, rollouts INTEGER NOT NULL, reward REAL NOT NULL,
-    success INTEGER NOT NULL, varied INTEGER NOT NULL, cut INTEGER NOT NULL, PRIMARY KEY (task, task_version, span)
+    success INTEGER NOT NULL, varied INTEGER NOT NULL, cut INTEGER NOT NULL, missing INTEGER NOT NULL,
+    longer INTEGER NOT NULL, shorter INTEGER NOT NULL, PRIMARY KEY (task, task_version, span)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE chosen_prompts (
     position INTEGER PRIMARY KEY, summary BLOB NOT NULL, waiting INTEGER NOT NULL

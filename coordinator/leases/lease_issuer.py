@@ -214,7 +214,7 @@ class LeaseIssuer:
             return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
         known = self._table.root_of(request.era, request.version)
         if request.era != at.era or known != request.root:
-            facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
+            facts = {"version": request.version, "wanted": at.version}
             return refusal("wrong-version", retry_after=LEAST_RETRY_MS, **facts)
         if not fresh(at.step, request.version, terms.staleness):
             facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}

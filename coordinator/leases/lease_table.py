@@ -84,7 +84,7 @@ class LeaseTable(LeaseRows):
         for another root under the same number."""
         known = self.root_of(era, version)
         if known is not None and known != root:
-            raise ValueError(f"version {version} of era {era} was published with another root")
+            raise ValueError(f"version {version} was published with another root")
         self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
 
     def move(self, lease: bytes, state: State, *, twins: bool = True) -> None:

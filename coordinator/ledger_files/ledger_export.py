@@ -39,6 +39,7 @@ from echo2.ledger.ledger_entries import canonical
 from echo2.ledger.ledger_state import MarketOf, MarketRules, points_alone
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import room, writing
+from echo2.runtime.surroundings import sentence_of
 
 LEVEL: Final = 4
 """Of gzip: level 9 takes 2.5 times as long for 3 % fewer bytes."""
@@ -87,7 +88,8 @@ def _make(folder: Path) -> None:
             (folder / ENTRIES).mkdir(parents=True, exist_ok=True)
             (folder / CALIBRATIONS).mkdir(exist_ok=True)
     except OSError as error:
-        raise LocalFault(f"cannot make {folder}: {error.strerror}; name another folder") from error
+        refused = f"cannot make {folder}: {error.strerror}; name another folder"
+        raise LocalFault(sentence_of(error, refused)) from error
 
 
 def newest_note(place: RunFolder) -> str:

@@ -145,7 +145,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     known = max(state.nodes_known, len(state.nodes))
     online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
     size = f", {state.parameters:,} parameters" if state.parameters else ""
-    place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
+    place = f"; step {state.step}{wanted}, version {state.version}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
         ("phase", f"{state.phase}{place}{STARTING_SENTENCE * (state.phase == 'starting')}"),
@@ -318,6 +318,10 @@ def _task(task: TaskRow) -> str:
         )
     if task.cut:
         parts.append(f"{100 * task.cut:.1f} % of their answers cut")
+    if task.missing:
+        parts.append(f"{100 * task.missing:.1f} % of their rollouts without a reward")
+    if task.bias:
+        parts.append(task.bias)
     if task.sampled is not None and task.greedy is not None:
         parts.append(f"held out sampled {task.sampled:.3f}, greedy {task.greedy:.3f}")
     if task.failed:
@@ -327,10 +331,14 @@ def _task(task: TaskRow) -> str:
 
 
 def _guard(guard: GuardView) -> Iterator[tuple[str, str]]:
-    """Describe the best version and the rollbacks."""
+    """Describe the best version, the warnings and the rollbacks."""
     if guard.best_version is not None and (guard.left or guard.rollbacks):
         left = "".join(f"; {task} has {100 * share:.0f} % of its best" for task, share in sorted(guard.left.items()))
-        yield "guard", f"best version {guard.best_version} of era {guard.best_era}{left}"
+        yield "guard", f"best version {guard.best_version}{left}"
+    for rule in guard.rows:
+        if rule.mood == "warning":
+            after = "" if rule.pause_after is None else f" of {rule.pause_after} before a pause"
+            yield "warning", f"{rule.title} ({rule.now}), {rule.holds}{after}: {rule.remedy}"
     if guard.ordered is not None:
         yield "rollback", f"version {guard.ordered} is about to be published again"
     for row in guard.rollbacks[-3:]:

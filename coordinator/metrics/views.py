@@ -7,6 +7,8 @@ coordinator/web/templates/live.html shows it, and coordinator/web/prometheus.py 
 itself.
 """
 
+from typing import Literal
+
 import msgspec
 
 from echo2.coordinator.metrics.market_views import MarketView, NodePay
@@ -211,9 +213,9 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 
 class PauseView(View, frozen=True, kw_only=True):
-    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: held-out, entropy, updates or
-    gradient. `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may
-    type; empty: `echo2-coord resume`."""
+    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: that of a `GuardRow`.
+    `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may type;
+    empty: `echo2-coord resume`."""
 
     kind: str
     why: str
@@ -237,11 +239,28 @@ class RollbackView(View, frozen=True, kw_only=True):
     rate: float
 
 
+GuardMood = Literal["unknown", "ok", "warning", "paused"]
+
+
+class GuardRow(View, frozen=True, kw_only=True):
+    """A way in which the run may die, `title`. `now`: what the guard last read; empty: nothing yet. `holds`: count of
+    steps or evaluations in which its rule has held. `pause_after`: number of them that pauses the run; None: it only
+    warns. `remedy`: what the operator may do."""
+
+    kind: str
+    title: str
+    now: str
+    mood: GuardMood
+    holds: int
+    pause_after: int | None
+    remedy: str
+
+
 class GuardView(View, frozen=True, kw_only=True):
     """The guard of the run (training/run_guard.py). `best_era`, `best_version`: best era and best version by held-out
     results; None: there is none yet. `left`: share of the best that the last exam had, per task; a task is missing
     while its rule is off. `rollbacks`: the last ones. `rate`: factor of learner.learning_rate. `ordered`: the version
-    that is about to be published again."""
+    that is about to be published again. `rows`: the rules."""
 
     best_era: int | None = None
     best_version: int | None = None
@@ -249,6 +268,7 @@ class GuardView(View, frozen=True, kw_only=True):
     rollbacks: list[RollbackView] = []
     rate: float = 1.0
     ordered: int | None = None
+    rows: list[GuardRow] = []
 
 
 class SetAsideView(View, frozen=True, kw_only=True):
@@ -297,10 +317,12 @@ class TroubleView(View, frozen=True, kw_only=True):
 
 class TaskRow(View, frozen=True, kw_only=True):
     """One task of the run. `share`: share of the prompts. `accepted`, `unscored`: groups since the run began, all and
-    those without finite rewards. `groups`: the last ones, over which `reward` and `success` are means of the rollouts,
-    `signal` the share of groups whose rewards are not all equal, and `cut` the share of rollouts that the token limit
-    cut; None: there are none. `failed`: failed episodes of its environment per reason, since the coordinator's start.
-    `sampled`, `greedy`: held-out accuracy at the last evaluation that has it."""
+    those of which fewer than two rollouts have a finite reward. `groups`: the last ones with rewards, over which
+    `reward` and `success` are means of the rollouts, `signal` the share of groups whose rewards are not all equal, and
+    `cut` the share of rollouts that the token limit cut; None: there are none. `missing`: share of the rollouts of the
+    last groups without a finite reward. `bias`: sentence where that depends on an answer's length. `failed`: failed
+    episodes of its environment per reason, since the coordinator's start. `sampled`, `greedy`: held-out accuracy at the
+    last evaluation that has it."""
 
     name: str
     kind: str
@@ -312,6 +334,8 @@ class TaskRow(View, frozen=True, kw_only=True):
     success: float | None = None
     signal: float | None = None
     cut: float | None = None
+    missing: float | None = None
+    bias: str = ""
     failed: dict[str, int] = {}
     sampled: float | None = None
     greedy: float | None = None

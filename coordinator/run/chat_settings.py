@@ -64,6 +64,11 @@ def remarks_of(folder: Path, settings: ChatSettings | None) -> list[str]:
     return remarks
 
 
+def template_of(folder: Path) -> str | None:
+    """Return the chat template of a model folder; None: it has none (rule 1). Raises `LocalFault`."""
+    return _template(folder, _tokenizer_config(folder))
+
+
 def hash_of(settings: ChatSettings | None) -> bytes | None:
     """Return the hash for the RunSpec (rule 2); None: there are no settings."""
     if settings is None:

@@ -55,6 +55,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
 from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
+from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
@@ -151,13 +152,16 @@ def invite(
         raise SettingsFault(f"network.advertise: {error}") from error
 
 
-def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
-    """Return the settings of a new run: flags override variables, which override the model's preset. Raises
-    `SettingsFault`."""
+def settings_for(
+    model: str, flags: Settings, env: Mapping[str, str] = os.environ, *, name: str | None = None
+) -> CoordinatorConfig:
+    """Return the settings of a new run: flags override variables, which override the model's preset. `name`: the run's
+    where neither says one. Raises `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
-    name = model if model in PRESETS else Path(model).resolve().name
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = name
+    merged["run"]["model"] = model if model in PRESETS else Path(model).resolve().name
+    if name:
+        merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
 
 
@@ -223,7 +227,7 @@ def init(
         except WeightsError as error:
             raise LocalFault(str(error)) from error
         except OSError as error:
-            raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
+            raise LocalFault(sentence_of(error, f"cannot make {folder}: {error.strerror}")) from error
     return load_run(folder, env={}, now=now, secret=secret)
 
 

@@ -12,7 +12,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -119,8 +119,15 @@ class LeasesSection(Section):
         return self
 
 
+GuardKind = Literal[
+    "gradient", "drift", "entropy-high", "entropy-low", "same-answer", "cut", "too-hard", "too-easy", "no-signal",
+    "hacking", "held-out", "floor",
+]  # fmt: skip
+"""A way in which a run dies (coordinator/training/run_guard.py)."""
+
+
 class GuardSection(Section):
-    """Limits beyond which the run is paused, as its policy breaks. A 0 turns one off."""
+    """When the run is paused, as its policy dies."""
 
     heldout_share: Annotated[
         float,
@@ -130,22 +137,12 @@ class GuardSection(Section):
             "standard errors above the first.",
         ),
     ] = 0.5  # fmt: skip
-    exams: Annotated[int, Field(ge=0, le=1000, description="Evaluations in a row below that share.")] = 3
-    entropy: Annotated[
-        float,
-        Field(
-            ge=0, le=100, description="Least entropy of the policy, nats per token, on groups with signal (20 steps)."
-        ),
-    ] = 0.001
-    skipped_updates: Annotated[
-        int, Field(ge=0, le=10**9, description="Updates in a row that are skipped, as their gradients are not finite.")
-    ] = 20
-    gradient: Annotated[
-        float,
-        Field(
-            ge=0, le=1e12, description="Most times its greatest of 64 steps that the gradient's norm may be (3 steps)."
-        ),
-    ] = 10.0
+    exams: Annotated[int, Field(ge=1, le=1000, description="Evaluations in a row below that share.")] = 3
+    warn_only: Annotated[
+        tuple[GuardKind, ...],
+        BeforeValidator(frozen_list),
+        Field(description="Ways to die of which the guard only warns, as `too-easy`: it does not pause the run."),
+    ] = ()
     auto_rollback: Annotated[
         bool,
         Field(
@@ -245,6 +242,13 @@ def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | N
     """Return the settings from coordinator.toml at `path`, variables and flags, with the precedence of rule 1. Raises
     `SettingsFault`."""
     return parse(read(path), source=path.name, env=env, flags=flags)
+
+
+def load_with_origins(
+    path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None
+) -> tuple[CoordinatorConfig, dict[str, str]]:
+    """Return the same, and where the value of each key comes from: the file's name, a variable, or the default."""
+    return _LOADER.load(read(path), source=path.name, env=env, flags=flags or {})
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -179,9 +179,20 @@ class LearnerSection(Section):
     """The learner: the fields of coordinator.learner.messages.Hyper, and the device on which it computes."""
 
     device: Annotated[
-        str, Field(min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
-    ] = "cpu"
-    threads: Annotated[int, Field(ge=1, le=1024, description="Threads of each computing process on a CPU.")] = 1
+        str,
+        Field(
+            min_length=1, max_length=40,
+            description="torch device of learner and scorer: cpu, cuda ...; auto: the GPU with the most free memory "
+            "that PyTorch can use, else the CPU.",
+        ),
+    ] = "auto"  # fmt: skip
+    threads: Annotated[
+        Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
+        Field(
+            description="Threads of learner, of each of its ranks, and of scorer on a CPU. auto: OMP_NUM_THREADS, else "
+            "the cores that they may use, divided among ranks."
+        ),
+    ] = "auto"
     checkpoint_share: Annotated[
         float,
         Field(

@@ -304,8 +304,8 @@ class GroupService:
         """Note that the environment scores a group now (lease_window.py, rule 5)."""
         self.leases.scored[group.lease.id] = group.lease.era, group.lease.version
 
-    def reward(self, group: Undecided, scores: Sequence[Score]) -> None:
-        """Store the scores that an environment gave a group. Empty: an episode failed."""
+    def reward(self, group: Undecided, scores: Sequence[Score | None]) -> None:
+        """Store the scores that an environment gave a group. None: the episode failed."""
         self.verdicts.scores.put(group.lease.id, scores)
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:

@@ -90,9 +90,9 @@ class StepTable:
         )
         return {(lease, sample) for lease, sample in rows}
 
-    def compare(self, lease: bytes, submission: SubmittedGroup) -> list[Score] | GroupFault:
-        """Compare a group with its steps (rule 3); return its scores, none if an episode failed."""
-        scores, failed = list[Score](), False
+    def compare(self, lease: bytes, submission: SubmittedGroup) -> list[Score | None] | GroupFault:
+        """Compare a group with its steps (rule 3); return a score per episode, None of one that failed."""
+        scores = list[Score | None]()
         for number, rollout in enumerate(submission.rollouts):
             steps = self.of(lease, number)
             parts = [part for step in steps for part in (step.sampled, step.given) if part is not None]
@@ -103,10 +103,8 @@ class StepTable:
             if list(rollout.turns) != list(map(len, parts)) or token_list(rollout.tokens) != tokens:
                 detail = "these are not the turns that the environment saw and answered"
                 return GroupFault("transcript", sentence("transcript", sample=number, detail=detail))
-            score = steps[-1].score
-            failed |= score is None
-            scores += [] if score is None else [score]
-        return [] if failed else scores
+            scores.append(steps[-1].score)
+        return scores
 
 
 def _pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -36,6 +36,7 @@ from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
 from echo2.protocol.refusals import refusal, sentence
 from echo2.protocol.requests import Refusal
 from echo2.protocol.task_kinds import ANSWERED_KINDS
+from echo2.tasks.task import Score, TaskFault
 
 log = structlog.get_logger("coordinator")
 
@@ -133,22 +134,28 @@ class SubmissionService:
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
     def _examine_group(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault | None:
-        """Check a group by T0. Return the packed scores of its rollouts, empty if the task gives no finite reward; None
-        if its environment scores them later; or the fault."""
+        """Check a group by T0. Return the packed scores of its rollouts, nil where the task gives no finite reward;
+        None if its environment scores them later; or the fault."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
         task = self._context.tasks.get((lease.task, lease.task_version))
         if self._context.kind(lease.task, lease.task_version) in ANSWERED_KINDS:
-            scores = self._steps.compare(lease.id, submission)
+            scores: Sequence[Score | TaskFault | None] | GroupFault = self._steps.compare(lease.id, submission)
         elif task is None:
             return check_single_turn(submission)
         else:
             scores = rewards(submission, lease, task, self._context.text)
-        if isinstance(scores, GroupFault) and scores.code == "task-score":
-            log.warning("no finite reward", lease=lease.id.hex(), index=lease.index, reason=scores.sentence)
-            scores = []
-        return scores if isinstance(scores, GroupFault) else msgspec.msgpack.encode(scores)
+        if isinstance(scores, GroupFault):
+            return scores
+        faults = [(number, str(one)) for number, one in enumerate(scores) if isinstance(one, TaskFault)]
+        if faults:
+            sample, reason = faults[0]
+            log.warning(
+                "no finite reward", lease=lease.id.hex(), index=lease.index, rollouts=len(faults), sample=sample,
+                reason=reason,
+            )  # fmt: skip
+        return msgspec.msgpack.encode([None if isinstance(one, TaskFault) else one for one in scores])
 
     def _conflict(self, lease: bytes, digest: bytes, data: bytes, now: int) -> Refusal:
         self._tokens.other_bytes(lease, digest, data, now)

@@ -83,7 +83,7 @@ def lines(basis: Basis) -> list[str]:
     said = [
         ("lease", lease.id.hex()),
         ("node", peer_id(lease.node)),
-        ("version", f"{lease.version} of era {lease.era}"),
+        ("version", str(lease.version)),
         ("verdict", f"{receipt.verdict}, {receipt.code}, {minute(receipt.at)}, entry {receipt.entry}"),
         ("reason", receipt.reason or "none"),
         ("statistic", basis.statistic or "none"),

@@ -12,7 +12,9 @@ Rules
    written of an ordered one, when the learner is told.
 4. A rollback ends a pause of the guard, and no other. Its order is dropped where the learner cannot obey it.
 5. With `auto_rollback` an alarm orders the best version again with half the rate, at most `MOST_ROLLBACKS` times to one
-   version. After that, or where there is no best version, the run stays paused.
+   version. After that, or where there is no best version, or where an earlier policy would die of it too, the run stays
+   paused.
+6. The log names each warning once, when its rule begins to hold; the page has a row for each rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +24,15 @@ import msgspec
 import structlog
 
 from echo2.coordinator.learner.messages import Republish
-from echo2.coordinator.metrics.views import Evaluation, GuardView, RollbackView
+from echo2.coordinator.metrics.views import Evaluation, GuardMood, GuardRow, GuardView, RollbackView
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.pauses import Pause
 from echo2.coordinator.training.run_guard import (
+    EXAM_RULES,
+    KINDS,
     MOST_ROLLBACKS,
     Alarm,
     Exam,
@@ -36,9 +40,12 @@ from echo2.coordinator.training.run_guard import (
     GuardLimits,
     GuardState,
     TaskResult,
+    remedy_of,
     share_error,
+    title_of,
 )
 from echo2.coordinator.training.run_watch import Watch
+from echo2.coordinator.verdicts import task_results
 from echo2.runtime.errors import LocalFault
 from echo2.tasks.measure import Measure
 
@@ -94,10 +101,9 @@ class Guarding:
         self._auto, self._clock, self._changed = section.auto_rollback, clock, changed
         stored = group_service.database.fact(FACT)
         self._record = msgspec.json.decode(stored, type=GuardRecord) if stored else GuardRecord(state=GuardState())
-        limits = GuardLimits(
-            section.heldout_share, section.exams, section.entropy, section.skipped_updates, section.gradient
-        )
+        limits = GuardLimits(section.heldout_share, section.exams, section.warn_only)
         self._guard = Guard(limits, measures, self._record.state)
+        self._warned = set(self._guard.warnings())
         self._examining: tuple[int, int] | None = None
 
     def examining(self, version: Published | None) -> None:
@@ -115,6 +121,15 @@ class Guarding:
     def on_step(self, era: int, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of a step of the learner."""
         self._take(self._guard.on_step(era, step, metrics))
+
+    def on_wait(self) -> None:
+        """Take the groups that are left out for want of signal, while the learner waits for others."""
+        at, service = self._group_service.progress, self._group_service
+        batches = 0 if at is None else service.buffer.flat(at.step, at.era) // service.terms.batch_groups
+        if batches and self._watch.pause is None:
+            recent = task_results.recent(service.database).values()
+            solved = sum(one.success for one in recent) / max(1, sum(one.rollouts for one in recent))
+            self._take(self._guard.on_flat(batches, solved))
 
     def kept_versions(self) -> set[tuple[int, int]]:
         """Return (era, version) of those that stay (rule 3)."""
@@ -134,8 +149,8 @@ class Guarding:
         self._put(named, factor, "ordered by the operator", automatic=False)
         instead = "" if before is None else f" in place of version {before.version}, which was ordered before"
         return (
-            f"version {named.version} of era {named.era} will be published again in a new era{instead}, "
-            "once the step that has begun is finished; groups of this era are paid and not learned from"
+            f"version {named.version} will be published again under a new number{instead}, once the step that has "
+            "begun is finished; groups of the versions until then are paid and not learned from"
         )
 
     @property
@@ -195,7 +210,19 @@ class Guarding:
             rollbacks=list(self._record.done),
             rate=self._record.rate,
             ordered=None if order is None else order.version,
+            rows=[self._row(kind) for kind in KINDS],
         )
+
+    def _row(self, kind: str) -> GuardRow:
+        state, pause = self._guard.state, self._watch.pause
+        holds = state.counts.get(kind, 0)
+        mood: GuardMood = "warning" if holds else "ok" if kind in state.now else "unknown"
+        if pause is not None and pause.kind == kind:
+            mood = "paused"
+        return GuardRow(
+            kind=kind, title=title_of(kind), now=state.now.get(kind, ""), mood=mood, holds=holds,
+            pause_after=self._guard.pause_after(kind), remedy=remedy_of(kind),
+        )  # fmt: skip
 
     def _examine_version(self, exam: Exam) -> None:
         alarm = self._guard.on_exam(exam)
@@ -205,26 +232,30 @@ class Guarding:
 
     def _take(self, alarm: Alarm | None) -> None:
         """Save the guard, and pause the run at an alarm."""
-        at, pause = self._group_service.progress, self._watch.pause
+        at, pause, warned = self._group_service.progress, self._watch.pause, set(self._guard.warnings())
+        for kind in sorted(warned - self._warned):
+            log.warning("the guard warns", kind=kind, what=title_of(kind), now=self._guard.state.now.get(kind, ""))
         self._save()
         if alarm is None or at is None or at.finished or self.ordered:
             return
         if pause is not None and pause.until is None:
             return  # paused until `resume` already, by the guard or the operator
         best = self._guard.state.best_exam
+        remedy = remedy_of(alarm.kind)
         if best is None or best.root not in self._publisher.roots():
-            self._watch.alarm(alarm, "`echo2-coord resume` goes on with the policy as it is; no better version is kept")
+            goes_on = "`echo2-coord resume` goes on with the policy as it is; no better version is kept"
+            self._watch.alarm(alarm, f"{remedy}; {goes_on}")
             return
         choice = (
-            f"`echo2-coord policy rollback` publishes version {best.version} again, the best, and `echo2-coord resume` "
-            "goes on with the policy as it is"
+            f"{remedy}; `echo2-coord policy rollback` publishes version {best.version} again, the best, and "
+            "`echo2-coord resume` goes on with the policy as it is"
         )
-        if self._auto and self._guard.may_roll_back(best.root):
+        if self._auto and self._guard.may_roll_back(alarm.kind, best.root):
             self._watch.alarm(
                 alarm, f"version {best.version}, the best, is about to be published again at half the rate"
             )
             self._put(best, ROLLBACK_RATE_FACTOR, alarm.why, automatic=True)
-        elif self._auto:
+        elif self._auto and self._guard.may_roll_back(alarm.kind, b""):
             spent = f"version {best.version} was published again {MOST_ROLLBACKS} times without the operator"
             self._watch.alarm(alarm, f"{spent}; {choice}")
         else:
@@ -255,11 +286,13 @@ class Guarding:
         return named
 
     def begin_anew(self, pause: Pause) -> None:
-        """Begin counts and history anew; results too, where the operator goes on after a collapse."""
-        self._guard.begin_anew(results=pause.kind == "held-out")
-        self._save()
+        """Take the policy as it is, where the operator goes on after an alarm."""
+        if pause.is_alarm:
+            self._guard.begin_anew(results=pause.kind in EXAM_RULES)
+            self._save()
 
     def _save(self) -> None:
+        self._warned = set(self._guard.warnings())
         self._group_service.database.set_fact(FACT, msgspec.json.encode(self._record))
 
     def _now(self) -> int:

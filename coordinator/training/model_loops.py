@@ -19,6 +19,7 @@ from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.step_loop import StepLoop
@@ -183,6 +184,7 @@ def course_of(run: Run) -> TrainingConfig:
     """Return the learner's settings, from those of the run."""
     config = run.config
     section: LearnerSection = config.learner
+    computing = computing_of(section)
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
     # Whole paths: ranks on other hosts, which have working directories of their own, open them too.
@@ -191,8 +193,8 @@ def course_of(run: Run) -> TrainingConfig:
         model,
         folder,
         database,
-        section.device,
-        section.threads,
+        computing.device,
+        computing.threads,
         hyper,
         config.run.steps,
         run.runspec.ends,

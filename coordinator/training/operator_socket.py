@@ -25,7 +25,8 @@ class OperatorSocket:
     a verdict checked again or reversed (submissions/verdict_commands.py) by word, lease and reason, and returns a
     sentence. `pay`: writes an entry about a payment (payouts/payout_book.py) by kind and facts in hexadecimal digits,
     and returns its time, ms. `payments_wait`: returns why payments wait, empty if they do not, and the newest head of
-    the ledger that a node told this process (publishing/head_witnesses.py)."""
+    the ledger that a node told this process (publishing/head_witnesses.py). `finish`: ends the run
+    (training/training_loop.py), and returns its last step."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class OperatorSocket:
         on_verdict: Callable[[str, str, str], Awaitable[str]] | None = None,
         pay: Callable[[str, str], Awaitable[int]] | None = None,
         payments_wait: Callable[[], tuple[str, int]] | None = None,
+        finish: Callable[[], int] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
@@ -45,6 +47,7 @@ class OperatorSocket:
         self._on_verdict = on_verdict
         self._pay = pay
         self._payments_wait = payments_wait
+        self._finish = finish
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -54,6 +57,7 @@ class OperatorSocket:
             "verdict": self._verdict,
             "payout": self._payout,
             "witnesses": self._witnesses,
+            "finish": self._end_run,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -82,6 +86,14 @@ class OperatorSocket:
             raise ValueError("this coordinator cannot change its keys while it runs: restart it")
         try:
             return {"serial": await self._renew()}
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+
+    async def _end_run(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if self._finish is None:
+            raise ValueError("this coordinator has no learner")
+        try:
+            return {"last": self._finish()}
         except LocalFault as error:
             raise ValueError(str(error)) from error
 

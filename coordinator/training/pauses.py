@@ -2,9 +2,10 @@
 
 Rules
 1. While a run is paused no lease is issued and no batch is begun. Submissions are still accepted, verified and paid.
-2. A run is paused in three cases: three batches in a row were set aside; of one of its tasks more than 5 % of the last
-   200 decided groups have no finite reward, or more than 5 % of the last 2,000 episodes of its environment failed; or
-   the learner failed for a fault of the machine twice in a row.
+2. A run is paused in three cases: three batches in a row were set aside; of one of its tasks more than 5 % of the
+   rollouts of the last 200 decided groups have no finite reward, or more than 5 % of the last 2,000 episodes of its
+   environment failed; or the learner failed for a fault of the machine twice in a row. A group that is not learned from
+   for want of rewards counts whole.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
    to 2 hours. A success is a new step, or of each task a whole window in which at most 5 % lack a reward. If
    the clock is set back to before a pause began, the pause starts over.
@@ -13,8 +14,9 @@ Rules
 6. An alarm of the guard (run_guard.py) pauses the run until `resume` or a rollback.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,7 +24,8 @@ from echo2.coordinator.submissions.episode_record import KEPT_EPISODES
 from echo2.coordinator.training import run_guard
 from echo2.runtime.backoff import Backoff
 
-Kind = Literal["operator", "batches", "task-score", "learner", "held-out", "entropy", "updates", "gradient"]
+Kind = str
+"""operator, batches, task-score, learner, or a kind of the guard (run_guard.py)."""
 
 FIRST_PAUSE_MS: Final = 600_000
 LONGEST_PAUSE_MS: Final = 7_200_000
@@ -32,6 +35,7 @@ MOST_IDLE: Final = 2
 PAUSE_WINDOW_GROUPS: Final = 200
 """Decided groups that rule 2 counts."""
 MOST_UNSCORED: Final = PAUSE_WINDOW_GROUPS * 5 // 100
+"""Groups without rewards, or the sum of shares of groups."""
 MOST_FAILED: Final = KEPT_EPISODES * 5 // 100
 """Failed ones of the last `KEPT` episodes."""
 
@@ -68,11 +72,13 @@ class PauseState(msgspec.Struct, kw_only=True):
     times: dict[Kind, int] = {}
 
 
-def window_of_groups(codes: Sequence[str], task: str = "") -> Window:
-    """Return the window of the groups decided last, by their codes. `task`: its name, where the run has several."""
-    bad, subject = sum(code == "task-score" for code in codes), f"task {task}" if task else "the task"
-    why = f"{subject} gave no finite reward for {bad} of the last {len(codes)} groups: fix the task's score"
-    return Window(bad > MOST_UNSCORED, len(codes) >= PAUSE_WINDOW_GROUPS, why)
+def window_of_groups(missing: Sequence[float], task: str = "") -> Window:
+    """Return the window of the groups decided last. `missing`: the share of each one's rollouts without a finite
+    reward. `task`: its name, where the run has several."""
+    bad, subject = math.fsum(missing), f"task {task}" if task else "the task"
+    share = f"{100 * bad / max(1, len(missing)):.1f} % of the rollouts of the last {len(missing)} groups"
+    why = f"{subject} gave no finite reward for {share}: fix the task's score"
+    return Window(bad > MOST_UNSCORED, len(missing) >= PAUSE_WINDOW_GROUPS, why)
 
 
 def window_of_episodes(failed: Sequence[bool], reason: str, task: str = "") -> Window:

@@ -8,9 +8,8 @@ Rules
 2. A group waits here without delaying others: as many episodes are scored at a time as its task's environment has
    workers. The episodes of a task are taken in the order in which their groups were verified, those of one group
    together: no worker is idle while an episode waits. Tasks do not wait for each other.
-3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
-   and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py). The others of the
-   group are scored all the same: where a prompt fails, all of its episodes count, and not the first one alone.
+3. An episode that fails has no reward; the others of its group are scored and learned from all the same, as verdicts.py
+   says. The log says why, and more than 5 % of episodes pause the run (pauses.py).
 4. A restart loses nothing but time: groups that waited here are verified again (verdicts/waiting_groups.py, rule 6).
 """
 
@@ -30,13 +29,12 @@ log = structlog.get_logger("coordinator")
 
 class _Group:
     """A group whose episodes are scored. `scores`: scores of each rollout, as far as there are. `left`: episodes that
-    have not ended. `failed`: one has failed."""
+    have not ended."""
 
     def __init__(self, undecided: Undecided, verdict: Verdict) -> None:
         self.undecided, self.verdict = undecided, verdict
         self.left = len(undecided.submission.rollouts)
         self.scores: dict[int, Score] = {}
-        self.failed = False
 
 
 class Rewarding:
@@ -82,7 +80,7 @@ class Rewarding:
             await self._score(host, group, number)
             group.left -= 1
             if not group.left:
-                scores = [] if group.failed else [group.scores[number] for number in sorted(group.scores)]
+                scores = [group.scores.get(sample) for sample in range(len(group.undecided.submission.rollouts))]
                 self._group_service.reward(group.undecided, scores)
                 self._group_service.decide(group.undecided, group.verdict, int(self._clock() * 1000))
                 self._decided.set()
@@ -96,7 +94,6 @@ class Rewarding:
             group.scores[number] = await host.score("train", lease.index, transcript, lease.limit)
             record.note("")
         except (InvalidTranscript, TaskFault) as fault:
-            group.failed = True
             record.note(str(fault) or "no reason given")
             log.warning(
                 "episode failed",

@@ -38,6 +38,7 @@ from echo2.coordinator.metrics.views import StepPoint, VersionRow
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.settings import objective_choices
+from echo2.coordinator.settings.named_home import with_home
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing, Learner
@@ -46,6 +47,7 @@ from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.training.wait_reason import GROUP_COUNT_MS
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
 from echo2.runtime.quantiles import moving_average
 from echo2.tasks.turn_ends import Ends
 
@@ -125,6 +127,8 @@ class Training:
     period: PublishPeriod
     utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
+    last_step: int | None = None
+    """The step after which the run is finished; None: endless."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
     """Groups drawn by the last steps that a full checkpoint covers; older groups are too stale to be drawn."""
@@ -143,6 +147,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.covered = deque(maxlen=self.group_service.terms.staleness + 2)
+        self.last_step = self.course.steps
 
     async def run(self) -> None:
         """Train until the last step or cancelled. A learner that dies or fails is opened again (rule 1)."""
@@ -156,8 +161,21 @@ class Training:
         log.info(
             "training finished",
             steps=self._at().steps_made,
-            take_it="echo2-coord policy export FOLDER --version best",
+            take_it=with_home("echo2-coord policy export FOLDER --version best", self.course.database.parent),
         )
+
+    def finish(self) -> int:
+        """End the run after the step that publishes what was learned; return that step. It is the present one where
+        nothing is unpublished and no step has begun. Raises `LocalFault`."""
+        at, latest = self.group_service.progress, self.publisher.latest
+        if at is None or latest is None:
+            raise LocalFault("the learner has not started yet: try again in a minute")
+        begun = self._computed is not None
+        published = at.step == latest.version and not begun
+        last = at.steps_made + (0 if published else 2 if begun else 1)
+        self.last_step = last if self.last_step is None else min(self.last_step, last)
+        self.work.set()
+        return self.last_step
 
     async def _on_failure(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
@@ -240,9 +258,10 @@ class Training:
         """Make steps until the last one, or until a version is to be published again (rule 5)."""
         while not self._is_finished():
             batch = await self._next_batch()
-            if batch is None:
+            if batch is not None:
+                await self._step(batch)
+            elif not self._is_finished():
                 return
-            await self._step(batch)
         self._stand(self._at().step, self._latest(), finished=True, unchanged=self._at().unchanged)
         # No more leases are issued; nodes learn it from the Head, submit their groups, and stop.
         self.publisher.finished = True
@@ -254,7 +273,7 @@ class Training:
         while True:
             self.work.clear()
             await self._pause()
-            if self.guarding.ordered:
+            if self.guarding.ordered or self._is_finished():
                 return None
             batch = self._draw_batch()
             if batch is not None:
@@ -262,6 +281,7 @@ class Training:
                 self.watch.on_draw()
                 return batch
             self.watch.waits()
+            self.guarding.on_wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GROUP_COUNT_MS / 1000):
                     await self.work.wait()
@@ -277,7 +297,7 @@ class Training:
 
     async def _pause(self) -> None:
         """Wait while the run is paused, and no version is to be published again."""
-        while self.watch.pause is not None and not self.guarding.ordered:
+        while self.watch.pause is not None and not self.guarding.ordered and not self._is_finished():
             self.group_service.leases.window.stop()
             self.work.clear()
             await self.work.wait()
@@ -290,7 +310,7 @@ class Training:
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
         published, step = self._latest().version, at.step + 1
-        due = at.steps_made + 1 == self.course.steps or self.period.is_due(step, published)
+        due = at.steps_made + 1 == self.last_step or self.period.is_due(step, published)
         batch = Batch(step=step, groups=leases, published=published, export=due)
         stepped = await self.learner.step(batch)
         self._computed = None
@@ -386,7 +406,7 @@ class Training:
         return path
 
     def _is_finished(self) -> bool:
-        return self.course.steps is not None and self._at().steps_made >= self.course.steps
+        return self.last_step is not None and self._at().steps_made >= self.last_step
 
     def _at(self) -> Progress:
         assert self.group_service.progress is not None

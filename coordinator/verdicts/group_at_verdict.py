@@ -28,7 +28,9 @@ FROM leases l LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN submissions s ON 
     LEFT JOIN chosen_prompts c ON c.position = l.position
 WHERE l.id IN ({})
 """
-_scores = msgspec.msgpack.Decoder(list[Score]).decode
+LEAST_SCORED: Final = 2
+"""Rollouts with a reward: an advantage is relative to another one."""
+_scores = msgspec.msgpack.Decoder(list[Score | None]).decode
 
 
 class GroupAtVerdict(NamedTuple):
@@ -53,9 +55,11 @@ class GroupAtVerdict(NamedTuple):
     spare: int
     owed: int
 
-    def scores(self) -> list[Score]:
-        """Return the task's scores; none for a group of an environment that was not rewarded."""
-        return [] if self.packed is None else _scores(self.packed)
+    def scores(self) -> list[Score | None]:
+        """Return a score per rollout, None of one without a finite reward; empty where fewer than `LEAST_SCORED` have
+        one: nothing can be learned from the group."""
+        scores = [] if self.packed is None else _scores(self.packed)
+        return scores if sum(score is not None for score in scores) >= LEAST_SCORED else []
 
 
 class GroupsAtVerdict:

@@ -12,8 +12,9 @@ Rules
    a sampled token, whose environment failed to open it, earns nothing. A group without any is not audited work: nothing
    was computed for it.
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
-5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
-   trainable: it never enters the buffer.
+5. A rollout of a good group to which the task gave no finite reward is masked: the others are learned from, as a group
+   of their own, and all are paid. Where fewer than two are left, the group is accepted and paid under the code
+   `task-score`. It is not trainable: it never enters the buffer.
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt, and for the rest of that day (UTC), it is
    accepted under the code `quarantine`: not trainable, and its weight is kept in `held:<node>`
@@ -96,7 +97,8 @@ EXPIRED_AT_ONCE = 64
 
 class VerdictService:
     """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most
-    `RECENT_VERDICTS`, since the process started. `recent_of`: the same of each task's."""
+    `RECENT_VERDICTS`, since the process started. `recent_of`: share of rollouts without a finite
+    reward, of each task's groups; 1 where the group is not learned from for it."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class VerdictService:
         )  # fmt: skip
         self._tokens = TokenStorage(database)
         self.recent: deque[str] = deque(maxlen=RECENT_VERDICTS)
-        self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT_VERDICTS))
+        self.recent_of: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_VERDICTS))
         self.results = TaskResults(database)
         self._ends_of_turns = spec.ends
         self._check_wanted = check_wanted
@@ -201,6 +203,7 @@ class VerdictService:
         audited: str,
     ) -> bytes:
         lease, scores = group.record.lease, group.scores()
+        rewards = [score.reward for score in scores if score is not None]
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         code, reason = _accepted_as(group, scores, doubted=doubted)
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
@@ -227,10 +230,11 @@ class VerdictService:
             self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
-        learned = trainable and self._put_in_buffer(group, [score.reward for score in scores], behaviour)
+        learned = trainable and self._put_in_buffer(group, rewards, behaviour)
         self._count(group, rollouts, scores, end, late=not young)
         self._leases.accept(lease.id, learned=learned, share=group.share, twins=bool(group.twins))
-        sealed = self._receipt(end, lease, place, "accepted", reason, now)
+        missing = {"ok": 1 - len(rewards) / len(rollouts), "task-score": 1.0}.get(code, 0.0)
+        sealed = self._receipt(end, lease, place, "accepted", reason, now, missing)
         if other is not None:
             self._conclude([] if other.accepted else [(other.lease, other.code)], now, agrees=agrees)
         return sealed
@@ -248,7 +252,7 @@ class VerdictService:
         self,
         group: GroupAtVerdict,
         rollouts: Sequence[ClaimedRollout],
-        scores: Sequence[Score],
+        scores: Sequence[Score | None],
         end: LeaseOutcome,
         *,
         late: bool,
@@ -258,14 +262,15 @@ class VerdictService:
         if ok and not group.spare:
             self._leases.timely.note(end.weight, late=late)
             if self._leases.positions.window.was_chosen(group.summary):
-                figures = figures_of(group.party, lease.node, [score.reward for score in scores])
+                rewards = [score.reward for score in scores if score is not None]
+                figures = figures_of(group.party, lease.node, rewards)
                 self._leases.positions.window.note(lease.task, lease.task_version, lease.index, figures)
         if group.spare and ok:
             self._leases.twins.note_spare()
         elif end.code in ("ok", "task-score"):
-            lasts = [int(tokens[-1]) for one in rollouts if len(tokens := one.tokens)]
-            cut = sum([not is_end(last, self._ends_of_turns) for last in lasts])
-            self.results.add(lease.task, lease.task_version, sums_of(scores if ok else [], cut))
+            cut = [bool(len(one.tokens)) and not is_end(int(one.tokens[-1]), self._ends_of_turns) for one in rollouts]
+            lengths = [sampled_tokens(one) for one in rollouts]
+            self.results.add(lease.task, lease.task_version, sums_of(scores if ok else [], lengths, cut))
 
     def _conclude(self, refused: Sequence[tuple[bytes, str]], now: int, *, agrees: bool) -> None:
         """Count a pair of audited groups, the second of which is decided, and have refusals of groups that agree
@@ -381,8 +386,16 @@ class VerdictService:
         return row
 
     def _receipt(
-        self, end: LeaseOutcome, lease: Lease, place: LedgerPosition, verdict: str, reason: str, now: int
+        self,
+        end: LeaseOutcome,
+        lease: Lease,
+        place: LedgerPosition,
+        verdict: str,
+        reason: str,
+        now: int,
+        missing: float = 0.0,
     ) -> bytes:
+        """Seal and store a receipt. `missing`: see `recent_of`."""
         priced = self._leases.paid_work.price_of(lease.node) if verdict == "accepted" else None
         receipt = Receipt(
             run=self._run,
@@ -404,7 +417,7 @@ class VerdictService:
         )
         sealed = self._seal("receipt", encode(receipt))
         self.recent.append(end.code)
-        self.recent_of[lease.task].append(end.code)
+        self.recent_of[lease.task].append(missing)
         work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
         self._database.later(
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -415,7 +428,7 @@ class VerdictService:
         return sealed
 
 
-def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score], *, doubted: bool) -> tuple[str, str]:
+def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score | None], *, doubted: bool) -> tuple[str, str]:
     """Return the code of an accepted group, and its reason (rules 5 and 6)."""
     if group.canary:
         return "canary", sentence("canary", groups=VESTED_AFTER)

@@ -117,7 +117,5 @@ def _is_due(calibration: Calibration, root_of: RootOf) -> bool:
     """Tell whether a Calibration's version is published. Raises `Malformed` if that has another root (rule 4)."""
     published = root_of(calibration.era, calibration.version)
     if published is not None and published != calibration.root:
-        raise Malformed(
-            f"it was measured with other weights than those of version {calibration.version} of era {calibration.era}"
-        )
+        raise Malformed(f"it was measured with other weights than those of version {calibration.version}")
     return published is not None

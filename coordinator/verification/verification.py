@@ -4,8 +4,9 @@ Rules
 1. T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms per rollout. The signature of
    the request was verified before (coordinator/submissions/request_handler.py).
 2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A failure of the
-   task's code, or a reward that is not finite, is the operator's fault. If the whole transcript was checked before it
-   (`task-score`), the group is judged and paid, but not learned from. Otherwise the group is refused (`not-scorable`).
+   task's code, or a reward that is not finite, is the operator's fault. If the whole transcript was checked before it,
+   the rollout has no reward: it is judged and paid, but not learned from. Otherwise the group is refused
+   (`not-scorable`).
    A single task has no replay: its rollouts have one turn (`check_single_turn`), and are rewarded after T1 and T2.
 3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with the node's claims, under the exact version. A
    group may be refused before all samples are scored, but never accepted.
@@ -222,26 +223,21 @@ FORM_RULES: dict[str, FormRule] = {
 
 def rewards(
     submission: Submission | SubmittedGroup, lease: Lease, task: Task, text: Tokenizer
-) -> list[Score] | GroupFault:
-    """Score each rollout by the task's own replay. Return a fault for an impossible transcript.
-
-    The fault `task-score` is the task's own: the transcripts are valid, the group is not refused, and the sentence is
-    for the operator."""
-    scores: list[Score] = []
-    unscored: GroupFault | None = None
+) -> list[Score | TaskFault] | GroupFault:
+    """Score each rollout by the task's own replay; in place of a score, the task's own fault at a valid transcript.
+    Return a fault for an impossible one."""
+    scores: list[Score | TaskFault] = []
     rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
     for number, rollout in enumerate(rollouts):
         try:
-            score = _score(rollout, lease, task, text)
+            scores.append(_score(rollout, lease, task, text))
         except InvalidTranscript as error:
             return _fault("transcript", sample=number, detail=str(error))
         except TaskFault as fault:
             if not fault.verified:
                 return _fault("not-scorable", detail=f"{task.name} failed at sample {number}: {fault}")
-            unscored = GroupFault("task-score", f"{task.name} failed at sample {number}: {fault}")
-        else:
-            scores.append(score)
-    return unscored or scores
+            scores.append(fault)
+    return scores
 
 
 def check_single_turn(submission: Submission | SubmittedGroup) -> GroupFault | None:

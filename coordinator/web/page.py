@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, cast
@@ -20,7 +20,7 @@ from echo2.coordinator.web import (
 )
 from echo2.coordinator.web.charts import Bar, Chart, Series
 from echo2.coordinator.web.node_rows import Page
-from echo2.ledger.standing import Rank, Standing, describe
+from echo2.ledger.standing import Rank, Standing, describe, minute
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
@@ -60,6 +60,13 @@ def page(state: RunState) -> str:
     )
 
 
+def report(state: RunState, settings: Sequence[str]) -> str:
+    """Render the run as one file that loads nothing. `settings`: those that differ from their defaults, in words."""
+    style = asset("page.css").decode()
+    values = facts(state) | {"kept": True, "written": minute(state.now)}
+    return _environment().get_template("report.html").render(values, css=style, settings=settings)
+
+
 def ranking(state: RunState, shown: Page) -> str:
     """Render a page of the complete ranking."""
     total = _work(state)
@@ -90,6 +97,7 @@ def facts(state: RunState) -> dict[str, Any]:
     total, known = _work(state), max(state.nodes_known, len(state.nodes))
     return {
         "state": state,
+        "kept": False,
         "phase": label,
         "mood": mood,
         "online": online(state),

@@ -100,6 +100,9 @@ def of_tasks(tasks: Sequence[TaskRow]) -> Iterator[Metric]:
         "cut": GaugeMetricFamily(
             "echo2_task_cut_ratio", "Share of the rollouts of a task's last groups cut at the limit.", labels=["task"]
         ),
+        "missing": GaugeMetricFamily(
+            "echo2_task_missing_ratio", "Share of rollouts of a task's last groups without a reward.", labels=["task"]
+        ),
     }
     for task in tasks:
         accepted.add_metric([task.name], task.accepted)
@@ -196,6 +199,10 @@ def of_guard(guard: GuardView) -> Iterator[Metric]:
     )
     for task, share in sorted(guard.left.items()):
         left.add_metric([task], share)
+    holds = GaugeMetricFamily("echo2_guard_holds", "Steps or evaluations in which a rule has held.", labels=["kind"])
+    for row in guard.rows:
+        holds.add_metric([row.kind], row.holds)
+    yield holds
     yield left
     yield _gauge("echo2_learning_rate_factor", "Factor of learner.learning_rate, by rollbacks.", guard.rate)
     again = guard.rollbacks[-1].new_version if guard.rollbacks else None

@@ -175,7 +175,7 @@ class RunViewBuilder:
             era=at.era if at else 0,
             version=latest.version if latest else 0,
             step=at.steps_made if at else 0,
-            steps_wanted=config.steps,
+            steps_wanted=self.training.last_step,
             staleness_limit=config.staleness,
             group_size=config.group_size,
             batch_groups=config.batch_groups,

@@ -13,8 +13,8 @@ from echo2.coordinator.verdicts import task_results
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
-    "name", "kind", "share", "accepted", "unscored", "groups", "reward", "success", "signal", "cut", "sampled",
-    "greedy",
+    "name", "kind", "share", "accepted", "unscored", "groups", "reward", "success", "signal", "cut", "missing",
+    "sampled", "greedy",
 )  # fmt: skip
 """Columns of the CSV, as fields of `TaskRow`, which explains them. `failed_episodes` follows, the sum of `failed`."""
 
@@ -46,6 +46,8 @@ def complete_rows(rows: Iterable[TaskRow], database: Database) -> list[TaskRow]:
     for row in rows:
         ever, last = (sums.get(row.name, task_results.TaskSums()) for sums in (total, recent))
         row = msgspec.structs.replace(row, accepted=ever.groups + ever.unscored, unscored=ever.unscored)
+        if last.groups + last.unscored:
+            row = msgspec.structs.replace(row, missing=last.missing_share, bias=task_results.length_bias(last))
         if last.groups:
             row = msgspec.structs.replace(
                 row,

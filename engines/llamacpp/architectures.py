@@ -12,7 +12,7 @@ Rules
 import json
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -88,29 +88,45 @@ class Architecture(NamedTuple):
         layers = [f"blk.{layer}.{name}.weight" for layer in range(self.sizes["layers"]) for name in _matrices(_LAYER)]
         return [*_matrices(_WHOLE_TENSORS), *layers]
 
+    def file_tensors(self, has: Container[str]) -> Iterator[tuple[str, TensorSource]]:
+        """Yield the tensors that a GGUF file of the model has, by llama.cpp's name, with what fills them. `has`: the
+        names of the model's tensors."""
+        parts = [f"{part}.{kind}" for part in _LAYER for kind in ("weight", "bias")]
+        names = [*_WHOLE_TENSORS, *(f"blk.{layer}.{part}" for layer in range(self.sizes["layers"]) for part in parts)]
+        for name in names:
+            if _own_name(name)[0] in has and not (name == "output.weight" and self.tied):
+                yield name, self.source(name, has)
+        if (self.rope_factors != 1).any():
+            yield "rope_freqs.weight", TensorSource(values=self.rope_factors)
+
     def source(self, tensor: str, has: Container[str]) -> TensorSource:
         """Return what fills `tensor`, by llama.cpp's name. `has`: the names of the model's tensors. Raises EngineError
         (rule 3)."""
         if tensor == "rope_freqs.weight":
             return TensorSource(values=self.rope_factors)
-        layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor)
-        own, _ = _WHOLE_TENSORS.get(tensor, ("", ()))
+        own, part = _own_name(tensor)
         if tensor == "output.weight" and own not in has and self.tied:
-            own, _ = _WHOLE_TENSORS["token_embd.weight"]
-        if layer is not None and layer[2] in _LAYER:
-            own = f"model.layers.{layer[1]}.{_LAYER[layer[2]][0]}.{layer[3]}"
+            own, _ = _own_name("token_embd.weight")
         if own in has:
-            return TensorSource(own, self._rows(layer[2]) if layer is not None else None)
+            return TensorSource(own, self._rows(part))
         for pattern, value in _FILLED_TENSORS:
             if re.fullmatch(pattern, tensor):
                 return TensorSource(values=value)
         raise EngineError(f"llama.cpp's {self.name} asks for the tensor {tensor}, which this model does not have")
 
-    def _rows(self, layer: str) -> NDArray[np.int64] | None:
-        if self.name != "llama" or layer not in ("attn_q", "attn_k"):
+    def _rows(self, part: str) -> NDArray[np.int64] | None:
+        if self.name != "llama" or part not in ("attn_q", "attn_k"):
             return None
-        head, rows = self.sizes["head"], self.sizes["queries" if layer == "attn_q" else "kept"]
+        head, rows = self.sizes["head"], self.sizes["queries" if part == "attn_q" else "kept"]
         return np.arange(rows).reshape(-1, 2, head // 2).swapaxes(1, 2).reshape(-1)
+
+
+def _own_name(tensor: str) -> tuple[str, str]:
+    """Return the model's name of a tensor of llama.cpp, and its part of a layer; empty where there is none."""
+    layer = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", tensor)
+    if layer is None or layer[2] not in _LAYER:
+        return _WHOLE_TENSORS.get(tensor, ("", ()))[0], ""
+    return f"model.layers.{layer[1]}.{_LAYER[layer[2]][0]}.{layer[3]}", layer[2]
 
 
 def _matrices(table: Mapping[str, tuple[str, tuple[str, ...]]]) -> list[str]:

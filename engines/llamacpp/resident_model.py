@@ -14,7 +14,7 @@ import ctypes
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from echo2.engines.engine import Dtype, EngineError
 from echo2.engines.llamacpp import backends, builds
 from echo2.engines.llamacpp.architectures import Architecture, TensorSource
-from echo2.engines.llamacpp.casts import GGML_TYPES, ITEM, Values, cast
-from echo2.engines.llamacpp.library import FILL_CALLBACK, InitParams, Library
+from echo2.engines.llamacpp.casts import ITEM, Values, cast
+from echo2.engines.llamacpp.gguf_file import Stored, TensorPlan, metadata
+from echo2.engines.llamacpp.library import FILL_CALLBACK, Library
 from echo2.runtime.figures import apart
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change
@@ -58,9 +59,6 @@ class QuantisedSource(WeightSource, Protocol):
         """Return the bytes of a quantised tensor: [rows, bytes per row]."""
 
 
-Stored = Literal["float32", "float16", "bfloat16", "q8_0", "q4_0"]
-
-
 class _Target(NamedTuple):
     """A tensor of llama.cpp that a tensor of the model fills. `place`: its row in llama.cpp for each of the model's
     rows, the inverse of `rows`. `memory`: its elements, where the CPU can write to them."""
@@ -93,7 +91,7 @@ class ResidentModel:
         dtype: Dtype,
         handle: int | None,
     ) -> None:
-        _check(architecture, snapshot)
+        check_shapes(architecture, snapshot.tensors, snapshot.path)
         self._formats: Mapping[str, BlockFormat] = getattr(snapshot, "formats", {}) if dtype == "blocks" else {}
         if dtype == "blocks" and not self._formats:
             raise EngineError("this run's weights are not quantised: compute in float32, float16 or bfloat16")
@@ -176,12 +174,8 @@ class ResidentModel:
                 except Exception as error:  # nothing may be raised into C
                     self._fault = error
 
-        metadata, context = self._metadata(names)
-        try:
-            pointer = library.llama_model_init_from_user(metadata, FILL_CALLBACK(fill), None, params)
-        finally:
-            library.gguf_free(metadata)
-            library.ggml_free(context)
+        with metadata(library, self.architecture.keys, list(self._matrix_types(names))) as keys:
+            pointer = library.llama_model_init_from_user(keys, FILL_CALLBACK(fill), None, params)
         self._fault = self._fault or self._lacking(pointer, snapshot)
         if self._fault is not None:
             if pointer:
@@ -198,26 +192,11 @@ class ResidentModel:
             return BadSnapshot(f"llama.cpp's {self.architecture.name} has no use for {unused[0]!r} of {snapshot.path}")
         return None
 
-    def _metadata(self, names: dict[str, TensorEntry]) -> tuple[int, int]:
-        """Return the model's keys and its matrices' types as gguf_context, and the ggml_context that names them."""
-        library, matrices = self.library, self.architecture.matrices()
-        metadata = library.gguf_init_empty()
-        for key, value in self.architecture.keys.items():
-            if isinstance(value, str):
-                library.gguf_set_val_str(metadata, key.encode(), value.encode())
-            elif isinstance(value, float):
-                library.gguf_set_val_f32(metadata, key.encode(), value)
-            else:
-                library.gguf_set_val_u32(metadata, key.encode(), value)
-        size = library.ggml_tensor_overhead() * (len(matrices) + 1)
-        context = library.ggml_init(InitParams(size, None, True))
-        for name in matrices:
+    def _matrix_types(self, names: dict[str, TensorEntry]) -> Iterator[TensorPlan]:
+        """Yield the matrices by type; llama.cpp knows their shapes."""
+        for name in self.architecture.matrices():
             entry = names.get(str(self.architecture.source(name, names).name))
-            stored = self._plain if entry is None else self._stored_as(entry)
-            tensor = library.ggml_new_tensor_2d(context, GGML_TYPES[stored], BLOCK, 1)
-            library.ggml_set_name(tensor, name.encode())
-            library.gguf_add_tensor(metadata, tensor)
-        return metadata, context
+            yield TensorPlan(name, self._plain if entry is None else self._stored_as(entry), (1, BLOCK))
 
     def _fill(self, pointer: int, snapshot: WeightSource, names: dict[str, TensorEntry]) -> None:
         library = self.library
@@ -286,14 +265,13 @@ def _nbytes(stored: Stored, elements: int) -> int:
     return elements // BLOCK * BLOCK_BYTES[typing.cast("BlockFormat", stored)]
 
 
-def _check(architecture: Architecture, snapshot: WeightSource) -> None:
-    """Check rule 2, as far as the snapshot can show it."""
+def check_shapes(architecture: Architecture, tensors: list[TensorEntry], path: Path) -> None:
+    """Check rule 2, as far as the names and shapes in a file show it. Raises BadSnapshot."""
     shapes = architecture.tensors()
-    names = {entry.name for entry in snapshot.tensors}
-    foreign = sorted(names - shapes.keys())
+    foreign = sorted({entry.name for entry in tensors} - shapes.keys())
     if foreign:
-        raise BadSnapshot(f"{snapshot.path} is of another model: {len(foreign)} names differ, first {foreign[0]!r}")
-    for entry in snapshot.tensors:
+        raise BadSnapshot(f"{path} is of another model: {len(foreign)} names differ, first {foreign[0]!r}")
+    for entry in tensors:
         if entry.shape != shapes[entry.name]:
             raise BadSnapshot(
                 f"{entry.name!r} is {entry.shape} in the snapshot, {shapes[entry.name]} in the model's config.json"

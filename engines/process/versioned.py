@@ -35,6 +35,7 @@ from echo2.engines.process.version_lock import VersionLock
 from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.surroundings import sentence_of
 
 MOST_CRASHES: Final = 6
 MOST_OVERFLOWS: Final = 3
@@ -103,9 +104,8 @@ class VersionedEngine(SupervisedEngine):
             except ChildError as error:
                 raise EngineUnusable(error.message) from error
             except OSError as error:
-                raise EngineUnusable(
-                    f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
-                ) from error
+                refused = f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
+                raise EngineUnusable(sentence_of(error, refused)) from error
             assert self.probed is not None
             return self.probed
         raise EngineUnusable(f"the engine died {self.restarts.failures} times in a row: {self._death}")

@@ -150,6 +150,11 @@ def engine(asked: str, installed: list[str], fault: str, code: int) -> Check:
     )  # fmt: skip
 
 
+def threads(asked: int | str, number: int) -> Check:
+    """State the threads of each engine. `asked`: the setting `threads`."""
+    return Check(check="threads", actual=str(number), wanted=str(asked))
+
+
 def server(name: str, actual: str, wanted: str, remedy: str) -> Check:
     """State one requirement of the server of the engine server. `remedy`: empty where it is met."""
     verdict: Verdict = "bad" if remedy else "good"

@@ -27,6 +27,7 @@ from echo2.engines.server.variables import KEY, VARIABLE
 from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks, payment_probe
 from echo2.node.control.doctor_checks import Attempt, Check
+from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import check_engine
 from echo2.node.errors import BadConfig
 from echo2.node.owner import owner_probes
@@ -115,7 +116,11 @@ def _engine_and_gpus(config: NodeConfig) -> list[Check]:
         fault, code = str(error), error.exit
     except registry.UnknownEngine as error:
         fault, code = str(error), Exit.NO_DEVICE
-    return [doctor_checks.engine(config.engine, registry.installed_engines(), fault, code), *_gpus(config.gpu)]
+    return [
+        doctor_checks.engine(config.engine, registry.installed_engines(), fault, code),
+        doctor_checks.threads(config.threads, engine_threads(config)),
+        *_gpus(config.gpu),
+    ]
 
 
 def _gpus(asked: str) -> list[Check]:

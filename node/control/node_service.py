@@ -7,9 +7,8 @@ from echo2.node.home import invite_of_joined_run
 from echo2.runtime.python_command import module_command
 from echo2.runtime.service_unit import Service
 
-GROUP_SECONDS: Final = 180
-"""Seconds for the groups under way at a stop, beside the setting `drain`; then the outbox is delivered at the next
-start."""
+STOP_SECONDS: Final = 30
+"""Seconds until a node that is to stop is killed: it ends within 8 (node/daemon.py, rule 2a)."""
 
 
 def service_of(config: NodeConfig) -> Service:
@@ -19,6 +18,6 @@ def service_of(config: NodeConfig) -> Service:
     invite_of_joined_run(home)
     command = module_command("echo2.node.cli", "run", "--home", str(home))
     return Service(
-        "echo2-node", "echo2-node", "echo2 node", tuple(command), home, int(config.drain) + GROUP_SECONDS,
+        "echo2-node", "echo2-node", "echo2 node", tuple(command), home, STOP_SECONDS,
         gives_way=config.priority != "normal",
     )  # fmt: skip

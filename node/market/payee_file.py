@@ -20,6 +20,7 @@ from echo2.protocol.market import PayeeResponse
 from echo2.protocol.money_text import amount_text
 from echo2.protocol.payee_accounts import account_hash
 from echo2.runtime.files import hidden_path, move
+from echo2.runtime.surroundings import sentence_of
 
 FILE: Final = "payee.json"
 """Of the folder of a run."""
@@ -146,7 +147,8 @@ def write(folder: Path, record: PayeeRecord) -> None:
             os.fsync(file.fileno())
         move(draft, path)
     except OSError as error:
-        raise TryLater(f"the disk refuses {path} ({error.strerror}): free space there, or check it") from error
+        refused = f"the disk refuses {path} ({error.strerror}): free space there, or check it"
+        raise TryLater(sentence_of(error, refused)) from error
 
 
 def _moment(at: int) -> str:

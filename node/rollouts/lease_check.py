@@ -51,8 +51,8 @@ def check_lease(
         raise Mismatch("the lease is for another node, or answers another request")
     if (lease.era, lease.version, lease.root) != (current.era, current.version, current.root):
         raise Mismatch(
-            f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
-            f"{current.era} is loaded and was requested"
+            f"the lease is for version {lease.version}{' of another era' if lease.era != current.era else ''}, while "
+            f"{current.version} is loaded and was requested"
         )
     if (kind := _kind_of(lease, runspec)) not in (PURE_KIND, *PLAYED_KINDS):
         raise BadLease(f"the lease is for task {lease.task!r} of kind {kind!r}, for which this build does not work")

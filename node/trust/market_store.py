@@ -18,6 +18,7 @@ from echo2.node.errors import TryLater
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.market import MarketResponse
+from echo2.runtime.surroundings import sentence_of
 
 FILE: Final = "market.sqlite"
 """Of the folder of a run."""
@@ -58,7 +59,8 @@ class MarketStore:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError as error:
-            raise TryLater(f"the disk refuses {path} ({error.strerror}): free space there, or check it") from error
+            refused = f"the disk refuses {path} ({error.strerror}): free space there, or check it"
+            raise TryLater(sentence_of(error, refused)) from error
         self._file = DurableFile(path, SCHEMA, lost="an ask that was sealed and not opened changes nothing then")
 
     def close(self) -> None:

@@ -5,7 +5,8 @@
 Rules
 1. The checksum is the first four bytes of SHA-256("echo2/invite" || format || MessagePack). It detects copying errors
    only; authority comes from `root_hash`, which pins the first sealed Root.
-2. Whitespace inside and around is dropped, because mail programs wrap long lines.
+2. Dropped are whitespace, as mail programs wrap long lines, characters without a width, which web pages break lines
+   at, and signs that people and programs put around a link or a code: <>, quotes, backticks.
 3. An invalid invite is a `LocalNetworkFault` whose sentence says how to fix it: the string is the user's own input.
 4. The MessagePack is that of `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It
    is not deflated: the output of deflate differs between libraries, and would hardly be shorter.
@@ -14,6 +15,7 @@ Rules
 
 import base64
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Final, Self
@@ -32,6 +34,7 @@ PREFIX: Final = "echo2-"
 FORMAT: Final = 2
 MOST_INVITE_CHARACTERS: Final = 4096
 """Most characters of an invite."""
+_MARKS: Final = "<>\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _CHECKSUM: Final = 4
 _HOST_OF: Final = 0
 _TEXT: Final = 1
@@ -68,7 +71,7 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Read an invite. Raises `LocalNetworkFault`, with the fix."""
-        text = "".join(text[: 2 * MOST_INVITE_CHARACTERS].split())
+        text = "".join(one for one in text[: 2 * MOST_INVITE_CHARACTERS] if not _is_around(one))
         if not text.startswith(PREFIX):
             raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
         if len(text) > MOST_INVITE_CHARACTERS:
@@ -93,6 +96,11 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise LocalNetworkFault(
                 "the invite was made by a faulty program: ask the operator for a new one"
             ) from error
+
+
+def _is_around(character: str) -> bool:
+    """Tell whether a character is none of an invite, but of the text that it was copied from (rule 2)."""
+    return character.isspace() or character in _MARKS or unicodedata.category(character) == "Cf"
 
 
 class _Short(msgspec.Struct, frozen=True, array_like=True):

@@ -2,7 +2,7 @@
 
 Rules
 1. The server must hold the pinned key (p2p/https/certificate.py). The key is checked before a byte of HTTP is sent,
-   also through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
+   also through a proxy (p2p/https/environment_proxy.py). Every document is signed in any case.
 2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py). Stored chunks survive a lost
    connection and a restart: a fetch continues with the missing ones. It retries until cancelled, with growing delays.
 3. Gossip is received by long polling: the coordinator answers a request for a topic once there is a new message.
@@ -28,6 +28,7 @@ from echo2.p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malfor
 from echo2.p2p.guard import guard_handler, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
+from echo2.p2p.https.environment_proxy import proxy_to
 from echo2.p2p.multiaddr import address_of
 from echo2.p2p.network import FetchReport, GossipHandler, Traffic
 from echo2.p2p.payload_manifest import Manifest
@@ -88,7 +89,7 @@ class HttpsClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
             async with aiohttp.ClientSession(
-                connector=self.connector(), timeout=timeout, trust_env=True, auto_decompress=False
+                connector=self.connector(), timeout=timeout, auto_decompress=False
             ) as self._session:
                 with one_error():
                     async with asyncio.TaskGroup() as group:
@@ -280,6 +281,7 @@ class HttpsClient:
             if self._session is None:
                 raise Unreachable("the network is not running")
             with _errors_as_unreachable(url):
+                how["proxy"] = proxy_to(url)
                 async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
                     again = _retry_after(answer)
                     if again is None or anyio.current_time() + again > retry_until:

@@ -71,11 +71,11 @@ def place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 @pytest.mark.slow
 def test_the_package_is_installed_shown_and_passes_the_checks(place: tuple[Path, dict[str, str]]) -> None:
     told = run(blocks()[1], *place, 90)
-    assert re.search(r"^evens +echo2-evens 1\.0$", told, re.MULTILINE)
-    assert "evens version 1: 9000 prompts in train, 1000 in heldout" in told
-    assert "its own answer '2468': reward 1, success" in told
-    assert "your answer '2345': reward 0.5" in told
-    assert told.endswith("evens passes\n")
+    assert re.search(r"^missing +echo2-missing 1\.0$", told, re.MULTILINE)
+    assert "missing version 1: 900000 prompts in train, 100000 in heldout" in told
+    assert re.search(r"its own answer '\d': reward 1, success", told)
+    assert re.search(r"your answer '0123456789': reward 0\.\d", told)
+    assert told.endswith("missing passes\n")
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def run() -> Iterator[Run]:
 def _calibrate(folder: RunFolder) -> None:
     """Open the class of a running coordinator."""
     run = load_run(folder.path, now=time.time_ns() // 1_000_000)
-    root = until("version 0 is out", lambda: [*folder.store.glob("snapshots/1-0-*.safetensors")])[0]
+    root = until("version 0 is out", lambda: [*folder.store.glob("snapshots/0-*.safetensors")])[0]
     tables = {name: [ONE] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(

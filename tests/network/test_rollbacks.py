@@ -7,16 +7,18 @@ import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
-from echo2.coordinator.training.run_guard import LOW_ENTROPY_STEPS
+from echo2.coordinator.training.guard_rules import STEP_RULES
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, step, wall, working
 
 
 def strike(coordinator: Coordinator) -> None:
-    """Let the guard see as many steps without entropy as it takes."""
-    for number in range(1, LOW_ENTROPY_STEPS + 1):
-        coordinator.learning.guarding.on_step(era(coordinator), 10_000 + number, {"entropy": 0.0})
+    """Let the guard see as many steps without an update as it takes."""
+    for number in range(1, STEP_RULES["gradient"].pause + 1):
+        coordinator.learning.guarding.on_step(
+            era(coordinator), 10_000 + number, {"updates": 1.0, "skipped_updates": 1.0}
+        )
 
 
 def era(coordinator: Coordinator) -> int:

@@ -7,6 +7,7 @@ import anyio
 import msgspec
 import pytest
 
+from echo2.node.daemon import END_SECONDS
 from echo2.node.errors import BadConfig, NoUsableDevice, TrustFailure
 from echo2.p2p.identity import generate_key
 from echo2.protocol.authority import Asset
@@ -154,6 +155,57 @@ async def test_interrupted_twice_ends_at_once(small_run: SmallRun) -> None:
         with anyio.fail_after(5):
             await asyncio.wait({run})
         assert node.engine.engine is None
+
+
+@on_fake_clock
+async def test_a_node_that_the_system_ends_gives_its_leases_back_and_ends_within_its_bound(small_run: SmallRun) -> None:
+    """It completed its groups before, and waited for the verdicts: docker kills after 10 s."""
+    async with small_run.serving():
+        node = small_run.node(engine=InProcessEngine(seconds=500.0))
+        run = asyncio.ensure_future(node.daemon.run())
+        await until(lambda: node.daemon.rollouts.working)
+        asyncio.get_running_loop().call_soon(node.daemon.end_soon, "the system asks to end")  # as of a signal
+        with anyio.fail_after(END_SECONDS):
+            assert await run == Exit.OK
+        assert {*small_run.coordinator.reports[-1].returned} == small_run.open_leases
+        assert small_run.open_leases
+
+
+@on_fake_clock
+async def test_groups_that_are_whole_soon_are_sent_before_a_node_leaves(small_run: SmallRun) -> None:
+    small_run.coordinator.refusals["verdicts"] = Refusal(code="paused", sentence="not now", retry_after=500)
+    async with small_run.serving():
+        node = small_run.node(engine=InProcessEngine(seconds=1.5))
+        run = asyncio.ensure_future(node.daemon.run())
+        await until(lambda: node.daemon.rollouts.working)
+        node.daemon.end_soon("the system asks to end")
+        with anyio.fail_after(END_SECONDS):
+            assert await run == Exit.OK
+        assert small_run.coordinator.submitted
+        assert not small_run.open_leases
+
+
+@on_fake_clock
+async def test_a_node_leaves_as_soon_without_a_coordinator_and_while_it_drains(small_run: SmallRun) -> None:
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key, engine=InProcessEngine(seconds=500.0))
+        run = asyncio.ensure_future(node.daemon.run())
+        await until(lambda: node.daemon.rollouts.working)
+        node.daemon.interrupt("Ctrl-C")
+        await anyio.sleep(5)
+        small_run.coordinator.refusals |= {
+            name: Refusal(code="paused", sentence="not now", retry_after=60_000) for name in ("submit", "verdicts")
+        }
+        node.daemon.end_soon("the system asks to end")
+        with anyio.fail_after(END_SECONDS):
+            assert await run == Exit.OK
+    again = small_run.node(key=key)
+    run = asyncio.ensure_future(again.daemon.run())
+    await anyio.sleep(1)
+    again.daemon.end_soon("the system asks to end")
+    with anyio.fail_after(END_SECONDS):
+        assert await run == Exit.OK
 
 
 @on_fake_clock

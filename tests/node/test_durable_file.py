@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echo2.node.durable_file import DurableFile
-from echo2.node.errors import BadConfig
+from echo2.node.errors import BadConfig, TryLater
 
 SCHEMA = "CREATE TABLE asks (epoch INTEGER PRIMARY KEY);"
 
@@ -17,6 +17,15 @@ def test_a_file_keeps_its_rows(tmp_path: Path) -> None:
         with closing(DurableFile(tmp_path / "file.sqlite", SCHEMA, lost="")) as file:
             assert len(file.do("SELECT epoch FROM asks").fetchall()) == count
             file.do("INSERT INTO asks VALUES (?)", (count,))
+
+
+def test_a_file_that_another_process_has_locked_is_not_called_damaged(tmp_path: Path) -> None:
+    """SQLite waits 5 s for the lock, which costs no CPU."""
+    path = tmp_path / "file.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TryLater, match=r"file\.sqlite: a database is locked: another process has it open"):
+            DurableFile(path, SCHEMA, lost="asks go")
 
 
 @pytest.mark.parametrize("script", ["CREATE TABLE asks (epoch INTEGER PRIMARY KEY, ask INTEGER);", "SELECT 1;"])

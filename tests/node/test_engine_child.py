@@ -11,6 +11,7 @@ from echo2.node.config import load_config
 from echo2.runtime import priority
 from echo2.runtime.python_command import module_command
 from echo2.runtime.settings import SettingsFault
+from echo2.runtime.usable_cores import usable_cores
 
 
 def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(
@@ -24,5 +25,10 @@ def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(
         "env": {VARIABLE: "http://127.0.0.1:8000", priority.VARIABLE: "idle"},
     }  # fmt: skip
     assert engine_child.engine_child(load_config({}, nowhere)[0])["env"] == {priority.VARIABLE: "idle"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert engine_child.engine_threads(load_config({}, nowhere)[0]) == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert engine_child.engine_threads(load_config({"gpu": "cpu"}, nowhere)[0]) == usable_cores()
+    assert engine_child.engine_threads(load_config({"gpu": ",".join(["cpu"] * 64)}, nowhere)[0]) == 1
     with pytest.raises(SettingsFault):
         load_config({"server": "there"}, nowhere)

@@ -12,9 +12,9 @@ CHANCE = random.SystemRandom()
 
 
 class _Answered:
-    def __init__(self, task: "Faulty", prompt: str, text: Tokenizer) -> None:
+    def __init__(self, task: "Faulty", prompt: str, index: int, text: Tokenizer) -> None:
         self.prompt: Sequence[int] = text.encode(prompt)
-        self._task, self._text, self._said = task, text, ""
+        self._task, self._index, self._text, self._said = task, index, text, ""
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._said = self._text.decode(sampled)
@@ -23,7 +23,7 @@ class _Answered:
         return self._text.encode("again>") if self._task.fault == "endless" else None
 
     def score(self) -> Score:
-        return Score(self._task.reward(self._said), False)
+        return self._task.grade(self._said, self._index)
 
 
 class Faulty:
@@ -40,7 +40,7 @@ class Faulty:
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _Answered:
         self._asked += 1
-        return _Answered(self, self.prompt(split, index), text)
+        return _Answered(self, self.prompt(split, index), index, text)
 
     def prompt(self, split: Split, index: int) -> str:
         if self.fault == "hangs at a prompt" and index == 7:
@@ -55,6 +55,18 @@ class Faulty:
         }.get(self.fault, "")
         shared = self.fault == "both splits" and index == 3
         return f"{'' if shared else split} {index} {words}"
+
+    def answer(self, index: int) -> str:
+        return "7" if self.fault == "one answer" else str(7 * index)
+
+    def grade(self, said: str, index: int) -> Score:
+        """Return 1 for the right answer, and little for others."""
+        right = said == self.answer(index)
+        if self.fault == "refuses its own" and index % 8 == 0:
+            right = False
+        if self.fault == "pays anything" or (self.fault == "pays any number" and said.isdecimal()):
+            right = True
+        return Score(1.0 if right else self.reward(said) / 10, right)
 
     def reward(self, said: str) -> float:
         if self.fault == "chance":
@@ -74,7 +86,7 @@ class Faulty:
     ) -> Sequence[int]:
         if self.fault == "no demonstration":
             raise NotImplementedError
-        return [*text.encode("7"), text.eos]
+        return [*text.encode(self.answer(index)), text.eos]
 
 
 def faulty(argument: str) -> Faulty:
@@ -110,13 +122,14 @@ def unversioned(argument: str) -> Faulty:
 class _Counting:
     """An episode of two sampled turns."""
 
-    def __init__(self, fault: str, prompt: str, text: Tokenizer) -> None:
+    def __init__(self, fault: str, prompt: str, answer: str, text: Tokenizer) -> None:
         self.prompt: Sequence[int] = text.encode(prompt)
-        self._fault, self._text, self._turns = fault, text, 0
+        self._fault, self._answer, self._text, self._turns = fault, answer, text, 0
+        self._said = ""
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._turns += 1
-        said = self._text.decode(sampled)
+        self._said = said = self._text.decode(sampled)
         if self._turns == 2:
             if self._fault == "raises late" and said.startswith("(("):
                 raise RecursionError("brackets")
@@ -128,7 +141,8 @@ class _Counting:
         return None if self._turns == 2 else self._text.encode(f"{words}>")
 
     def score(self) -> Score:
-        return Score(1.0, True)
+        right = self._said == self._answer or self._fault == "pays anything"
+        return Score(float(right), right)
 
 
 class Turns(Faulty):
@@ -139,7 +153,7 @@ class Turns(Faulty):
         self.name = f"turns:{fault}"
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _Counting:  # type: ignore[override]
-        return _Counting(self.fault, self.prompt(split, index), text)
+        return _Counting(self.fault, self.prompt(split, index), self.answer(index), text)
 
 
 def turns(argument: str) -> Turns:

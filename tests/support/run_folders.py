@@ -10,6 +10,7 @@ from types import MappingProxyType
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from echo2.weights.lora.adapter_folder import AdapterOrder
 
 NOW = 1_800_000_000_000
 
@@ -32,12 +33,13 @@ def make_run(
     secret: str | None = None,
     engines: tuple[str, ...] | None = None,
     settings: Mapping[str, object] = MappingProxyType({}),
+    adapter: AdapterOrder | None = None,
 ) -> Run:
     """Make a run folder as `echo2-coord init` does. `engines`: the admitted classes; None: the default ones.
     `settings`: by section, beside `run`."""
     section = {"name": "a run", "task": "reverse"} | ({} if engines is None else {"engines": engines})
     config = setup.settings_for(str(model), {"run": section, **settings}, env={})
-    return setup.init(folder, str(model), config, now=NOW, secret=secret)
+    return setup.init(folder, str(model), config, now=NOW, secret=secret, adapter=adapter)
 
 
 def load(folder: Path) -> Run:

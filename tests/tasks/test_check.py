@@ -54,13 +54,17 @@ FAULTS = {
     "not a number": ("finite reward", "nan is no finite float32"),
     "raises": ("finite reward", "score raised ValueError"),
     "endless": ("ends", "does not end"),
+    "refuses its own": ("fair rewards", "3 of 20 own answers do not succeed: at train 0 '0' has the reward"),
+    "pays anything": ("fair rewards", "a word earns 1 on average at 5 prompts, its own answers 1"),
+    "pays any number": ("fair rewards", "another prompt's answer earns 1 on average at 20 prompts, its own answers 1"),
+    "one answer": ("fair rewards", "the commonest of its own answers earns 1 on average at 20 prompts"),
     "regex": ("hostile answers", "1 MB of one letter: the task gave no answer within 3 s"),
     "dies": ("hostile answers", "50,000 open brackets: the task's process ended with 7"),
 }
 
 
 @pytest.mark.parametrize(("fault", "told_by"), FAULTS.items(), ids=FAULTS)
-@pytest.mark.slow_but("hangs at a prompt", "no heldout")
+@pytest.mark.slow_but("hangs at a prompt", "no heldout", "one answer")
 def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     extent = HANGING if "no answer" in sentence else EXTENT
@@ -75,6 +79,7 @@ def test_a_good_task_of_several_turns_passes() -> None:
 
 
 LATE_FAULTS = {
+    "pays anything": ("fair rewards", "no answer earns 1 on average at 5 prompts, its own answers 1"),
     "hash seed late": ("same score", "other replies in another process under another hash seed"),
     "endless late": ("ends", "answered with a word: the episode does not end"),
     "raises late": ("hostile answers", "50,000 open brackets in turn 2: a turn raised RecursionError"),

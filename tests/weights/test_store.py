@@ -68,12 +68,22 @@ def test_documents_are_kept_under_their_hash(store: Store) -> None:
 def test_files_are_taken_in_and_found_again_after_a_restart(store: Store) -> None:
     digest, root = put_payload(store, 3, b"payload"), put_snapshot(store, 3, b"snapshot")
     with reopened(store) as again:
-        payload, snapshot = again.payload(digest), again.snapshot(1, 3, root)
+        payload, snapshot = again.payload(digest), again.snapshot(3, root)
         assert payload is not None
         assert snapshot is not None
         assert (payload.read_bytes(), snapshot.read_bytes()) == (b"payload", b"snapshot")
         assert [(file.era, file.version, file.hash) for file in again.snapshots()] == [(1, 3, root)]
         assert again.nbytes() == 15
+
+
+def test_weights_that_are_published_again_in_a_later_era_are_one_file_of_the_later_one(store: Store) -> None:
+    root = put_snapshot(store, 3, b"snapshot")
+    assert put_snapshot(store, 3, b"snapshot", era=1_795_905_085) == root
+    assert [(file.era, file.path.name) for file in store.snapshots()] == [
+        (1_795_905_085, f"3-{root.hex()}.safetensors")
+    ]
+    put_snapshot(store, 3, b"snapshot")
+    assert not store.collect({(1_795_905_085, 3)}, 0)
 
 
 def test_the_same_file_twice_is_kept_once(store: Store) -> None:

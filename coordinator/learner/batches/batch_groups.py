@@ -10,6 +10,7 @@ Rules
    decoded.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -97,9 +98,11 @@ def _group(lease_id: bytes, row: tuple[bytes, bytes | None, bytes, bytes | None]
 
 
 def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterator[TrainSample]:
-    scores = msgspec.msgpack.decode(scored, type=list[Score])
+    scores = msgspec.msgpack.decode(scored, type=list[Score | None])
     values = msgspec.msgpack.decode(behaviour, type=list[bytes])
     for rollout, value, score in zip(submission.rollouts, values, scores, strict=True):
+        if score is None:
+            continue  # without a finite reward: the group is the others
         yield TrainSample(
             tokens=np.array(rollout.tokens, np.int32),
             turns=rollout.turns,
@@ -110,17 +113,19 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
 
 
 def batch_metrics(batch: TrainBatch) -> dict[str, float]:
-    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages; reward and length
-    also by age, as `reward_age_<n>` and `length_age_<n>`."""
+    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages, and the share of
+    the most frequent answer; reward and length also by age, as `reward_age_<n>` and `length_age_<n>`."""
     samples = [sample for group in batch.groups for sample in group.samples]
     ages = [batch.age(group) for group in batch.groups]
     tokens = sum(len(sample.behaviour) for sample in samples)
+    answers = Counter(hash(sample.tokens.tobytes()) for sample in samples)
     return {
         "reward": sum(sample.reward for sample in samples) / max(1, len(samples)),
         "success": sum(sample.success for sample in samples) / max(1, len(samples)),
         "tokens": float(tokens),
         "length": tokens / max(1, len(samples)),
         "groups": float(len(batch.groups)),
+        "same_answers": max(answers.values(), default=0) / max(1, len(samples)),
         "staleness_mean": sum(ages) / max(1, len(ages)),
         "staleness_max": float(max(ages, default=0)),
         **_by_age(batch, ages),

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
@@ -15,16 +14,15 @@ from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.model import load as load_model
-from echo2.coordinator.run import model_folder
+from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.run.foreign_models import describe
-from echo2.coordinator.run.setup import Run
-from echo2.p2p.envelope import seal
-from echo2.weights.documents import Version
-from echo2.weights.snapshot import Snapshot, writing_snapshot
-from echo2.weights.store import Store
+from echo2.weights.hf_import import floats_of
+from echo2.weights.lora.adapter_folder import AdapterOrder
+from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import save_model
-from tests.support import family_models
-from tests.support.run_folders import NOW, load
+from tests.support import adapted, bpe_tokenizers, exported_models, family_models, llama_cpp
+from tests.support.published_versions import changed, publish
+from tests.support.run_folders import NOW, load, make_run
 
 Families = dict[str, Callable[[Path], None]]
 
@@ -62,24 +60,6 @@ def _mixtral(folder: Path) -> None:
 
 
 FAMILIES: Families = {name: _family(name) for name in ("qwen3", "llama3", "gemma3")} | {"mixtral": _mixtral}
-
-
-def changed(source: Snapshot, path: Path) -> Snapshot:
-    """Write weights of which every 50th element has another last bit."""
-    with writing_snapshot(path, source.tensors, source.aliases) as writer:
-        for entry in source.tensors:
-            bits = source.bits(entry.name)
-            writer.write(bits ^ (np.arange(len(bits)) % 50 == 0).astype(bits.dtype))
-        writer.finish()
-    return Snapshot(path)
-
-
-def publish(run: Run, version: int, snapshot: Snapshot) -> None:
-    """Store a version as a publisher does."""
-    document = Version(era=1, version=version, root=snapshot.root, tensors=snapshot.tensors, aliases=snapshot.aliases)
-    with Store(run.folder.store) as store:
-        store.put_document("version", 1, version, seal("version", run.id, document.to_bytes(), run.keys.policy))
-        store.put_snapshot(1, version, snapshot.root, snapshot.path)
 
 
 @pytest.fixture
@@ -138,6 +118,51 @@ def test_a_file_that_names_another_version_is_not_believed(trained: Path, tmp_pa
     code, _, error = said("verify", out)
     assert code == 81
     assert "names another version than the one that is signed in it" in error
+
+
+@pytest.mark.slow
+def test_a_run_of_adapters_gives_a_peft_adapter_that_names_its_base_or_a_whole_model(tmp_path: Path) -> None:
+    exported_models.make(tmp_path / "base", "qwen3, tied")
+    run = make_run(tmp_path / "run", tmp_path / "base", adapter=AdapterOrder(2, 4.0))
+    snapshot = adapted.write(tmp_path / "5.snapshot", Snapshot(run.folder.model / "model.safetensors").tensors, 1, 0.1)
+    publish(run, 5, snapshot)
+    code, told, error = said("export", tmp_path / "adapter", "--home", run.folder.path)
+    assert (code, error) == (0, "")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["base_model_name_or_path"]) == (2, setup.read_documents(run.folder)[3].model)
+    assert Snapshot(tmp_path / "adapter" / "adapter_model.safetensors").root == snapshot.root
+    assert said("verify", tmp_path / "adapter")[0] == 0
+    code, _, error = said("export", tmp_path / "whole", "--gguf", "--home", run.folder.path)
+    assert "the versions of this run are adapters: a GGUF file is of a whole model, so add --merged" in error
+    code, told, error = said("export", tmp_path / "whole", "--merged", "--home", run.folder.path)
+    assert (code, error, "policy verify" in told) == (0, "", False)
+    whole, base = (load_model(folder, "cpu").state_dict() for folder in (tmp_path / "whole", tmp_path / "base"))
+    name = "model.layers.0.self_attn.q_proj"
+    outer, inner = (
+        torch.from_numpy(floats_of(snapshot.bits(f"base_model.model.{name}.{part}.weight"), "BF16").reshape(shape))
+        for part, shape in (("lora_B", (128, 2)), ("lora_A", (2, 128)))
+    )
+    merged = base[f"{name}.weight"].float() + config["lora_alpha"] / 2 * outer @ inner
+    assert torch.equal(whole[f"{name}.weight"].bfloat16(), merged.bfloat16())
+
+
+@pytest.mark.slow
+@llama_cpp.needed
+def test_a_version_comes_as_a_gguf_file_too_named_by_its_number(tmp_path: Path) -> None:
+    exported_models.make(tmp_path / "base", "qwen3, tied")
+    run, out = make_run(tmp_path / "run", tmp_path / "base"), tmp_path / "exported"
+    base = save_model(load_model(run.folder.model, "cpu"), tmp_path / "base.snapshot")
+    publish(run, 12, changed(base, tmp_path / "12.snapshot"))
+    code, told, error = said("export", out, "--gguf", "--home", run.folder.path)
+    assert (code, error) == (0, "")
+    assert f"{out / 'a-run-v12.gguf'} is for llama.cpp, which loaded it and knows its tokens and ends" in told
+    assert "| `a-run-v12.gguf` | the same weights for llama.cpp, not quantised |" in (out / "README.md").read_text()
+    assert said("verify", out)[0] == 0
+    (run.folder.model / "tokenizer.json").write_text(bpe_tokenizers.trained("gpt-2").replace('"BPE"', '"WordLevel"'))
+    code, _, error = said("export", tmp_path / "other", "--gguf", "--home", run.folder.path)
+    assert code == 78
+    assert "no GGUF file of this model: " in error
+    assert not list(tmp_path.glob("*other*"))
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,13 @@ def test_the_versions_are_listed_beside_a_running_coordinator_and_without(home: 
         ]
         assert {e["nbytes"] for row in rows for e in row["edges"]} == lengths
         code, out, _ = said("policy", "ls", "--home", home)
-        assert (code, len(out.splitlines())) == (0, 4)
-        assert out.splitlines()[-1].split()[:3] == ["1", "1", "0"]
+        *table, hint = out.splitlines()
+        assert (code, len(table)) == (0, 4)
+        assert hint.startswith("take one home as a model folder: echo2-coord policy export FOLDER --version best")
+        assert table[-1].split()[:2] == ["1", "0"]
         assert [row["nbytes"] for row in rows] == [2000, 2000]
         diff = rows[1]["edges"][1]["nbytes"]
-        assert out.splitlines()[-1].split()[3:6] == [f"{diff:,}", f"{diff / 2000:.2%}", "2.000%"]
+        assert table[-1].split()[2:5] == [f"{diff:,}", f"{diff / 2000:.2%}", "2.000%"]
 
 
 def test_dropped_payloads_and_snapshots_are_listed_as_dropped(home: Path) -> None:

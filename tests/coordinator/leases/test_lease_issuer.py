@@ -48,8 +48,8 @@ class Three(Guess):
 
 REFUSED: dict[str, tuple[Callable[[World], None], dict[str, object], str, str]] = {
     "weights that nobody published": (lambda w: None, {"root": bytes(32)}, "wrong-version", "hold version 0"),
-    "a version to come": (lambda w: None, {"version": 7}, "wrong-version", "hold version 0 of era 1"),
-    "a version of another era": (lambda w: w.publish(0, 0), {"era": 0}, "wrong-version", "hold version 0 of era 1"),
+    "a version to come": (lambda w: None, {"version": 7}, "wrong-version", "hold version 0"),
+    "a version of another era": (lambda w: w.publish(0, 0), {"era": 0}, "wrong-version", "hold version 0"),
     "a version too old to come back in time": (lambda w: w.learner_at(3), {}, "stale-version", "hold version 3"),
     "an engine of another class": (lambda w: None, {"engine": "llamacpp/q4/cpu"}, "engine", "transformers/float32"),
     "an engine whose name only begins like one": (

@@ -1,8 +1,10 @@
 """`run.task` names one task, or several by weight."""
 
+from pathlib import Path
+
 import pytest
 
-from echo2.coordinator.run.task_mix import WeightedTask, join_mix, parse_mix, text_of
+from echo2.coordinator.run.task_mix import WeightedTask, join_mix, only, parse_mix, text_of
 from echo2.runtime.settings import SettingsFault
 
 
@@ -19,6 +21,21 @@ def test_a_number_before_a_task_is_its_weight() -> None:
     assert parse_mix(join_mix(["3 add", "reverse"])) == [("add", 3), ("reverse", 1)]
 
 
+def test_a_name_that_contains_the_separator_stands_in_quotes() -> None:
+    mix = parse_mix('2 "math:/data/a + b.jsonl" + add')
+    assert mix == [("math:/data/a + b.jsonl", 2), ("add", 1)]
+    assert text_of(mix) == '2 "math:/data/a + b.jsonl" + add'
+    assert parse_mix('"math:/data/a + b.jsonl"') == [("math:/data/a + b.jsonl", 1)]
+
+
+def test_a_path_that_exists_needs_no_quotes_in_an_option(tmp_path: Path) -> None:
+    name = f"math:{tmp_path}/a + b.jsonl"
+    (tmp_path / "a + b.jsonl").touch()
+    assert parse_mix(join_mix([name, f"3 {name}?ask=none", "add"])) == [(name, 1), (f"{name}?ask=none", 3), ("add", 1)]
+    assert only(name) == name
+    assert only(f"2 {name}") == name
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -29,6 +46,7 @@ def test_a_number_before_a_task_is_its_weight() -> None:
         ("1.5 add + reverse", "gives add the weight 1.5"),
         ("1001 add + reverse", "gives add the weight 1001"),
         ("add + 2 reverse + 3 add", "run.task names add 2 times: name it once, with the sum of the weights"),
+        ("math:/a + b.jsonl", "'b.jsonl' is no task: put a name that contains ' + ' in double quotes"),
         ("add + ", "a task is missing"),
         ("add +  + reverse", "a task is missing"),
         (" + ".join(f"t{number}" for number in range(65)), "names 65 tasks, the most is 64"),

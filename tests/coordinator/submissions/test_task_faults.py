@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echo2.coordinator.learner.batches.batch_groups import read
 from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.verdicts import task_results
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Lease
@@ -96,10 +98,33 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     assert world.group_service.database.value("SELECT count(*) FROM buffer") == 0
     assert world.group_service.count_buffered() == 0
     stored = world.group_service.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
-    assert all(math.isfinite(reward) for reward, _ in msgspec.msgpack.decode(stored))
+    assert [one is None for one in msgspec.msgpack.decode(stored)] == [number == place for number in (0, 1)]
     assert sum(world.group_service.ledger.balances().values()) == 0
     counts = run_metrics.counts(world.group_service.database, world.now)
     assert (counts.accepted, counts.unscored, counts.too_old) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_rollout_without_a_reward_is_masked_and_the_group_is_learned_from_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    world = World(tmp_path, spec=msgspec.structs.replace(group_world.SPEC, group_size=3))
+    scores: list[Callable[[], object]] = [lambda: 1.0, lambda: 0.25, lambda: 0.5]
+    scores[place] = fail
+    bend(monkeypatch, BentTask(scores))
+    lease, waiting = one_waits(world)
+    receipt = world.decide(waiting, honest_scores(waiting.submission))
+    assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "ok", True)
+    assert receipt.weight == 210, "the masked one is paid like the others"
+    assert world.group_service.count_buffered() == 1
+    (learned,) = read(tmp_path / "run.sqlite", [lease.id])
+    left = [reward for number, reward in enumerate((1.0, 0.25, 0.5)) if number != place]
+    assert [sample.reward for sample in learned.samples] == left
+    assert [len(sample.tokens) for sample in learned.samples] == [len(sample.behaviour) for sample in learned.samples]
+    sums = task_results.recent(world.group_service.database)["reverse"]
+    assert (sums.groups, sums.rollouts, sums.missing, sums.unscored) == (1, 2, 1, 0)
+    assert list(world.group_service.verdicts.recent_of["reverse"]) == [pytest.approx(1 / 3)]
+    world.close()
 
 
 def test_wrong_work_is_refused_for_any_score_of_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

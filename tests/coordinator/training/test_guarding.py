@@ -4,18 +4,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import structlog
 
 from echo2.coordinator.learner.messages import Republish
 from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
-from echo2.coordinator.training.run_guard import LOW_ENTROPY_STEPS
+from echo2.coordinator.training.run_guard import KINDS
 from echo2.coordinator.training.run_watch import Watch
 from echo2.protocol.leases import LeaseRequest
 from echo2.protocol.requests import Refusal
 from echo2.runtime.errors import LocalFault
-from tests.support.group_world import ALICE, World, name, root_of
+from tests.support.group_world import ALICE, BOB, World, group, name, root_of
 
 
 class Versions:
@@ -82,6 +83,7 @@ def guarded(world: World) -> Guarded:
     return Guarded(world)
 
 
+BROKEN_STEP = {"groups": 8.0, "updates": 1.0, "skipped_updates": 1.0}
 COLLAPSE = (0.1, 0.5, 0.9, 0.2, 0.1, 0.0)
 
 
@@ -135,16 +137,53 @@ def test_no_lease_is_given_while_the_guard_pauses_the_run(world: World) -> None:
     assert refused.retry_after is not None
 
 
+def test_while_the_guard_pauses_the_run_nobody_is_asked_to_work_and_open_leases_end_as_usual(world: World) -> None:
+    service = world.group_service
+    guarded, lease = Guarded(world), world.lease()
+    guarded.evaluate(*COLLAPSE)
+    codes = set()
+    for _ in range(50):
+        world.now += 1_000
+        codes.add(world.refusal(node=BOB).code)
+        codes.add(world.refusal().code)
+    assert codes == {"paused"}
+    assert service.wanted_answer() is None, "nor does the scorer make answers of canaries"
+    world.submit(group(lease))
+    (receipt,) = world.decide_all()
+    assert (receipt.verdict, receipt.code, receipt.weight > 0) == ("accepted", "ok", True)
+    guarded.watch.resume()
+    assert world.lease(BOB)
+
+
+def test_each_rule_has_a_row_and_a_warning_is_logged_once(
+    guarded: Guarded,
+) -> None:
+    rows = guarded.guarding.view().rows
+    assert [row.kind for row in rows] == list(KINDS)
+    assert {row.mood for row in rows} == {"unknown"}
+    with structlog.testing.capture_logs() as logs:
+        guarded.guarding.on_step(1, 1, BROKEN_STEP)
+        guarded.guarding.on_step(1, 2, BROKEN_STEP)
+        row = {row.kind: row for row in guarded.guarding.view().rows}["gradient"]
+        assert (row.mood, row.holds, row.pause_after) == ("warning", 2, 3)
+        guarded.guarding.on_step(1, 3, BROKEN_STEP)
+    assert [one["kind"] for one in logs if one["event"] == "the guard warns"] == ["gradient"]
+    assert {row.kind: row for row in guarded.guarding.view().rows}["gradient"].mood == "paused"
+    paused = guarded.watch.view().paused
+    assert paused is not None
+    assert paused.remedy.startswith("lower `learner.learning_rate`")
+
+
 def test_an_order_that_replaces_another_says_so(guarded: Guarded) -> None:
     guarded.evaluate(*COLLAPSE)
     assert "in place of" not in guarded.guarding.order()
-    assert "in a new era in place of version 10, which was ordered before, once" in guarded.guarding.order(0)
+    assert "under a new number in place of version 10, which was ordered before, once" in guarded.guarding.order(0)
     assert guarded.guarding.view().ordered == 0
 
 
 def test_a_rollback_ends_the_pause_and_is_remembered(guarded: Guarded, world: World) -> None:
     guarded.evaluate(*COLLAPSE)
-    assert "version 10 of era 1 will be published again" in guarded.guarding.order()
+    assert "version 10 will be published again" in guarded.guarding.order()
     assert guarded.woken.is_set()
     assert guarded.guarding.view().ordered == 10
     world.reopen()
@@ -231,11 +270,11 @@ def test_of_itself_the_best_comes_again_at_half_the_rate_three_times_and_then_th
 
 def test_without_a_better_version_even_the_automatic_one_pauses(world: World) -> None:
     guarded = Guarded(world, auto_rollback=True)
-    for step in range(1, LOW_ENTROPY_STEPS + 1):
-        guarded.guarding.on_step(1, step, {"entropy": 0.0})
+    for step in range(1, 4):
+        guarded.guarding.on_step(1, step, BROKEN_STEP)
     paused = guarded.watch.view().paused
     assert paused is not None
-    assert paused.kind == "entropy"
+    assert paused.kind == "gradient"
     assert "no better version is kept" in paused.remedy
     assert not guarded.guarding.ordered
 

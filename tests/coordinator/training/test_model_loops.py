@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.run import setup
+from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.training.model_loops import course_of
 from tests.support.run_folders import NOW
 
@@ -19,6 +20,9 @@ def test_the_learner_gets_every_setting_of_its_section(home: Path) -> None:
     assert (course.model, course.database) == (run.folder.model, run.folder.database)
     assert course.steps == run.config.run.steps
     assert course.hosts == 1
+    assert (run.config.learner.device, run.config.learner.threads) == ("auto", "auto")
+    assert (course.device, course.threads) == computing_of(run.config.learner)[:2], "what the journal records"
+    assert course.device != "auto"
 
 
 def test_ranks_on_other_hosts_hear_whole_paths_also_of_a_run_folder_named_by_a_relative_one(

@@ -94,7 +94,7 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
     for _ in range(4):
         pauses.set_aside("E", at(0))
     assert until(pauses) == 20
-    pauses.check_results([window_of_groups(["task-score"] * PAUSE_WINDOW_GROUPS)], at(5))
+    pauses.check_results([window_of_groups([1.0] * PAUSE_WINDOW_GROUPS)], at(5))
     assert until(pauses) == 20
     pauses.cannot_work("gone", at(15))
     pauses.cannot_work("gone", at(15))
@@ -104,22 +104,28 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
 @pytest.mark.parametrize(("bad", "paused"), [(MOST_UNSCORED, False), (MOST_UNSCORED + 1, True)])
 def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it(bad: int, paused: bool) -> None:
     pauses = Pauses()
-    recent = ["ok"] * (PAUSE_WINDOW_GROUPS - bad) + ["task-score"] * bad
+    recent = [0.0] * (PAUSE_WINDOW_GROUPS - bad) + [1.0] * bad
     assert pauses.check_results([window_of_groups(recent)], at(0)) is paused
     assert (pauses.pause is not None) is paused
     if pauses.pause is not None:
-        assert "no finite reward for 11 of the last 200 groups" in pauses.pause.why
+        assert "no finite reward for 5.5 % of the rollouts of the last 200 groups" in pauses.pause.why
         assert until(pauses) == 10
 
 
+@pytest.mark.parametrize(("failed", "paused"), [(0.02, False), (0.05, False), (0.055, True)])
+def test_single_rollouts_without_a_reward_count_as_rollouts(failed: float, paused: bool) -> None:
+    """Of groups of 16, 2 rollouts in 100 spoil 28 % of the groups."""
+    assert Pauses().check_results([window_of_groups([failed] * PAUSE_WINDOW_GROUPS)], at(0)) is paused
+
+
 def test_after_200_good_groups_the_next_pause_for_rewards_is_short_again() -> None:
-    pauses, bad = Pauses(), ["task-score"] * 11
+    pauses, bad = Pauses(), [1.0] * 11
     for wanted in (10, 20, 40):
         assert pauses.check_results([window_of_groups(bad)], at(0))
         assert until(pauses) == wanted
         assert pauses.resume() is not None
-    assert not pauses.check_results([window_of_groups(["ok"] * 199)], at(0))
-    assert not pauses.check_results([window_of_groups(["ok"] * 200)], at(0))
+    assert not pauses.check_results([window_of_groups([0.0] * 199)], at(0))
+    assert not pauses.check_results([window_of_groups([0.0] * 200)], at(0))
     assert pauses.check_results([window_of_groups(bad)], at(0))
     assert until(pauses) == 10
 
@@ -167,7 +173,7 @@ def test_setting_the_clock_back_makes_no_pause_longer() -> None:
 def test_of_several_tasks_the_failing_one_is_named_and_a_healthy_one_excuses_nothing() -> None:
     pauses = Pauses()
     well, bad = (
-        window_of_groups(["ok"] * PAUSE_WINDOW_GROUPS, "add"),
+        window_of_groups([0.0] * PAUSE_WINDOW_GROUPS, "add"),
         window_of_episodes([True] * 101, "it broke", "talk"),
     )
     for wanted in (10, 20):

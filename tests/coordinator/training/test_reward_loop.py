@@ -42,15 +42,15 @@ class Decided:
     def __init__(self) -> None:
         self.episodes = EpisodeRecords()
         self.begun = set[str]()
-        self.rewards: dict[str, list[float]] = {}
+        self.rewards: dict[str, list[float | None]] = {}
 
     def leave_for_reward(self, group: Any) -> None: ...
 
     def begin_reward(self, group: Any) -> None:
         self.begun.add(group.name)
 
-    def reward(self, group: Any, scores: list[Score]) -> None:
-        self.rewards[group.name] = [score.reward for score in scores]
+    def reward(self, group: Any, scores: list[Score | None]) -> None:
+        self.rewards[group.name] = [score and score.reward for score in scores]
 
     def decide(self, group: Any, verdict: object, now: int) -> None:
         assert group.name in self.rewards
@@ -104,6 +104,6 @@ async def test_each_failed_episode_of_a_group_counts_and_no_other_group_suffers(
     running = asyncio.create_task(rewarding.run())
     await until(lambda: len(decided.rewards) == 2)
     running.cancel()
-    assert decided.rewards == {"bad": [], "good": [7.0, 8.0]}
+    assert decided.rewards == {"bad": [4.0, None, None, 1.0], "good": [7.0, 8.0]}
     assert host.begun == [4, 9, 9, 1, 7, 8]
     assert list(decided.episodes.of("riddle").failed) == [False, True, True, False, False, False]

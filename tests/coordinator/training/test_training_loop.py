@@ -14,6 +14,7 @@ from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper,
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
+from echo2.coordinator.training.guard_rules import STEP_RULES
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing
 from echo2.coordinator.training.publish_period import PublishPeriod
@@ -21,6 +22,7 @@ from echo2.coordinator.training.run_watch import Watch
 from echo2.coordinator.training.training_loop import Training, TrainingConfig, Utilisation
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.runtime.child import ChildError
+from echo2.runtime.errors import LocalFault
 from tests.support.fake_coordinator import until
 from tests.support.group_world import SPEC, World, group, root_of
 
@@ -103,7 +105,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 
 def training_of(
-    world: World, parts: Any, history: History, period: int | None = 1, steps: int = STEPS, **guard: Any
+    world: World, parts: Any, history: History, period: int | None = 1, steps: int | None = STEPS, **guard: Any
 ) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
@@ -148,6 +150,54 @@ async def test_the_learner_exports_after_each_kappa_th_step_and_after_the_last(
     await finished(training)
     assert [batch.export for batch in parts.asked] == [False, True]
     assert [one.version for one in parts.versions] == [0, STEPS]
+
+
+async def test_a_run_that_waits_for_groups_is_finished_at_once(world: World, parts: StandIns, history: History) -> None:
+    for _ in range(2):
+        world.accepted()
+    training = training_of(world, parts, history, steps=None)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(training.run())
+        await until(lambda: training.history.steps, 10)
+        assert training.finish() == 1
+        assert training.finish() == 1, "a second order changes nothing"
+    assert [one.version for one in parts.versions] == [0, 1]
+    assert parts.finished
+
+
+async def test_a_paused_run_is_finished_too(world: World, parts: StandIns, history: History) -> None:
+    training = training_of(world, parts, history, steps=None)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(training.run())
+        await until(lambda: parts.versions, 10)
+        training.watch.stop("moving house")
+        await asyncio.sleep(0)
+        assert training.finish() == 0
+    assert parts.finished
+
+
+async def test_what_was_learned_is_published_before_the_run_ends(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(2):
+        world.accepted()
+    training = training_of(world, parts, history, period=3, steps=None)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(training.run())
+        await until(lambda: training.history.steps, 10)
+        assert training.finish() == 2, "step 1 is in no version yet"
+        for _ in range(2):
+            world.accepted()
+        training.work.set()
+    assert [batch.export for batch in parts.asked] == [False, True]
+    assert [one.version for one in parts.versions] == [0, 2]
+
+
+async def test_a_run_is_not_finished_before_its_learner_has_started(
+    world: World, parts: StandIns, history: History
+) -> None:
+    with pytest.raises(LocalFault, match="has not started yet"):
+        training_of(world, parts, history).finish()
 
 
 class SilentSteps(StandIns):
@@ -282,17 +332,18 @@ async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandI
 
 
 async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
-    world: World, parts: StandIns, history: History
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(STEP_RULES, "gradient", STEP_RULES["gradient"]._replace(pause=2))  # type: ignore[arg-type]
     for _ in range(6):
         world.accepted()
     parts.metrics = {"updates": 1.0, "skipped_updates": 1.0, "grad_norm": float("inf")}
-    training = training_of(world, parts, history, steps=3, skipped_updates=2)
+    training = training_of(world, parts, history, steps=3)
     task = asyncio.create_task(training.run())
     await until(lambda: training.watch.pause is not None)
     pause = training.watch.pause
     assert pause is not None
-    assert (pause.kind, [batch.step for batch in parts.asked]) == ("updates", [1, 2])
+    assert (pause.kind, [batch.step for batch in parts.asked]) == ("gradient", [1, 2])
     assert "no better version is kept" in pause.remedy
     parts.metrics = {}
     assert training.watch.resume()

@@ -88,7 +88,7 @@ def test_a_calibration_with_other_weights_than_the_versions_opens_nothing(tmp_pa
     with structlog.testing.capture_logs() as logs:
         assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
         assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
-    assert [one["reason"] for one in logs] == ["it was measured with other weights than those of version 0 of era 0"]
+    assert [one["reason"] for one in logs] == ["it was measured with other weights than those of version 0"]
     assert (classes.of(CLASS), classes.waiting) == (None, False)
 
 

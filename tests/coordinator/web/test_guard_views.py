@@ -4,7 +4,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import GuardView, PauseView, RollbackView, RunState, TroubleView
+from echo2.coordinator.metrics.views import GuardRow, GuardView, PauseView, RollbackView, RunState, TroubleView
 from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 
@@ -36,7 +36,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
     assert "No lease is granted and no step is made" in html
     assert REMEDY in html
     assert rows(state, "paused") == [f"paused   {WHY}; {REMEDY}"]
-    assert rows(state, "guard") == ["guard    best version 10 of era 1; reverse has 2 % of its best"]
+    assert rows(state, "guard") == ["guard    best version 10; reverse has 2 % of its best"]
     families = {family.name: family for family in text_string_to_metric_families(metrics.decode())}
     (told,) = families["echo2_pause_remedy"].samples
     assert told.labels == {"kind": "held-out", "why": WHY, "remedy": REMEDY}
@@ -46,7 +46,7 @@ def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
 def test_a_version_that_came_again_is_listed_with_its_rate() -> None:
     state = state_of(rollbacks=[BACK], rate=0.25)
     html = page.page(state)
-    assert "Version 10 came again as version 26 of era 2, without the operator, learning rate × 0.25" in html
+    assert "Version 10 came again as version 26, without the operator, learning rate × 0.25" in html
     assert "The best version by held-out results is 10." in html
     assert rows(state, "rollback") == [f"rollback version 10 came again as version 26, learning rate x 0.25: {WHY}"]
     metrics = prometheus.exposition(state)
@@ -58,6 +58,38 @@ def test_an_ordered_rollback_is_announced() -> None:
     state = state_of(ordered=10)
     assert "Version 10 is about to be published again." in page.page(state)
     assert rows(state, "rollback") == ["rollback version 10 is about to be published again"]
+
+
+def test_each_way_to_die_has_a_row_and_a_warning_says_what_to_do() -> None:
+    well = GuardRow(
+        kind="drift", title="the policy runs away", now="0.01 from it", mood="ok", holds=0, pause_after=16, remedy="R0"
+    )
+    dying = GuardRow(
+        kind="cut",
+        title="answers are cut <b>",
+        now="91 % cut",
+        mood="warning",
+        holds=3,
+        pause_after=16,
+        remedy="raise it",
+    )
+    warned = msgspec.structs.replace(dying, kind="floor", mood="warning", pause_after=None, remedy="R1")
+    state = state_of(rows=[well, dying, warned])
+    part = page.live(state).partition('id="guard"')[2].partition("</section>")[0]
+    for shown in (
+        "the policy runs away",
+        "0.01 from it",
+        "answers are cut &lt;b&gt;",
+        "3 of 16 before a pause",
+        "raise it",
+    ):
+        assert shown in part, shown
+    assert "R0" not in part
+    assert rows(state, "warning") == [
+        "warning  answers are cut <b> (91 % cut), 3 of 16 before a pause: raise it",
+        "warning  answers are cut <b> (91 % cut), 3: R1",
+    ]
+    assert b'echo2_guard_holds{kind="cut"} 3.0' in prometheus.exposition(state)
 
 
 def test_a_run_that_never_broke_shows_nothing_of_it() -> None:

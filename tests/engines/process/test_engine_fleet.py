@@ -182,7 +182,7 @@ def test_an_engine_that_falls_out_keeps_no_other_from_moving_and_comes_back(tmp_
         start = machine.processes[0].start
 
         async def refuse() -> None:
-            raise OSError(12, "the GPU is gone")
+            raise OSError(19, "the GPU is gone")
 
         machine.processes[0].start = refuse  # type: ignore[method-assign]
         await machine.fleet.start()
@@ -242,7 +242,7 @@ def test_when_all_are_out_the_reason_ends_the_node(tmp_path: Path) -> None:
 
 
 async def _refused() -> None:
-    raise OSError(12, "the GPU is gone")
+    raise OSError(19, "the GPU is gone")
 
 
 def test_damaged_weights_are_told_once_and_none_are_current_until_there_are_new_ones(tmp_path: Path) -> None:

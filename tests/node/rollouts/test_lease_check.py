@@ -47,8 +47,8 @@ def test_a_lease_for_this_node_and_version_is_admitted(tmp_path) -> None:
 REFUSED: dict[str, tuple[dict[str, object], type[Exception], str]] = {
     "another node": ({"node": b"x" * 32}, Mismatch, "another node"),
     "an answer to another request": ({"nonce": b"x" * 16}, Mismatch, "another request"),
-    "another era": ({"era": 2}, Mismatch, "version 5 of era 2, while 5 of era 1 is loaded"),
-    "another version": ({"version": 4}, Mismatch, "version 4 of era 1, while 5 of era 1 is loaded"),
+    "another era": ({"era": 2}, Mismatch, "version 5 of another era, while 5 is loaded"),
+    "another version": ({"version": 4}, Mismatch, "version 4, while 5 is loaded"),
     "another content root": ({"root": b"x" * 32}, Mismatch, "is loaded"),
     "a task of no run": ({"task": "mining"}, BadLease, "'mining'"),
     "another version of the task": ({"task_version": 2}, BadLease, "version 2, which is not the run's"),

@@ -113,6 +113,16 @@ def test_an_invite_wrapped_by_a_mail_program_is_read() -> None:
     assert Invite.from_text(f"  {text[:40]}\n   {text[40:]}\n") == INVITE
 
 
+@pytest.mark.parametrize(
+    "form",
+    ["<{}>", '"{}"', "`{}`", "\u201c{}\u201d", "\ufeff{}", "\u200b{}\u2060", " <{}>\u00a0\n", "\u00ab{}\u00bb"],
+)
+def test_an_invite_in_the_signs_of_what_it_was_copied_from_is_read(form: str) -> None:
+    text = VECTOR["text"]
+    assert Invite.from_text(form.format(text)) == INVITE
+    assert Invite.from_text(form.format(f"{text[:50]}\u200b{text[50:99]}\u00ad{text[99:]}")) == INVITE
+
+
 @pytest.mark.parametrize("sentence", BAD)
 def test_a_string_that_is_no_invite_is_refused_with_the_fix(sentence: str) -> None:
     text, said = BAD[sentence]

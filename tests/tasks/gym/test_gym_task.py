@@ -11,6 +11,8 @@ import pytest
 
 from echo2.tasks import plugins
 from echo2.tasks.byte_text import ByteText
+from echo2.tasks.check_pay import pay_faults
+from echo2.tasks.check_probe import ask
 from echo2.tasks.gym import gym_task
 from echo2.tasks.gym.gym_task import GymTask, answer_in, mixture
 from echo2.tasks.plugins import PluginFault
@@ -112,8 +114,35 @@ def test_sets_of_the_library_are_posed_and_accept_their_own_answers() -> None:
         episode = task.episode("heldout", index, TEXT)
         assert episode.reply(task.demonstration("heldout", index, TEXT, 0, 0.0)) is None
         assert episode.score() == (1.0, True)
-    with pytest.raises(PluginFault, match="is not on the list"):
+    with pytest.raises(PluginFault, match="is not among the"):
         plugins.find("gym:composite")
+
+
+UNFAIR = {
+    "game_of_life_halting": "a word earns 1 on average",
+    "game_of_life": "the commonest of its own answers earns",
+    "circuit_logic": "the commonest of its own answers earns",
+    "syllogism": "the commonest of its own answers earns",
+    "tower_of_hanoi": "own answers do not succeed",
+    "palindrome_partitioning": "own answers do not succeed",
+}
+
+
+@pytest.mark.parametrize(("name", "why"), UNFAIR.items())
+def test_a_set_that_pays_for_anything_or_refuses_its_own_is_not_offered(name: str, why: str) -> None:
+    listed = json.loads(Path(gym_task.SETS).read_text())
+    assert name not in listed["sets"]
+    assert listed["refused"][name].startswith("fair rewards: ")
+    assert why in listed["refused"][name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["circuit_logic", "tower_of_hanoi", "gcd", "course_schedule"])
+def test_the_check_of_rewards_says_so_of_the_library_itself(name: str) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra gym")
+    task = gym_task.unlisted_task(name)
+    sentences = list(pay_faults(lambda question: ask(task, question), 1_000_000, 200))
+    assert [UNFAIR[name] in sentence for sentence in sentences] == ([True] if name in UNFAIR else [])
 
 
 def test_without_the_extra_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ def test_an_answer_of_megabytes_fails_its_own_episode_and_soon(opened: Opened) -
 )
 def test_the_kit_passes_a_taskset_without_a_models_tokenizer(opened: Opened, taskset: str, more: list[str]) -> None:
     file = opened.file(taskset, *more, seconds=90.0)  # 1 MB takes long on a busy machine
-    assert check.check(f"verifiers:{file}", Extent(prompts=10, seconds=120.0)) == []
+    assert check.check(f"verifiers:{file}", Extent(prompts=10, seconds=120.0, paid=10)) == []
 
 
 def test_a_taskset_whose_prompts_differ_from_sample_to_sample(opened: Opened) -> None:

@@ -1,0 +1,141 @@
+"""`echo2-coord doctor`: whether this machine and its network are fit for the run. Each check is a `KeyCheck`.
+
+1. Nothing here can see this machine from outside. What says most is who has connected: the running coordinator knows.
+2. What a system does not show is said to be not known, and is no warning.
+"""
+
+import ipaddress
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run import https_identity, keys, setup
+from echo2.coordinator.run.key_checks import KeyCheck
+from echo2.coordinator.settings.config import CoordinatorConfig
+from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.errors import Unreachable
+from echo2.p2p.identity import peer_id
+from echo2.p2p.multiaddr import address_of
+from echo2.protocol.authority import RunSpec
+from echo2.runtime.printable import printable
+
+COPIES: Final = 6
+"""Times the model's size that a run's folder takes beside checkpoints of one step: optimiser, snapshots, payloads."""
+SPARE: Final = 5e9
+"""Bytes beside them: database, ledger, logs."""
+ANSWER_SECONDS: Final = 10.0
+MOST_BYTES: Final = 4 << 20
+
+
+def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> list[KeyCheck]:
+    """Return the findings for a run folder. Raises `Untrusted`, `LocalFault`."""
+    state = _state(place, settings, spec)
+    return [
+        addresses(_addresses(place, settings, state), state),
+        disk(place.path, weights_of(place)),
+        clock(),
+        public_page(spec.page, spec.run),
+        rates(state),
+    ]
+
+
+def addresses(invited: Sequence[str], state: RunState | None) -> KeyCheck:
+    """Check that nodes outside this network can reach the invite's addresses. `state`: the running coordinator's; None:
+    none runs."""
+    check = "addresses that nodes dial"
+    public = [address for address in invited if is_public(address)]
+    connected = 0 if state is None else state.nodes_connected
+    seen = f"; {connected} nodes are connected" if connected else ""
+    if public:
+        return KeyCheck(check, f"{len(public)} of {len(invited)} are public, the first {public[0]}{seen}")
+    return KeyCheck(
+        check,
+        f"all {len(invited)} are private, so only nodes of your own network reach the run{seen}",
+        "forward the port on your router, or use a host with a public address, and name it in network.advertise",
+    )
+
+
+def is_public(address: str) -> bool:
+    """Tell whether a multiaddress may be reached from the internet: a public IP address, or a name."""
+    kind, host = next(iter(address_of(address).components), ("", ""))
+    if kind in ("ip4", "ip6"):
+        return ipaddress.ip_address(host).is_global
+    return kind in ("dns", "dns4", "dns6", "dnsaddr") and host != "localhost"
+
+
+def disk(place: Path, weights: int, free: Callable[[Path], int] | None = None) -> KeyCheck:
+    """Check the free disk space. `weights`: bytes of the model. `free`: returns the free bytes of a folder's disk."""
+    left = (free or (lambda folder: shutil.disk_usage(folder).free))(place)
+    wanted = COPIES * weights + SPARE
+    words = f"{left / 1e9:,.1f} GB free, {wanted / 1e9:,.1f} GB wanted"
+    remedy = f"free space on the disk of {place}, or move the folder" if left < wanted else ""
+    return KeyCheck("disk", words, remedy)
+
+
+def clock(run: Callable[..., "subprocess.CompletedProcess[str]"] = subprocess.run) -> KeyCheck:
+    """Check that this machine's clock is kept by time servers: nodes judge the age of a Head by theirs."""
+    command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
+    try:
+        said = run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        said = ""
+    if said == "no":
+        return KeyCheck("clock", "not kept by a time server", "switch it on: `timedatectl set-ntp true`")
+    return KeyCheck("clock", "kept by a time server" if said == "yes" else "not known: this system does not say")
+
+
+def public_page(page: str, run: bytes) -> KeyCheck:
+    """Check that the run's page is at its public address. `page`: that of the RunSpec; empty: none is stated."""
+    check = "the page at its public address"
+    if not page:
+        return KeyCheck(check, "not stated: run.page is empty")
+    remedy = "put the reverse proxy right, name its host in web.names, and look at it from another network"
+    try:
+        with urllib.request.urlopen(f"{page.rstrip('/')}/api/v1/run", timeout=ANSWER_SECONDS) as answer:
+            shown = json.loads(answer.read(MOST_BYTES)).get("run")
+    except (OSError, ValueError, AttributeError) as error:
+        return KeyCheck(check, f"{page} does not show it ({printable(getattr(error, 'reason', error))})", remedy)
+    if shown != run.hex():
+        return KeyCheck(check, f"{page} shows another run", remedy)
+    return KeyCheck(check, f"{page} shows this run")
+
+
+def rates(state: RunState | None) -> KeyCheck:
+    """State how fast learner and scorer are, and whether the scorer keeps up. `state`: the running coordinator's."""
+    check = "learner and scorer"
+    if state is None or state.capacity.step_seconds is None:
+        return KeyCheck(check, "not known: no coordinator runs here, or it has made no step")
+    needed = state.capacity.rollouts_per_step / max(state.capacity.step_seconds, 1e-9)
+    words = f"a step takes {state.capacity.step_seconds:.3g} s and {state.capacity.rollouts_per_step:g} rollouts"
+    verified = state.capacity.verified
+    if verified is None:
+        return KeyCheck(check, words)
+    slow = "a quicker device for the scorer, or fewer rollouts per step" if verified < needed else ""
+    return KeyCheck(check, f"{words}; the scorer verifies {verified:.3g} rollouts/s of {needed:.3g} needed", slow)
+
+
+def weights_of(place: RunFolder) -> int:
+    """Return the bytes of the run's base model."""
+    return sum(file.stat().st_size for file in place.model.glob("*.safetensors"))
+
+
+def _state(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> RunState | None:
+    try:
+        return status.decode(status.fetch_of(place, settings.web, spec.run))
+    except Unreachable:
+        return None
+
+
+def _addresses(place: RunFolder, settings: CoordinatorConfig, state: RunState | None) -> Sequence[str]:
+    """Return the addresses of the invite: of the running coordinator, else those of the settings."""
+    if state is not None and state.invite:
+        return Invite.from_text(state.invite).addresses
+    _, chain, _, _ = setup.read_documents(place)
+    return https_identity.reachable_addresses(settings, peer_id(keys.identity(chain)))

@@ -1,0 +1,43 @@
+"""Write the report on a run: one HTML file, from the running coordinator's state or the last one that it left."""
+
+from pathlib import Path
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.run import setup
+from echo2.coordinator.settings import config_edits
+from echo2.coordinator.web import page
+from echo2.p2p.errors import Unreachable
+from echo2.runtime.errors import LocalFault
+
+
+def write(home: Path, file: Path) -> str:
+    """Write the report on the run in a folder; return where it is and from when. Raises `LocalFault`, `Untrusted`."""
+    place = RunFolder(home)
+    settings = list(config_edits.list_differences(place.config))
+    state, source = _state(place)
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(page.report(state, settings))
+    except FileExistsError as error:
+        raise LocalFault(f"{file} exists: name another file") from error
+    except OSError as error:
+        raise LocalFault(f"cannot write {file} ({error.strerror}): name another file") from error
+    return f"{file}: {source}, step {state.step}, version {state.version}"
+
+
+def _state(place: RunFolder) -> tuple[RunState, str]:
+    """Return the state to report, and its source in words."""
+    _, _, _, spec = setup.read_documents(place)
+    try:
+        return status.decode(status.fetch_of(place, None, spec.run)), "the state of now"
+    except Unreachable:
+        pass
+    try:
+        return status.decode(place.last_state.read_bytes()), "the state at the coordinator's last end"
+    except OSError as error:
+        raise LocalFault(
+            f"no coordinator runs in {place.path}, and none has ended in order there: start it with "
+            f"`echo2-coord run --home {place.path}`"
+        ) from error

@@ -1,0 +1,94 @@
+"""`echo2-coord doctor`: this machine and its network, as far as it can see them."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from echo2.coordinator.web import machine_checks
+from echo2.coordinator.web.site import application, serve_web
+from tests.support import pictures
+from tests.support.fixed_run import FixedRun
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("/ip4/8.8.8.8/tcp/4310", True),
+        ("/ip4/192.168.1.2/tcp/4310", False),
+        ("/ip4/127.0.0.1/tcp/4310", False),
+        ("/ip4/100.64.0.7/tcp/4310", False),
+        ("/ip6/2606:4700::1/tcp/4310", True),
+        ("/ip6/fd00::1/tcp/4310", False),
+        ("/dns4/run.example.org/tcp/4311/tls/http", True),
+        ("/dns4/localhost/tcp/4311", False),
+        ("", False),
+    ],
+)
+def test_public_addresses_are_told_from_private_ones(address: str, public: bool) -> None:
+    assert machine_checks.is_public(address) == public
+
+
+def test_an_invite_of_private_addresses_alone_is_warned_of() -> None:
+    found = machine_checks.addresses(["/ip4/10.0.0.2/tcp/4310"], pictures.BUSY)
+    assert "all 1 are private" in found.actual
+    assert "network.advertise" in found.remedy
+    assert not machine_checks.addresses(["/ip4/10.0.0.2/tcp/1", "/ip4/8.8.8.8/tcp/1"], None).remedy
+
+
+@pytest.mark.parametrize(("free", "warned"), [(5_000_000_000, True), (200_000_000_000, False)])
+def test_a_disk_that_will_not_do_is_warned_of(free: int, warned: bool) -> None:
+    found = machine_checks.disk(Path("/run"), 8_000_000_000, lambda folder: free)
+    assert "53.0 GB wanted" in found.actual
+    assert bool(found.remedy) == warned
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "warned"), [("yes\n", "kept", False), ("no\n", "not kept", True), ("", "not known", False)]
+)
+def test_a_clock_without_a_time_server_is_warned_of(said: str, words: str, warned: bool) -> None:
+    def run(command: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess(command, 0, said)
+
+    found = machine_checks.clock(run)
+    assert found.actual.startswith(words)
+    assert bool(found.remedy) == warned
+
+
+def test_a_system_without_the_command_is_not_warned_of() -> None:
+    def run(command: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        raise FileNotFoundError
+
+    assert machine_checks.clock(run).remedy == ""
+
+
+async def test_the_page_is_looked_at_where_the_run_says_that_it_is() -> None:
+    from anyio import to_thread
+
+    site = await serve_web(application(FixedRun(pictures.BUSY)), "127.0.0.1", 0)
+    try:
+        run = bytes.fromhex(pictures.BUSY.run)
+        own = await to_thread.run_sync(machine_checks.public_page, site.url, run)
+        other = await to_thread.run_sync(machine_checks.public_page, site.url, bytes(32))
+    finally:
+        await site.stop()
+    gone = await to_thread.run_sync(machine_checks.public_page, site.url, run)
+    assert (own.remedy, "another run" in other.actual, "does not show it" in gone.actual) == ("", True, True)
+    assert other.remedy
+    assert gone.remedy
+    assert machine_checks.public_page("", run).remedy == ""
+
+
+def test_a_page_of_something_else_is_warned_of() -> None:
+    assert "does not show it" in machine_checks.public_page("http://127.0.0.1:9", bytes(32)).actual
+
+
+def test_a_scorer_that_does_not_keep_up_is_warned_of() -> None:
+    busy = pictures.BUSY.capacity
+    capacity = msgspec.structs.replace(busy, step_seconds=2.0, rollouts_per_step=100, verified=30.0)
+    slow = msgspec.structs.replace(pictures.BUSY, capacity=capacity)
+    assert "30 rollouts/s of 50 needed" in machine_checks.rates(slow).actual
+    assert machine_checks.rates(slow).remedy
+    assert "not known" in machine_checks.rates(None).actual
