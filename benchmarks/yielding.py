@@ -66,10 +66,10 @@ LOOKS_SECONDS: Final = 20.0
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="4 cycles with 3 s of quiet instead of 50 with 60 s")
+    parser.add_argument("--quick", action="store_true", help="2 cycles with 3 s of quiet instead of 50 with 60 s")
     options = parser.parse_args()
     bench.header("yielding: a node and its owner", ["torch", "transformers", "psutil"])
-    cycles, quiet = (4, 3.0) if options.quick else (50, 60.0)
+    cycles, quiet = (2, 3.0) if options.quick else (50, 60.0)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         cost = runner.run(_cost_of_looking())
         cycle_rows, lost = runner.run(_cycles(Path(folder), cycles, quiet))

@@ -73,7 +73,7 @@ from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.readiness import report_ready, report_stopping
 
-FREED_WITHIN: Final = 3.0
+FREED_WITHIN: Final = 2.5
 """Seconds from the start of a pause in which groups may be completed. With what it takes to notice an owner, and to end
 a process, the device's memory is free within 5 s."""
 
