@@ -14,6 +14,7 @@ the probes which this machine has, alone in this process.
 
 import argparse
 import asyncio
+import resource
 import subprocess
 import sys
 import tempfile
@@ -76,7 +77,7 @@ def main() -> int:
     return bench.close([
         Claim("last lease after the owner begins", max(one.last_lease for one in cycle_rows), "1 s", 1.0, at_most=True),
         Claim("memory back", max(one.memory for one in cycle_rows), "1 s", 5.0, at_most=True),
-        Claim("work again after quiet, at the latest", max(one.back for one in cycle_rows), "1 s", REST_SECONDS + 1.5,
+        Claim("work again after quiet, at the latest", max(one.back for one in cycle_rows), "1 s", REST_SECONDS + 2.0,
               at_most=True),
         Claim("work again after quiet, at the earliest", min(one.back for one in cycle_rows), "1 s", 0.0),
         Claim("groups lost", float(lost), "none", 0.0, at_most=True),
@@ -247,10 +248,16 @@ async def _cost_of_looking() -> float:
     )
     probes = [one for one in probes if one.look is not None]
     watch = OwnerWatch(OwnerRules(WorkHours(((0, 10080),)), 60.0), probes, NodeRunState(lambda: 0), datetime.now)
-    before = bench.cpu_of(psutil.Process().pid)
+    before = _cpu()
     with anyio.move_on_after(LOOKS_SECONDS):
         await watch.run()
-    return (bench.cpu_of(psutil.Process().pid) - before) / LOOKS_SECONDS
+    return (_cpu() - before) / LOOKS_SECONDS
+
+
+def _cpu() -> float:
+    """Return the CPU seconds of this process, and of the programs that it has asked."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in usages)
 
 
 if __name__ == "__main__":
