@@ -98,7 +98,10 @@ class RunningPrograms:
             name, looks = before.get(entry, ("", 0))
             if looks < YOUNG_LOOKS or self._looks % ALL_ANEW == 0:
                 try:
-                    name = (self._root / entry / "comm").read_bytes().decode(errors="replace").strip().casefold()
+                    with open(
+                        f"{self._root}/{entry}/comm", "rb", buffering=0
+                    ) as file:  # pathlib takes four times as long
+                        name = file.read().decode(errors="replace").strip().casefold()
                 except OSError:  # it has ended
                     continue
             self._known[entry] = name, looks + 1
