@@ -31,11 +31,11 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.OK))  # a container's first process has no default action
-    give_way("normal" if config.priority == "normal" else "low")
     descriptors.raise_limit()
     descriptors.watch()
     with lock_home(config.home):
         invite = invite_of(config)
+        give_way("normal" if config.priority == "normal" else "low")
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
         except LocalFault as error:

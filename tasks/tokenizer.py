@@ -50,6 +50,11 @@ class FileTokenizer:
     def size(self) -> int:
         return self._size
 
+    @property
+    def learned_size(self) -> int:
+        """The number of ids without those of added tokens, for which a model may have no row."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
+
     def save(self, path: Path) -> None:
         """Write it as a tokenizer.json."""
         self._tokenizer.save(str(path))

@@ -9,7 +9,7 @@
 
 import json
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ def import_model(
     folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
 ) -> Snapshot:
     """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
-    entries = {entry.name: (entry, data) for file in _files(folder) for entry, data in _tensors(file)}
+    entries = {entry.name: (entry, data) for entry, data in stored_tensors(folder)}
     wanted = (
         sorted((entry for entry, _ in entries.values()), key=lambda entry: entry.name) if tensors is None else tensors
     )
@@ -41,13 +41,28 @@ def import_model(
         _check_castable(entries[entry.name][0], entry)
     with writing_snapshot(out, wanted, aliases or {}) as writer:
         for entry in wanted:
-            source, data = entries[entry.name]
-            bits = data.view(BITS[ITEM_BYTES[source.dtype]])
+            source, bits = entries[entry.name]
             for at in range(0, len(bits), _PIECE_ELEMENTS):
                 piece = bits[at : at + _PIECE_ELEMENTS]
                 writer.write(piece if source.dtype == entry.dtype else bf16_of(piece))
         root = writer.finish()
     return Snapshot(out, root=root)
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
+    """Yield each tensor of a model folder, with its elements, flat, which are read as they are looked at. Raises
+    `BadSnapshot`."""
+    for file in _files(folder):
+        yield from _tensors(file)
+
+
+def stored_headers(folder: Path) -> list[TensorEntry]:
+    """Return the tensors of a model folder, by the headers of its files alone. Raises `BadSnapshot`."""
+    entries = list[TensorEntry]()
+    for path in _files(folder):
+        with path.open("rb") as file:
+            entries += read_header(file).tensors
+    return entries
 
 
 def bf16_of(bits: Bits) -> Bits:
@@ -88,11 +103,14 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _tensors(path: Path) -> list[tuple[TensorEntry, NDArray[np.uint8]]]:
+def _tensors(path: Path) -> list[tuple[TensorEntry, Bits]]:
     with path.open("rb") as file:
         header = read_header(file)
         data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    return [(entry, data[at : at + entry.nbytes]) for entry, at in zip(header.tensors, header.offsets, strict=True)]
+    return [
+        (entry, data[at : at + entry.nbytes].view(BITS[ITEM_BYTES[entry.dtype]]))
+        for entry, at in zip(header.tensors, header.offsets, strict=True)
+    ]
 
 
 def _check_castable(entry: TensorEntry, wanted: TensorEntry) -> None:

@@ -27,6 +27,7 @@ from echo2.coordinator.verification.calibration import TOKENS_LEAST, Calibration
 from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.mixed_machines import mixed_machines
 from echo2.coordinator.verification.token_evidence import Incomparable
+from echo2.engines.devices.devices import NoDevice, check_name
 from echo2.engines.engine import dtype_named
 from echo2.engines.registry import UnknownEngine, choose, is_exact
 from echo2.protocol.engine_classes import admits, parts
@@ -93,8 +94,10 @@ def class_parts(engine_class: str) -> ClassParts:
     if is_exact(engine_class):
         raise LocalFault(f"{engine_class} is exact: it is open without a Calibration")
     try:
-        choose(named[0]).check(dtype)
-    except UnknownEngine as error:
+        row = choose(named[0])
+        row.check(dtype)
+        check_name(named[2], row.devices)
+    except (UnknownEngine, NoDevice) as error:
         raise LocalFault(str(error)) from error
     return ClassParts(named[0], dtype, named[2])
 

@@ -18,14 +18,13 @@ from echo2.coordinator.calibration.own_engine import loaded_engine
 from echo2.coordinator.environments.played_group import PlayedGroup, play
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.run import chat_settings, model_folder
-from echo2.coordinator.run.task_processes import TaskPlace, format_tokens, host_task
+from echo2.coordinator.run.task_processes import TaskPlace, check_family, format_tokens, host_task
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.settings.training_config import RunSection
 from echo2.engines.engine import Job, Sample
 from echo2.engines.process.process import EngineProcess
 from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.runtime.errors import LocalFault
-from echo2.tasks import plugins
 from echo2.tasks.task import Score, Split, TaskFault, Tokenizer
 from echo2.tasks.turn_ends import Ends
 
@@ -72,17 +71,16 @@ def try_model(name: str, model: str, weights: Path | None, trial: ModelTrial, te
         async for part in _try_engine(name, folder, file, trial):
             tell(part)
 
-    try:
-        plugins.check_name(name)
-    except plugins.PluginFault as fault:
-        raise LocalFault(str(fault)) from fault
-    with _folder_of(model, weights) as (folder, file):
+    check_family(name)
+    with _folder_of(model, weights, trial, tell) as (folder, file):
         asyncio.run(told(folder, file))
 
 
 @contextmanager
-def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
-    """Yield the folder of a model, and its weights in one file."""
+def _folder_of(
+    model: str, weights: Path | None, trial: ModelTrial, tell: Callable[[str], None]
+) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder of a model, and its weights in one file. `tell`: gets what the check of a model remarks."""
     with tempfile.TemporaryDirectory(prefix="echo2-try-") as name:
         folder, copied = Path(model), Path(name) / "model"
         if model == model_folder.SMOLLM2 and not folder.is_dir():
@@ -93,6 +91,9 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
             pass  # a folder whose own weights are not looked at
         else:
             model_folder.check_importable(folder)
+            _limit(folder, trial)
+            for remark in model_folder.check_model(folder):
+                tell(remark)
             if not (folder / model_folder.WEIGHTS).is_file():  # in several files
                 model_folder.import_folder(folder, copied)
                 folder = copied

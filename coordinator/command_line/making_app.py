@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +55,7 @@ def init(
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
     from echo2.coordinator.calibration import own_classes
     from echo2.coordinator.command_line import policy_folder
-    from echo2.coordinator.run import keys, root_keys, setup
+    from echo2.coordinator.run import keys, model_folder, root_keys, setup
     from echo2.coordinator.run.draft import left_over
     from echo2.runtime.logs import set_up_logging, to_stream
 
@@ -76,6 +77,7 @@ def init(
             secret=keys.passphrase(),
             report=_say,
             root_plan=root_plan,
+            check_model=partial(model_folder.check_model, divided=config.learner.ranks * config.learner.hosts > 1),
         )
     if calibrate:
         closed = own_classes.calibrate_own(new_run, command_options.now(), _say)

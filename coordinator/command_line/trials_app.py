@@ -128,8 +128,25 @@ def plan(
     own_price: Annotated[
         float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of such a machine per hour.")
     ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model's folder: what it takes of a card's memory.", show_default="none")
+    ] = None,
+    card: Annotated[str | None, typer.Option(help="Memory of a card: 80GB.", show_default="this machine's")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Tokens of the longest rollout.")] = 8192,
 ) -> None:
-    """Say how many nodes a run needs, at which S and period, and what a step costs."""
+    """Say how many nodes a run needs, at which S and period, and what a step costs; or, with --model, what the learner
+    takes of a card's memory, and the settings with which it fits."""
+    if model is not None:
+        from echo2.coordinator.learner.memory_plan import card_bytes, describe_memory
+        from echo2.coordinator.run.model_folder import count_memory
+        from echo2.runtime.errors import LocalFault
+
+        named = 0 if card is None else card_bytes(card)
+        counted = count_memory(model)
+        if not named and not counted.card:
+            raise LocalFault("this machine has no card that PyTorch sees: name one, as in --card 80GB")
+        print("\n".join(describe_memory(counted, limit, named or counted.card)))
+        return
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files

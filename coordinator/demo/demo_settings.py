@@ -106,7 +106,7 @@ SMOLLM2: Final = DemoSettings(
     warm_up={},
 )  # fmt: skip
 OTHER_TASK: Final[Mapping[str, Any]] = {
-    "group_size": 8, "batch_groups": 8, "limit": 8, "heldout": 32, "evaluate_every": 10, "kind": "served",
+    "group_size": 8, "batch_groups": 8, "limit": 8, "evaluate_every": 10, "kind": "served",
 }  # fmt: skip
 OTHER_TASK_SECONDS: Final = 600.0
 """Settings of a demo with `DemoOptions.task`: its episodes cost more than those of a task of this build."""
@@ -193,8 +193,9 @@ def _with_task(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, 
     """Return the settings that differ with another task. Raises `LocalFault`."""
     if options.model != "tiny" or options.engines:
         raise LocalFault("--task is for the tiny model alone: choose it without --model and --engines")
+    usual = {key: value for key, value in chosen["run"].items() if key != "heldout"}  # as the task has
     return {
-        "run": {**chosen["run"], **OTHER_TASK, "task": options.task},
+        "run": {**usual, **OTHER_TASK, "task": options.task},
         "seconds": OTHER_TASK_SECONDS if options.seconds is None else options.seconds,
         "nodes": 2 if options.nodes is None else options.nodes,
         "least_rise": 0.05,

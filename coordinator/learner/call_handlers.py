@@ -9,14 +9,18 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from echo2.coordinator.learner.batches.batch_groups import BadBatch, read
+from echo2.coordinator.learner.memory_count import count_folder
 from echo2.coordinator.learner.messages import (
     BaseWritten,
     Batch,
+    Checked,
+    CheckModel,
+    CountMemory,
     Import,
     Open,
     Opened,
@@ -27,13 +31,19 @@ from echo2.coordinator.learner.messages import (
     WriteBase,
 )
 from echo2.coordinator.learner.model import load
+from echo2.coordinator.learner.model_check import check_model
+from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.coordinator.learner.session import Session
 from echo2.coordinator.learner.smollm2 import import_model
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.coordinator.learner.warmup import warm_up
+from echo2.engines.devices.devices import choose
 from echo2.weights import hf_import
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import TORCH_DTYPES, load_into, save_model
+
+_KINDS: Final = ("cuda", "xpu", "mps", "cpu")
+"""Kinds of devices on which the learner computes."""
 
 
 class NotOpen(Exception):
@@ -55,13 +65,23 @@ class LearnerHandlers:
             "train": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
+            "check_model": (CheckModel, self.check_model),
             "write_base": (WriteBase, self.write_base),
             "write_as_base": (WriteAsBase, self.write_as_base),
+            "count_memory": (CountMemory, lambda order: count_folder(Path(order.model), order.compute)),
         }
 
     def open(self, order: Open) -> Opened:
         self._session = None
-        self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
+        if order.device != "cpu":
+            choose(order.device, kinds=_KINDS)
+        try:
+            self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
+        except torch.OutOfMemoryError as error:
+            raise TooLittleMemory(
+                f"the model with its state does not fit into the memory of {order.device}: end what else computes "
+                f"there, set learner.optimiser_state to host, or divide it among more devices (learner.ranks): {error}"
+            ) from error
         return self._session.answer_open()
 
     def step(self, batch: Batch) -> Stepped:
@@ -78,6 +98,9 @@ class LearnerHandlers:
 
     def warm_up(self, order: WarmUp) -> WarmedUp:
         return warm_up(order)
+
+    def check_model(self, order: CheckModel) -> Checked:
+        return Checked(remarks=check_model(Path(order.folder), divided=order.divided))
 
     def import_model(self, order: Import) -> WarmedUp:
         return import_model(order)

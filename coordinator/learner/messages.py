@@ -5,6 +5,7 @@
     learner -> main   begun(Begun)                    during a step: from here on a death may be due to the batch
     learner -> main   met(Met)                        during an open, with several ranks: all are there
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
+    main -> learner   check_model(CheckModel) -> Checked  whether a folder's model can be trained, before a run
     main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
 Crash rule: the durable set of drawn groups is in the learner's newest checkpoint and the journal behind it, and nowhere
@@ -46,7 +47,9 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     contrast: float = 1.0
     microbatch_tokens: int = 16384
     seed: int = 0
-    compute_dtype: str = "float32"
+    compute_dtype: str = "auto"
+    recompute: str = "auto"
+    optimiser_state: str = "float32"
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,11 +233,46 @@ class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class CheckModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "check_model": check that the model of a folder can be trained (learner/model_check.py). `divided`: several
+    ranks train it, none of which has the whole model in float32."""
+
+    folder: str
+    divided: bool = False
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be trained. `remarks`: sentences for the operator."""
+
+    remarks: list[str]
+
+
 class WriteBase(msgspec.Struct, frozen=True, kw_only=True):
     """A request to write version 0 of the model folder `model` as the snapshot `path`, before a run has begun."""
 
     model: str
     path: str
+
+
+class CountMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "count_memory": count what passes over the model folder `model` keep. `compute`: float32 or bfloat16."""
+
+    model: str
+    compute: str
+
+
+class MemoryCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
+    memory_count.KeptBytes. `words`, `width`: the head's. `card`: bytes of this machine's smallest card, 0: it has none.
+    """
+
+    parameters: int
+    layers: float
+    again: float
+    layer: float
+    words: int
+    width: int
+    card: int = 0
 
 
 class WriteAsBase(msgspec.Struct, frozen=True, kw_only=True):

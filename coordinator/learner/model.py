@@ -1,14 +1,17 @@
 """Load a model folder: config.json and safetensors; never from a hub, never pickled weights. A folder of a frozen base
 and an adapter (weights.lora.adapter_config) gives a model of which the adapter alone is trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from echo2.engines.transformers import model_config, output_layer
 from echo2.engines.transformers.low_rank import adapt
+from echo2.engines.transformers.model_config import UnsuitableModel
+from echo2.engines.transformers.output_layer import OutputLayer
 from echo2.weights.lora.adapter_config import CONFIG
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import load_into
@@ -17,6 +20,9 @@ T = TypeVar("T")
 
 WITHIN_FORWARD_METHOD: Final = "within_forward"
 """Name of the method of a divided model that runs a function as its forward pass."""
+COMPUTE_TYPES: Final = ("auto", "float32", "bfloat16")
+SHOWN_NAMES: Final = 3
+"""Names of tensors that a sentence shows."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -25,37 +31,71 @@ class BadModelFolder(Exception):
 
 
 class NotFinetunable(Exception):
-    """A model whose head is more than a linear map, so that the learner would compute wrong log-probabilities."""
+    """A model whose head the learner does not know, so that it would compute wrong log-probabilities."""
 
 
-def load(folder: Path, device: str) -> PreTrainedModel:
-    """Load the model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder,
-    NotFinetunable; of a folder with an adapter also BadSnapshot."""
+def load(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Load the model of `folder` on `device`, in evaluation mode (no dropout); an adapter's in float32. Raises
+    BadModelFolder, NotFinetunable; of a folder with an adapter also BadSnapshot."""
     check_folder(folder)
     try:
-        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
+        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder, dtype)
+    except UnsuitableModel as error:
+        raise BadModelFolder(f"{folder}: {error}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(
-            f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained, or "
-            "update transformers if the architecture is newer than the one installed"
+            f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained"
         ) from error
     torch.nn.Module.to(model, device)
     check_head(model)
     return evaluating(model)
 
 
-def _whole(folder: Path) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, attn_implementation="sdpa"
+def _whole(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    auto: Any = AutoModelForCausalLM  # its methods carry no types
+    model, listed = auto.from_pretrained(
+        folder, config=model_config.read(folder), dtype=dtype, local_files_only=True, use_safetensors=True,
+        ignore_mismatched_sizes=True, output_loading_info=True,
+    )  # fmt: skip
+    _check_tensors(folder, model, listed)
+    return model  # type: ignore[no-any-return]
+
+
+def _check_tensors(folder: Path, model: PreTrainedModel, listed: Mapping[str, Collection[Any]]) -> None:
+    """Check that the file has the model's tensors and no others: what is missing would be random. `listed`: names that
+    the library reports. Raises BadModelFolder."""
+    head = next((name for name, module in model.named_modules() if module is head_of(model).linear), "")
+    missing, others = sorted(listed["missing_keys"]), sorted(listed["unexpected_keys"])
+    if missing == [f"{head}.weight"]:
+        raise BadModelFolder(
+            f"{folder} has no {missing[0]}, and config.json ties no embedding to the output layer: set "
+            '"tie_word_embeddings": true there if the model was trained so, or download the file that has the tensor'
+        )
+    if missing:
+        raise BadModelFolder(f"{folder} lacks {_some(missing)}: download the missing files, or save the model again")
+    if listed["mismatched_keys"]:
+        name, stored, wanted = min(listed["mismatched_keys"])
+        raise BadModelFolder(
+            f"{folder}: {name} is {tuple(stored)} in the file, and {tuple(wanted)} by config.json: they are of two "
+            "models; download both again"
+        )
+    if others:
+        raise BadModelFolder(
+            f"{folder} has {_some(others)}, which a {type(model).__name__} does not have: correct config.json, or save "
+            "the model again with save_pretrained, which leaves out what is no part of it"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return (
+        f"{', '.join(names[:SHOWN_NAMES])}{f' and {len(names) - SHOWN_NAMES} more' if len(names) > SHOWN_NAMES else ''}"
     )
-    return model
 
 
 def _build_adapted(folder: Path) -> PreTrainedModel:
     """Build the frozen base, and load the first adapter."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
     auto: Any = AutoModelForCausalLM  # its methods carry no types
-    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model: PreTrainedModel = auto.from_config(model_config.read(folder), dtype=torch.float32)
     adapt(model, folder)
     load_into(model, Snapshot(folder / WEIGHTS[0]))
     return model
@@ -71,16 +111,12 @@ def check_folder(folder: Path) -> None:
         )
 
 
-@torch.no_grad()
 def check_head(model: PreTrainedModel) -> None:
-    """Check that head(last hidden state) equals the model's logits: some architectures scale or cap them, and the
-    learner runs the head by itself (`logprobs`). Raises NotFinetunable."""
-    ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
-    direct = within(model, lambda: head_of(model)(model.base_model(ids, use_cache=False).last_hidden_state))
-    if not torch.allclose(direct, model(ids, use_cache=False).logits, atol=1e-4, rtol=1e-4):
-        raise NotFinetunable(
-            f"{model.config.model_type} changes its logits after the head; the learner cannot train it"
-        )
+    """Check the head that the learner runs by itself (`logprobs`). Raises NotFinetunable."""
+    try:
+        output_layer.check(model, lambda work: within(model, work))
+    except output_layer.UnknownOutput as error:
+        raise NotFinetunable(str(error)) from error
 
 
 def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
@@ -90,11 +126,33 @@ def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
     return work() if collected is None else collected(work)
 
 
-def head_of(model: PreTrainedModel) -> torch.nn.Linear:
+def head_of(model: PreTrainedModel) -> OutputLayer:
     """Return the map from hidden states to logits."""
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    assert isinstance(head, torch.nn.Linear)
-    return head
+    return OutputLayer.of(model)
+
+
+def compute_type(name: str, device: torch.device | str) -> torch.dtype:
+    """Return the type in which the learner computes on a device. `name`: `learner.compute_dtype`; auto: bfloat16 on a
+    GPU that multiplies it by itself, else float32."""
+    if name == "auto":
+        kind = torch.device(device).type
+        half = kind != "cpu" and (kind != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False))
+        return torch.bfloat16 if half else torch.float32
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def begin_arithmetic(threads: int, seed: int) -> None:
+    """Set up this process's arithmetic: CPU threads, random state, and float32 sums of 16-bit products on a GPU."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def cast_parameters(model: PreTrainedModel, kind: torch.dtype) -> None:
+    """Bring all parameters to a type, one after the other. Buffers keep theirs: those of positions need float32."""
+    for parameter in model.parameters():
+        if parameter.dtype != kind:
+            parameter.data = parameter.data.to(kind)
 
 
 def evaluating(model: PreTrainedModel) -> PreTrainedModel:

@@ -9,12 +9,16 @@ Rules
 4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
 5. A master is put together for its own update, and for a checkpoint, one at a time. State per parameter, gradient
    included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their gradients).
-6. Where parameters are divided among ranks (learner/ranks/sharded_model.py), each rank has the state of its own rows
+6. With `optimiser_state` host the moments lie in the host's memory, pinned beside a GPU: 8 bytes less per parameter on
+   the device. An update brings them there by pieces of a parameter, and has the same bits.
+7. Where parameters are divided among ranks (learner/ranks/sharded_model.py), each rank has the state of its own rows
    alone. The update is by element; only the gradient's norm is of all ranks.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from types import EllipsisType
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,11 +27,15 @@ from torch.optim.adamw import adamw
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.learner.model import cast_parameters, compute_type
 from echo2.coordinator.learner.ranks.local_rows import local
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.learner.ranks.split_master import join_master, put
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
+STATE_KINDS: Final = ("float32", "host")
+PIECE_ELEMENTS: Final = 1 << 26
+"""Elements of a parameter whose moments are on the device at once (rule 6)."""
 _EPSILON = 1e-8
 _NORM_EPSILON = 1e-6
 
@@ -38,10 +46,10 @@ class BadTensors(Exception):
 
 class _Weight:
     """A trained parameter with its state. `whole`: as the model has it. `parameter`: this rank's rows of it.
-    `gradient`: float32, of the passes since the last update."""
+    `gradient`: float32, of the passes since the last update. `on_host`: whether the moments are on the host."""
 
-    def __init__(self, whole: Tensor) -> None:
-        self.whole, self.parameter = whole, local(whole)
+    def __init__(self, whole: Tensor, *, on_host: bool) -> None:
+        self.whole, self.parameter, self._on_host = whole, local(whole), on_host
         self.residual = torch.zeros_like(self.parameter, dtype=torch.int16)
         self.gradient: Tensor | None = None
         self.moments: tuple[Tensor, Tensor] | None = None
@@ -71,15 +79,41 @@ class _Weight:
         if self.gradient is None:
             return
         if self.moments is None:
-            self.moments = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
-        master = self.master
-        adamw(
-            [master], [self.gradient], [self.moments[0]], [self.moments[1]], [], [self.updates],
-            fused=self.parameter.device.type in _FUSED, amsgrad=False, beta1=hyper.betas[0], beta2=hyper.betas[1],
-            lr=learning_rate, weight_decay=hyper.weight_decay if master.ndim > 1 else 0.0, eps=_EPSILON,
-            maximize=False,
-        )  # fmt: skip
-        put(master, self.parameter, self.residual)
+            self.keep(torch.zeros_like(self.gradient), torch.zeros_like(self.gradient))
+        assert self.moments is not None
+        decay, device = hyper.weight_decay if self.parameter.ndim > 1 else 0.0, self.parameter.device
+        for piece in self._pieces():
+            parameter, residual, gradient, *moments = (
+                one[piece] for one in (self.parameter, self.residual, self.gradient, *self.moments)
+            )
+            master, (first, second) = join_master(parameter, residual), (one.to(device) for one in moments)
+            adamw(
+                [master], [gradient], [first], [second], [], [self.updates.clone()],
+                fused=device.type in _FUSED, amsgrad=False, beta1=hyper.betas[0], beta2=hyper.betas[1],
+                lr=learning_rate, weight_decay=decay, eps=_EPSILON, maximize=False,
+            )  # fmt: skip
+            put(master, parameter, residual)
+            if first.device != moments[0].device:
+                moments[0].copy_(first)
+                moments[1].copy_(second)
+        self.updates += 1
+
+    def keep(self, first: Tensor, second: Tensor) -> None:
+        """Keep these moments, where they belong (rule 6)."""
+        device = self.parameter.device
+        if not self._on_host:
+            self.moments = first.to(device), second.to(device)
+        elif device.type == "cuda":
+            self.moments = first.cpu().pin_memory(), second.cpu().pin_memory()
+        else:
+            self.moments = first.cpu(), second.cpu()
+
+    def _pieces(self) -> list[slice | EllipsisType]:
+        """Return what is updated at once: all, or with moments on the host some rows."""
+        if not self._on_host or self.parameter.ndim == 0:
+            return [...]
+        rows = max(1, PIECE_ELEMENTS * len(self.parameter) // max(1, self.parameter.numel()))
+        return [slice(start, start + rows) for start in range(0, len(self.parameter), rows)]
 
 
 class StateTensors(Mapping[str, Tensor]):
@@ -114,15 +148,12 @@ class Optimiser:
 
     def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ONLY_RANK) -> None:
         self._hyper, self._ranks = hyper, ranks
-        compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
         self._weights: dict[str, _Weight] = {}
         masters = {name: local(one).float() for name, one in model.named_parameters() if one.requires_grad}
-        for parameter in model.parameters():
-            if parameter.dtype != compute:
-                parameter.data = parameter.data.to(compute)
+        cast_parameters(model, compute_type(hyper.compute_dtype, model.device))
         for name, parameter in model.named_parameters():
             if name in masters:
-                self._weights[name] = weight = _Weight(parameter)
+                self._weights[name] = weight = _Weight(parameter, on_host=hyper.optimiser_state == "host")
                 put(masters.pop(name), weight.parameter, weight.residual)
 
     @property
@@ -142,6 +173,21 @@ class Optimiser:
         """Add the model's gradients to those of earlier passes, in float32, and clear them."""
         for weight in self._weights.values():
             weight.collect()
+
+    def drop_gradients(self) -> None:
+        """Drop the gradients since the last update, and those of an unfinished pass."""
+        for weight in self._weights.values():
+            weight.gradient = weight.whole.grad = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients' sums, which a pass adds to the state where it computes in 16 bits (rule 5)."""
+        return sum(4 * weight.parameter.numel() for weight in self._weights.values() if weight.parameter.itemsize < 4)
+
+    def leave_model(self) -> None:
+        """Keep this rank's rows and their state alone, for another optimiser's `restore`: the model can be freed."""
+        for weight in self._weights.values():
+            weight.whole, weight.gradient = weight.parameter, None
 
     def update(self, learning_rate: float) -> float:
         """Clip, step and round; return the gradient's norm before clipping. If it is not finite, nothing changes."""
@@ -192,5 +238,5 @@ class Optimiser:
             device = weight.parameter.device
             put(tensors[f"master.{name}"].to(device), weight.parameter, weight.residual)
             if f"updates.{name}" in tensors:
-                first, second = (tensors[f"{moment}.{name}"].to(device) for moment in ("exp_avg", "exp_avg_sq"))
-                weight.moments, weight.updates = (first, second), tensors[f"updates.{name}"].to(device).float()
+                weight.keep(tensors[f"exp_avg.{name}"], tensors[f"exp_avg_sq.{name}"])
+                weight.updates = tensors[f"updates.{name}"].to(device).float()

@@ -38,12 +38,16 @@ from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
 from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
+from echo2.coordinator.learner.layers_made_again import RECOMPUTE_KINDS
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from echo2.coordinator.learner.model import COMPUTE_TYPES
 from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
 from echo2.coordinator.learner.objective.loss import ANCHORS
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
+from echo2.coordinator.learner.optimiser import STATE_KINDS
+from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.coordinator.settings.objective_choices import choices_of, contradiction
@@ -96,7 +100,7 @@ class Session:
             report(_divided_anew(len(checkpoint_found.files), self._trainer.ranks))
         self._undone = ""
         self._pace, self._arithmetic = CheckpointPace(order.checkpoint_share), arithmetic()
-        self._state, self._since = self._begin(checkpoint_found, journalled), list[tuple[int, list[bytes]]]()
+        self._state, self._since = self._begin(checkpoint_found, journalled), list[tuple[int, list[bytes], list[int]]]()
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
             new = self._trainer.save_snapshot(export.place(self._exports, self._state.step))
@@ -128,11 +132,12 @@ class Session:
         groups = self._groups(batch)
         begun(batch.step)
         self._settle(batch.published)
-        metrics = self._trainer.step(groups, self._state.steps)
+        sizes = PassSizes()
+        metrics = self._trainer.step(groups, self._state.steps, sizes)
         if self._order.ends:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
-        self._drew(batch)
+        self._drew(batch, sizes)
         exported, full, changed = None, batch.export and self._pace.is_due, True
         if batch.export:
             new = self._trainer.save_snapshot(export.place(self._exports, batch.step))
@@ -148,12 +153,12 @@ class Session:
             unchanged=self._state.unchanged,
         )  # fmt: skip
 
-    def _drew(self, batch: Batch) -> None:
+    def _drew(self, batch: Batch, sizes: PassSizes) -> None:
         """Add the step's draw to the state, and remove draws whose groups are all too old now: a group drawn by step t
         has version t - 1 at most."""
         state = self._state
         drawn, draws = [*state.drawn, *batch.groups], [*state.draws, (batch.step, len(batch.groups))]
-        self._since.append((batch.step, batch.groups))
+        self._since.append((batch.step, batch.groups, sizes.used))
         while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
             drawn, draws = drawn[draws[0][1] :], draws[1:]
         self._drawn = set(drawn)
@@ -367,7 +372,9 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         (hyper.cut_rollouts == "masked" and not ends, "cut_rollouts: the tokens that end an answer are not known"),
         (not hyper.cut_penalty > 0, "cut_penalty: above 0"),
         (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
-        (hyper.compute_dtype not in ("float32", "bfloat16"), "compute_dtype: choose float32 or bfloat16"),
+        (hyper.compute_dtype not in COMPUTE_TYPES, f"compute_dtype: choose one of {', '.join(COMPUTE_TYPES)}"),
+        (hyper.recompute not in RECOMPUTE_KINDS, f"recompute: choose one of {', '.join(RECOMPUTE_KINDS)}"),
+        (hyper.optimiser_state not in STATE_KINDS, f"optimiser_state: choose one of {', '.join(STATE_KINDS)}"),
         (not hyper.learning_rate > 0, "learning_rate: above 0"),
         (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
         (hyper.truncation < 1, "truncation: at least 1"),

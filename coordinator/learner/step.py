@@ -8,12 +8,15 @@ Rules
    the ranks.
 3. A pass needs all ranks (learner/ranks/sharded_model.py). So each makes as many as the rank that has most: with passes
    without a sampled token, whose loss and gradients are 0.
-4. A batch without signal changes no weight (not even by momentum), but counts as a step. Only a KL term that covers
+4. A pass that runs out of memory changes nothing: the step goes on from the passes before it, with smaller ones
+   (learner/pass_sizes.py).
+5. A batch without signal changes no weight (not even by momentum), but counts as a step. Only a KL term that covers
    groups without signal moves weights then.
 """
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,6 +42,7 @@ from echo2.coordinator.learner.objective.batch_loss import (
 from echo2.coordinator.learner.objective.fused_head import ChunkLoss, FusedLoss, fused_loss
 from echo2.coordinator.learner.objective.step_metrics import StepMetrics
 from echo2.coordinator.learner.optimiser import Optimiser
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory, within_memory
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.settings.objective_choices import OF_ROLLOUTS, choices_of
 from echo2.tasks.turn_ends import Ends
@@ -54,13 +58,19 @@ def train_step(
     reference: PreTrainedModel | None = None,
     limit: int = 0,
     ends: Ends = (),
+    sizes: PassSizes | None = None,
 ) -> dict[str, float]:
     """Make one step with one rank; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser,
     for the rate's warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: limit and ends
-    of messages.Open. Raises BadBatch before any change."""
+    of messages.Open. `sizes`: sizes of the passes; None: `microbatch_tokens`. Raises BadBatch before any change;
+    TooLittleMemory."""
     train_rows = rows_of(batch, hyper, limit, ends)
     (share,) = shares(train_rows, hyper.minibatches)
-    done = train_share(model, optimiser, share, hyper, steps=steps, reference=reference, limit=limit)
+    progress = StepProgress(sizes or PassSizes(tokens=hyper.microbatch_tokens))
+    done = within_memory(
+        lambda: train_share(model, optimiser, share, hyper, progress, steps=steps, reference=reference, limit=limit),
+        optimiser.drop_gradients, progress.sizes, share.longest, str(model.device),
+    )  # fmt: skip
     return metrics_of(batch, train_rows, done)
 
 
@@ -80,26 +90,72 @@ class Updates(NamedTuple):
     learning_rate: float
 
 
+class StepProgress:
+    """The finished passes of a step (rule 4). `sizes`: sizes of its passes. `proximals`: proximal log-probabilities of
+    each mini-batch, by the `id` of a rollout's row. `norms`: norms of the gradients, one per update."""
+
+    def __init__(self, sizes: PassSizes) -> None:
+        self.sizes, self.metrics = sizes, StepMetrics()
+        self.proximals: list[dict[int, Tensor]] = []
+        self.norms: list[float] = []
+
+
 def train_share(
     model: PreTrainedModel,
     optimiser: Optimiser,
     share: Share,
     hyper: Hyper,
+    progress: StepProgress,
     *,
     steps: int,
     reference: PreTrainedModel | None = None,
     limit: int = 0,
     ranks: Ranks = ONLY_RANK,
 ) -> Updates:
-    """Make this rank's part of a step, together with the others. The arguments are those of `train_step`."""
-    minis = list(mini_batches(model, share, hyper, limit, ranks))
-    proximals = [[frozen_logprobs(model, micro) for micro in mini.micros] if len(minis) > 1 else None for mini in minis]
+    """Make this rank's part of a step, together with the others, from `progress` on. The other arguments are those of
+    `train_step`. Raises torch.OutOfMemoryError."""
+    count, sizes = len(share.minis), progress.sizes
+
+    def mini_batch_of(number: int) -> MiniBatch:
+        return mini_batch(model, share, number, sizes.tokens, hyper, limit, ranks)
+
+    while count > 1 and len(progress.proximals) < count:
+        micros = mini_batch_of(len(progress.proximals)).micros
+        progress.proximals.append(_by_rollout(micros, [frozen_logprobs(model, micro) for micro in micros]))
+        sizes.finish_pass()
     learning_rate = optimiser.learning_rate(steps)
-    metrics, norms = StepMetrics(), []
-    for mini, proximal in zip(minis, proximals, strict=True):
+    while len(progress.norms) < count:
+        number, metrics = len(progress.norms), copy.deepcopy(progress.metrics)
+        mini = mini_batch_of(number)
+        proximal = [_of_micro(progress.proximals[number], micro) for micro in mini.micros] if count > 1 else None
         accumulate(model, mini, proximal, hyper, metrics, optimiser, reference, ranks)
-        norms.append(optimiser.update(learning_rate))
-    return Updates(metrics.of_all(ranks, share.ages), norms, learning_rate)
+        sizes.finish_pass()
+        progress.norms.append(_update(optimiser, learning_rate))
+        progress.metrics = metrics
+    return Updates(progress.metrics.of_all(ranks, share.ages), progress.norms, learning_rate)
+
+
+def _update(optimiser: Optimiser, learning_rate: float) -> float:
+    """Update the weights; return the gradient's norm. An update cannot be repeated. Raises TooLittleMemory."""
+    try:
+        return optimiser.update(learning_rate)
+    except torch.OutOfMemoryError as error:
+        raise TooLittleMemory(f"the memory is too small for an update of the weights: {error}") from error
+
+
+def _by_rollout(micros: Sequence[MicroBatch], values: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return values of the sampled tokens, [n] per micro-batch, by rollout: `id` of its row."""
+    return {
+        id(row): part
+        for micro, value in zip(micros, values, strict=True)
+        for row, part in zip(micro.rows, torch.split(value, [len(row.targets) for row in micro.rows]), strict=True)
+        if len(part)
+    }
+
+
+def _of_micro(by_rollout: Mapping[int, Tensor], micro: MicroBatch) -> Tensor:
+    """Return the values of a micro-batch's sampled tokens, float32 [n]."""
+    return torch.cat([micro.behaviour[:0], *(by_rollout[id(row)] for row in micro.rows if len(row.targets))])
 
 
 def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, float]:
@@ -133,22 +189,22 @@ class MiniBatch(NamedTuple):
     kl_size: Size
 
 
-def mini_batches(
-    model: PreTrainedModel, share: Share, hyper: Hyper, limit: int = 0, ranks: Ranks = ONLY_RANK
-) -> Iterator[MiniBatch]:
-    """Yield this rank's part of a step's mini-batches, on the model's device. `limit`: most sampled tokens per
-    rollout."""
+def mini_batch(
+    model: PreTrainedModel, share: Share, number: int, tokens: int, hyper: Hyper, limit: int = 0,
+    ranks: Ranks = ONLY_RANK,
+) -> MiniBatch:  # fmt: skip
+    """Return this rank's part of a mini-batch, on the model's device. `number`: which of the step's. `tokens`: most
+    tokens of a micro-batch. `limit`: most sampled tokens per rollout."""
     cost = cost_of(model)
-    drawn = Size(share.tokens / max(1, len(share.minis)), share.rollouts / max(1, len(share.minis)), limit)
-    for mini in share.minis:
-        of_signal, of_flat = (
-            [micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens, cost)] for part in mini
-        )
-        size = drawn if hyper.denominator == "all" else size_of(of_signal, limit, ranks)
-        kl_size = size_of([*of_signal, *of_flat], limit, ranks) if share.covers_flat else size
-        for part in (of_signal, of_flat):
-            part += [empty_micro_batch().to(model.device)] * (ranks.most(len(part)) - len(part))
-        yield MiniBatch(of_signal, of_flat, size, kl_size)
+    of_signal, of_flat = (
+        [micro.to(model.device) for micro in pack(part, tokens, cost)] for part in share.minis[number]
+    )
+    drawn = Size(share.tokens / len(share.minis), share.rollouts / len(share.minis), limit)
+    size = drawn if hyper.denominator == "all" else size_of(of_signal, limit, ranks)
+    kl_size = size_of([*of_signal, *of_flat], limit, ranks) if share.covers_flat else size
+    for part in (of_signal, of_flat):
+        part += [empty_micro_batch().to(model.device)] * (ranks.most(len(part)) - len(part))
+    return MiniBatch(of_signal, of_flat, size, kl_size)
 
 
 def size_of(micros: Sequence[MicroBatch], limit: int, ranks: Ranks) -> Size:

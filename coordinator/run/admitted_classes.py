@@ -9,12 +9,16 @@
 """
 
 import difflib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from echo2.coordinator.settings.training_config import RunSection
+from echo2.coordinator.settings.training_config import LearnerSection, RunSection
+from echo2.engines.devices.devices import NoDevice, check_name
 from echo2.engines.registry import AUTO_ENGINE, engine_names, find, is_exact
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.settings import SettingsFault
+
+_LEARNERS_ENGINE: Final = "transformers"
+"""The engine that computes on what the learner computes on."""
 
 
 class AdmittedClass(NamedTuple):
@@ -49,6 +53,16 @@ def exact_devices(admitted: AdmittedClass) -> list[str]:
     row = find(admitted.engine)
     devices = row.devices if row is not None and admitted.device == AUTO_ENGINE else ()
     return [device for device in devices if is_exact(f"{admitted.name}/{device}")]
+
+
+def check_device(settings: LearnerSection) -> None:
+    """Check that `learner.device` names a device of PyTorch's. Raises `SettingsFault`."""
+    row = find(_LEARNERS_ENGINE)
+    assert row is not None
+    try:
+        check_name(settings.device, row.devices)
+    except NoDevice as error:
+        raise SettingsFault(f"learner.device: {error}") from error
 
 
 def check_admitted(settings: RunSection) -> None:

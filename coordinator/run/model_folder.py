@@ -18,7 +18,18 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from echo2.coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteAsBase, WriteBase
+from echo2.coordinator.learner.messages import (
+    BaseWritten,
+    Checked,
+    CheckModel,
+    CountMemory,
+    Import,
+    MemoryCounted,
+    WarmedUp,
+    WarmUp,
+    WriteAsBase,
+    WriteBase,
+)
 from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run import foreign_models
 from echo2.engines.context import context_of
@@ -28,7 +39,7 @@ from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.errors import LocalFault
 from echo2.tasks import plugins, registry
 from echo2.tasks import tokenizer as text
-from echo2.tasks.task import Task, Tokenizer
+from echo2.tasks.task import Task
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
@@ -69,18 +80,24 @@ def facts(folder: Path) -> ModelFacts:
     """Read config.json and hash the assets. Raises `LocalFault` if a file is missing, damaged or contradictory."""
     config = _config(folder)
     vocabulary, ends = _integer(folder, config, "vocab_size"), ends_of(folder, config)
-    size = tokenizer(folder, ends).size
+    size = tokenizer(folder, ends).learned_size
     if size > vocabulary:
         raise LocalFault(
             f"{folder}: the tokenizer has {size} ids, the model {vocabulary}: they do not belong to one model; save "
             "both from the same model"
+        )
+    ends = tuple(end for end in ends if end < vocabulary) or ends  # the model never gives the others
+    if ends[0] >= vocabulary:
+        raise LocalFault(
+            f"{folder}: the end token {ends[0]} is none of the model's {vocabulary}, so no answer would end: put "
+            "another eos_token_id into config.json, or save the model again after resize_token_embeddings"
         )
     names = [*ASSETS, *(name for name in ADAPTER_ASSETS if (folder / name).exists())]
     assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in names)
     return ModelFacts(eos=ends[0], vocabulary=vocabulary, assets=assets, other_ends=ends[1:])
 
 
-def tokenizer(folder: Path, ends: Ends) -> Tokenizer:
+def tokenizer(folder: Path, ends: Ends) -> text.FileTokenizer:
     """Load the folder's tokenizer. Raises `LocalFault`."""
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -104,7 +121,10 @@ def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int
     if not prompt:
         raise LocalFault(f"task {task} poses a prompt without a token: each prompt needs one")
     if max(prompt) >= vocabulary:
-        raise LocalFault(f"task {task} cannot be written with the model's tokenizer: choose another model")
+        raise LocalFault(
+            f"task {task} poses a prompt with token {max(prompt)}, and the model has {vocabulary}: save the model "
+            "again after resize_token_embeddings, or write prompts without that token"
+        )
     room = room_of(folder, limit)
     if room is not None and len(prompt) > room:
         raise LocalFault(
@@ -131,6 +151,13 @@ def check_importable(folder: Path) -> None:
     facts(folder)
     if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
         raise LocalFault(foreign_models.describe(folder))
+
+
+def check_model(folder: Path, *, divided: bool = False) -> list[str]:
+    """Have the learner process load a folder's model once (coordinator/learner/model_check.py); return remarks for the
+    operator. `divided`: see `CheckModel`. Raises `LocalFault` for a model that cannot be trained."""
+    order = CheckModel(folder=os.path.abspath(folder), divided=divided)
+    return asyncio.run(_ask_learner("check_model", order, Checked, fault="")).remarks
 
 
 def check_weights(path: Path) -> None:
@@ -184,6 +211,12 @@ async def write_as_base(folder: Path, version: Path, path: Path) -> bytes:
     return (await _ask_learner("write_as_base", _renaming(folder, version, path), BaseWritten)).root
 
 
+def count_memory(folder: Path, compute: str = "bfloat16") -> MemoryCounted:
+    """Have a learner process count what passes over a folder's model keep. Raises `LocalFault`."""
+    order = CountMemory(model=os.path.abspath(folder), compute=compute)
+    return asyncio.run(_ask_learner("count_memory", order, MemoryCounted))
+
+
 def _renaming(folder: Path, version: Path, path: Path) -> WriteAsBase:
     model, version, path = folder.absolute(), version.absolute(), path.absolute()
     return WriteAsBase(model=str(model), version=str(version), path=str(path))
@@ -193,16 +226,21 @@ def _order_of(folder: Path, path: Path) -> WriteBase:
     return WriteBase(model=os.path.abspath(folder), path=os.path.abspath(path))
 
 
-async def _ask_learner(method: str, order: msgspec.Struct, answer: type[A]) -> A:
-    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails."""
+async def _ask_learner(
+    method: str, order: msgspec.Struct, answer: type[A], *, fault: str = "the model could not be made: "
+) -> A:
+    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails. `fault`:
+    words before the sentence of the error."""
     child = learner_process()
     await child.start()
     try:
         return await child.call(method, order, answer)
     except ChildError as error:
-        raise LocalFault(f"the model could not be made: {str(error).partition(': ')[2]}") from error
+        raise LocalFault(f"{fault}{str(error).partition(': ')[2]}") from error
     except ChildDied as death:
-        raise LocalFault(f"the model could not be made: {death}") from death
+        raise LocalFault(
+            f"the learner could not load the model: {death}" if not fault else f"{fault}{death}"
+        ) from death
     finally:
         await child.stop()
 
@@ -234,11 +272,10 @@ def _json_object(folder: Path, name: str) -> dict[str, Any]:
 def ends_of(folder: Path, config: Mapping[str, Any]) -> Ends:
     """Return the tokens that end a turn: those of config.json (`config`), then further ones of generation_config.json.
     Raises `LocalFault`."""
-    ends = _ids(folder, config, "config.json")
-    if (folder / GENERATION).is_file():
-        generation = _json_object(folder, GENERATION)
-        if generation.get("eos_token_id") is not None:
-            ends += [end for end in _ids(folder, generation, GENERATION) if end not in ends]
+    generation = _json_object(folder, GENERATION) if (folder / GENERATION).is_file() else {}
+    further = [] if generation.get("eos_token_id") is None else _ids(folder, generation, GENERATION)
+    named = config.get("eos_token_id") is not None or not further
+    ends = list(dict.fromkeys([*(_ids(folder, config, "config.json") if named else ()), *further]))
     if len(ends) > 1 + MOST_OTHER_ENDS:
         raise LocalFault(f"{folder} names {len(ends)} end tokens, the most is {1 + MOST_OTHER_ENDS}: remove some")
     return tuple(ends)

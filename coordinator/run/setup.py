@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
+from echo2.coordinator.learner.memory_plan import MemorySettings, refusal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
     chat_settings,
@@ -30,7 +31,8 @@ from echo2.coordinator.run import (
     signing,
     task_mix,
 )
-from echo2.coordinator.run.admitted_classes import check_admitted
+from echo2.coordinator.run.admitted_classes import check_admitted, check_device
+from echo2.coordinator.run.disk_room import check_room_to_make
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
 from echo2.coordinator.run.learner_libraries import check_libraries
@@ -38,7 +40,7 @@ from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
 from echo2.coordinator.run.task_mix import WeightedTask
-from echo2.coordinator.run.task_processes import TaskPlace, format_tokens, inspect_task, kind_of
+from echo2.coordinator.run.task_processes import TaskPlace, check_family, format_tokens, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
 from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
@@ -56,6 +58,7 @@ from echo2.runtime.files import sync_folder, writing
 from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
+from echo2.tasks.chat import ChatSettings
 from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
@@ -69,7 +72,7 @@ SHOWN_CHARACTERS: Final = 2000
 PRESETS: Final[Mapping[str, Settings]] = {
     model_folder.TINY_MODEL: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
     model_folder.SMOLLM2: {
-        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 52},
+        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16},
         "learner": {"learning_rate": 2e-5},
     },
 }
@@ -177,51 +180,41 @@ def init(
     report: Callable[[str], None] = lambda text_line: None,
     inspect: Callable[[TaskPlace, EnvironmentSection, int], tuple[TaskFacts, list[int]]] = inspect_task,
     root_plan: RootPlan = ONE_HERE,
+    check_model: Callable[[Path], Sequence[str]] = lambda model: (),
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
-    Raises `LocalFault`, `SettingsFault`; no run has been made then.
+    `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
+    caller knows that it can be trained. Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
-    currency_of(config)
-    mix = task_mix.parse_mix(config.run.task)
-    share = _shares(mix)
-    for task in mix:
-        kind = kind_of(config.run, task.name)
-        chat_settings.check(config.run, kind)
-        if kind == PURE_KIND:
-            check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
-    check_admitted(config.run)
-    _check_memory(config.run)
+    target, source, opened = RunFolder(folder), Path(model), None
+    _check_free(target)
+    config = _check_asked(config, report)
     if adapter is not None:
         _check_ranks(config.learner)
     if model not in PRESETS:
-        model_folder.check_importable(Path(model))
-    target = RunFolder(folder)
-    _check_free(target)
+        model_folder.check_importable(source)
+    check_room_to_make(folder, model, trains_all=adapter is None)
+    if model not in PRESETS:
+        opened = _open_tasks(source, config, inspect, report)
+        report(f"loading {source}, to see whether it can be trained")
+        for remark in check_model(source):
+            report(remark)
     with drafting(folder) as draft:
         try:
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
+            _check_card(draft.model, config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
+            config, tasks, chat = opened or _open_tasks(draft.model, config, inspect, report)
             report("making keys, Root and RunSpec")
-            places = _task_places(draft.model, config.run)
-            tasks = list[TaskFacts]()
-            for place in places:
-                facts, prompt = inspect(place, config.environment, config.run.limit)
-                check_sizes(config, facts, share[facts.name])
-                _report_task(place, facts, prompt, report)
-                tasks.append(facts)
-            for remark in chat_settings.remarks_of(draft.model, places[0].chat):
-                report(remark)
-            for name in without_records(config, tasks):
-                report(f"task {name} has too many prompts to come again: they keep their order")
-            _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat), root_plan)
+            _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(chat), root_plan)
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
         except WeightsError as error:
@@ -229,6 +222,60 @@ def init(
         except OSError as error:
             raise LocalFault(sentence_of(error, f"cannot make {folder}: {error.strerror}")) from error
     return load_run(folder, env={}, now=now, secret=secret)
+
+
+def _check_asked(config: CoordinatorConfig, report: Callable[[str], None]) -> CoordinatorConfig:
+    """Check all that needs neither model nor environment; return the settings with `run.heldout` as the tasks of this
+    build allow. Raises `SettingsFault`, `LocalFault`."""
+    currency_of(config)
+    mix = task_mix.parse_mix(config.run.task)
+    share = _shares(mix)
+    for task in mix:
+        kind = kind_of(config.run, task.name)
+        chat_settings.check(config.run, kind)
+        if kind == PURE_KIND:
+            facts = facts_of(model_folder.task_named(task.name))
+            config = _fit_heldout(config, facts, report)
+            check_sizes(config, facts, share[task.name])
+        else:
+            check_family(task.name)
+    check_admitted(config.run)
+    check_device(config.learner)
+    _check_memory(config.run)
+    return config
+
+
+def _open_tasks(
+    model: Path,
+    config: CoordinatorConfig,
+    inspect: Callable[[TaskPlace, EnvironmentSection, int], tuple[TaskFacts, list[int]]],
+    report: Callable[[str], None],
+) -> tuple[CoordinatorConfig, list[TaskFacts], ChatSettings | None]:
+    """Open each task with the tokenizer of a model's folder, check its sizes, and report it. Return the settings with
+    `run.heldout` as the tasks allow, the tasks, and how prompts are written."""
+    places, tasks = _task_places(model, config.run), list[TaskFacts]()
+    share = _shares(task_mix.parse_mix(config.run.task))
+    for place in places:
+        facts, prompt = inspect(place, config.environment, config.run.limit)
+        config = _fit_heldout(config, facts, report)
+        check_sizes(config, facts, share[facts.name])
+        _report_task(place, facts, prompt, report)
+        tasks.append(facts)
+    for remark in chat_settings.remarks_of(model, places[0].chat):
+        report(remark)
+    for name in without_records(config, tasks):
+        report(f"task {name} has too many prompts to come again: they keep their order")
+    return config, tasks, places[0].chat
+
+
+def _fit_heldout(config: CoordinatorConfig, task: TaskFacts, report: Callable[[str], None]) -> CoordinatorConfig:
+    """Lower a `run.heldout` that nobody set to the task's held-out prompts."""
+    if "heldout" in config.run.model_fields_set or not 0 < task.heldout < config.run.heldout:
+        return config
+    report(f"run.heldout is {task.heldout}: task {task.name} has no more held-out prompts")
+    run = config.run.model_copy(update={"heldout": task.heldout})
+    run.model_fields_set.discard("heldout")
+    return config.model_copy(update={"run": run})
 
 
 def _report_task(place: TaskPlace, facts: TaskFacts, prompt: list[int], report: Callable[[str], None]) -> None:
@@ -256,6 +303,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
+    check_device(config.learner)
     check_price_mode(config, spec)
     check_task(config, spec)
     _check_prompts(place, config.run, spec)
@@ -281,6 +329,20 @@ def _check_memory(section: RunSection) -> None:
             f"{section.group_size} x run.limit {section.limit}), which take {tokens * TOKEN_BYTES / GIB:,.0f} GiB in "
             f"the learner, and this machine has {memory / GIB:,.0f} GiB: lower one of the three"
         )
+
+
+def _check_card(model: Path, config: CoordinatorConfig) -> None:
+    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
+    learner = config.learner
+    if not learner.device.startswith("cuda"):
+        return
+    compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
+    chosen = MemorySettings(
+        compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
+    )
+    counted = model_folder.count_memory(model, compute)
+    if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):
+        raise SettingsFault(refused)
 
 
 def _check_ranks(learner: LearnerSection) -> None:

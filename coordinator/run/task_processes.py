@@ -67,6 +67,14 @@ def kind_of(settings: RunSection, task: str) -> str:
     return PURE_KIND if known and settings.kind != SINGLE_KIND else SINGLE_KIND
 
 
+def check_family(task: str) -> None:
+    """Check that a task's family is known, without importing it. Raises `LocalFault`."""
+    try:
+        plugins.check_name(task)
+    except plugins.PluginFault as fault:
+        raise LocalFault(str(fault)) from fault
+
+
 def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None]) -> Environment:
     """Return the environment of a single or served task, not opened. `tell`: see `Environment`."""
     limits = Limits(
@@ -131,10 +139,8 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> t
             task = model_folder.task_named(place.name, place.version)
             facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.ends))
         else:
-            plugins.check_name(place.name)
+            check_family(place.name)
             facts, prompt = asyncio.run(_ask_facts(place, section))
-    except plugins.PluginFault as fault:
-        raise LocalFault(str(fault)) from fault
     except TaskFault as fault:
         raise LocalFault(f"task {place.name} does not pose its first prompt: {fault}") from fault
     model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)
@@ -156,10 +162,7 @@ def demonstrations_of(
     number, rows = min(MOST_DEMONSTRATIONS, warm_up.steps * warm_up.batch), list[Demonstration]()
     for place, weight in zip(places, weights, strict=True):
         try:
-            plugins.check_name(place.name)
             rows += asyncio.run(_collect_demonstrations(place, section, warm_up, ceil(number * weight / sum(weights))))
-        except plugins.PluginFault as fault:
-            raise LocalFault(str(fault)) from fault
         except TaskFault as fault:
             raise LocalFault(
                 f"--model tiny is made from demonstrations, and task {place.name} gives none ({fault}): name the "

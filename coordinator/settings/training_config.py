@@ -331,8 +331,25 @@ class LearnerSection(Section):
     ] = 1.0  # fmt: skip
     microbatch_tokens: Annotated[int, Field(ge=1, le=10**12, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Field(description="Type in which the learner computes: float32 or bfloat16. Its weights are always float32."),
+        Literal["auto", "float32", "bfloat16"],
+        Field(
+            description="Type in which the learner computes: float32, bfloat16, or auto (bfloat16 on a GPU, float32 on "
+            "a CPU). Sums and its weights are always float32."
+        ),
+    ] = "auto"
+    recompute: Annotated[
+        Literal["auto", "always", "never"],
+        Field(
+            description="Whether a backward pass computes each layer again instead of keeping it, for a twentieth of "
+            "the memory and a third more time: always, never or auto (on a GPU). The gradients are the same."
+        ),
+    ] = "auto"
+    optimiser_state: Annotated[
+        Literal["float32", "host"],
+        Field(
+            description="Where AdamW's moments lie: float32 (on the learner's device) or host (in the host's memory, "
+            "8 bytes less per parameter on the device; updates take longer and have the same bits)."
+        ),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 

@@ -17,6 +17,7 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import https_identity, keys, setup
+from echo2.coordinator.run.disk_room import bytes_to_run
 from echo2.coordinator.run.key_checks import KeyCheck
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
@@ -26,10 +27,8 @@ from echo2.p2p.multiaddr import address_of
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.printable import printable
 
-COPIES: Final = 6
-"""Times the model's size that a run's folder takes beside checkpoints of one step: optimiser, snapshots, payloads."""
 SPARE: Final = 5e9
-"""Bytes beside them: database, ledger, logs."""
+"""Bytes beside checkpoints and versions: database, ledger, logs."""
 ANSWER_SECONDS: Final = 10.0
 MOST_BYTES: Final = 4 << 20
 
@@ -39,7 +38,7 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     state = _state(place, settings, spec)
     return [
         addresses(_addresses(place, settings, state), state),
-        disk(place.path, weights_of(place)),
+        disk(place.path, bytes_to_run(place)),
         clock(),
         public_page(spec.page, spec.run),
         rates(state),
@@ -70,10 +69,11 @@ def is_public(address: str) -> bool:
     return kind in ("dns", "dns4", "dns6", "dnsaddr") and host != "localhost"
 
 
-def disk(place: Path, weights: int, free: Callable[[Path], int] | None = None) -> KeyCheck:
-    """Check the free disk space. `weights`: bytes of the model. `free`: returns the free bytes of a folder's disk."""
+def disk(place: Path, to_run: int, free: Callable[[Path], int] | None = None) -> KeyCheck:
+    """Check the free disk space. `to_run`: see disk_room.bytes_to_run. `free`: returns the free bytes of a folder's
+    disk."""
     left = (free or (lambda folder: shutil.disk_usage(folder).free))(place)
-    wanted = COPIES * weights + SPARE
+    wanted = to_run + SPARE
     words = f"{left / 1e9:,.1f} GB free, {wanted / 1e9:,.1f} GB wanted"
     remedy = f"free space on the disk of {place}, or move the folder" if left < wanted else ""
     return KeyCheck("disk", words, remedy)
@@ -119,11 +119,6 @@ def rates(state: RunState | None) -> KeyCheck:
         return KeyCheck(check, words)
     slow = "a quicker device for the scorer, or fewer rollouts per step" if verified < needed else ""
     return KeyCheck(check, f"{words}; the scorer verifies {verified:.3g} rollouts/s of {needed:.3g} needed", slow)
-
-
-def weights_of(place: RunFolder) -> int:
-    """Return the bytes of the run's base model."""
-    return sum(file.stat().st_size for file in place.model.glob("*.safetensors"))
 
 
 def _state(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> RunState | None:

@@ -75,14 +75,11 @@ def inventory() -> Inventory:
 def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
     """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: devices;
     by default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
+    check_name(spec, kinds)
     available = available or inventory()
     if spec == "auto":
         return _auto(available, kinds)
     kind, _, number = spec.partition(":")
-    if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE_DEVICE_KINDS):
-        raise NoDevice(f"{spec!r} is no device: use auto, {', '.join(KINDS)}, or a number too, as in cuda:1")
-    if kind not in kinds:
-        raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
     if kind == "cpu":
         return ComputeDevice(kind="cpu", name=available.cpu, why="asked for")
     gpus, index = available.gpus.get(kind, []), int(number or 0)
@@ -91,6 +88,17 @@ def choose(spec: str, available: Inventory | None = None, kinds: Collection[str]
     if gpus[index].fault:
         raise NoDevice(f"{_device_name(kind, index)} ({gpus[index].name}) cannot be used: {gpus[index].fault}")
     return ComputeDevice(kind=_device_name(kind, index), name=gpus[index].name, why="asked for")
+
+
+def check_name(spec: str, kinds: Collection[str]) -> None:
+    """Check that `choose` could take a device of this name somewhere. Raises NoDevice."""
+    kind, _, number = spec.partition(":")
+    if spec == "auto":
+        return
+    if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE_DEVICE_KINDS):
+        raise NoDevice(f"{spec!r} is no device: use auto, {', '.join(KINDS)}, or a number too, as in cuda:1")
+    if kind not in kinds:
+        raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
 
 
 def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:

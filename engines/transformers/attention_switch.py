@@ -1,7 +1,7 @@
 """Let a model compute its attention by a function that `transformers.AttentionInterface` has under another name."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 
@@ -18,14 +18,23 @@ class AttentionSwitch:
         """The present names."""
         return {config._attn_implementation for config in self._configs}
 
-    @contextmanager
-    def to(self, name: str) -> Iterator[None]:
+    def to(self, name: str) -> AbstractContextManager[None]:
         """Let them name another function until the end. Then the library makes no attention mask."""
-        names = [config._attn_implementation for config in self._configs]
+        return self._naming([name] * len(self._configs))
+
+    def as_now(self) -> AbstractContextManager[None]:
+        """Return a context, to be entered later, in which they name what they name at this call."""
+        return self._naming([config._attn_implementation for config in self._configs])
+
+    @contextmanager
+    def _naming(self, names: list[str | None]) -> Iterator[None]:
+        before = [config._attn_implementation for config in self._configs]
         try:
-            for config in self._configs:
-                config._attn_implementation = name
+            self._set(names)
             yield
         finally:
-            for config, own in zip(self._configs, names, strict=True):
-                config._attn_implementation = own
+            self._set(before)
+
+    def _set(self, names: list[str | None]) -> None:
+        for config, name in zip(self._configs, names, strict=True):
+            config._attn_implementation = name

@@ -6,8 +6,8 @@
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
    needs of the host is copied without a wait (engines.transformers.host_transfers). So no step waits for this process,
    and the noise is computed on the device, MPS included (engines.sampling.noise_bits).
-4. It serves decoder models whose layers all have full or sliding attention. `check` compares a decode step with a plain
-   pass over the same tokens, so that a model of another kind is refused.
+4. It serves decoder models whose layers all have full or sliding attention (engines.transformers.model_config). `check`
+   compares a decode step with a plain pass over the same tokens, so that a model of another kind is refused.
 """
 
 import time
@@ -28,7 +28,8 @@ from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
 from echo2.engines.transformers.host_transfers import PINNED_DEVICE_KINDS, download, upload
-from echo2.engines.transformers.row_cache import FULL_ATTENTION, SLIDING_ATTENTION, RowCache, kinds
+from echo2.engines.transformers.output_layer import OutputLayer
+from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 
 LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
@@ -60,13 +61,11 @@ class Decoder:
         self._model, self._device = model, device
         self._config = model.config.get_text_config()
         self._kinds = kinds(self._config)
+        self._head = OutputLayer.of(model)
         self._dtype: torch.dtype = next(model.parameters()).dtype
         self._attention = AttentionSwitch(model) if half_attention.serves(model, device, self._dtype) else None
         self.overlap = device.type in PINNED_DEVICE_KINDS if overlap is None else overlap
         self.clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
-        unknown = set(self._kinds) - {FULL_ATTENTION, SLIDING_ATTENTION}
-        if unknown:
-            raise EngineError(f"{type(model).__name__} has layers of {', '.join(sorted(unknown))}: use another model")
         self.reset()
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> list[ComputedPrompt]:
@@ -151,9 +150,13 @@ class Decoder:
         """Compare decode steps of rows of two lengths with plain passes. One of `_PAIRS` must agree: rounding may
         choose another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
         EngineError."""
-        if not any(self._is_alike(number) for number in range(_PAIRS)):
+        try:
+            alike, why = any(self._is_alike(number) for number in range(_PAIRS)), ""
+        except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+            alike, why = False, f" ({type(error).__name__}: {error})"  # a model that asks more of its cache
+        if not alike:
             name = type(self._model).__name__
-            raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model")
+            raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model{why}")
 
     def _is_alike(self, number: int) -> bool:
         """Tell whether a decode step of two rows agrees with plain passes. `number`: number of the pair of rows."""
@@ -176,10 +179,6 @@ class Decoder:
             upload(ids, self._device), past_key_values=cache, use_cache=True
         ).last_hidden_state
         return hidden
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self._model.get_output_embeddings()(hidden)
-        return logits.float()
 
     def _next_logits(self, rows: Sequence[NextToken]) -> Tensor:
         """The logits after one more token of each row, [rows, V]."""

@@ -8,12 +8,11 @@
    are oneDNN's (engines.transformers.packed_linear). In float16 a weight that it cannot hold is refused, at loading and
    at a step (engines.batch.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
 5. A step to another version patches the live tensors in place (engines.batch.batch_engine).
-6. No code comes with a model: config.json names an architecture of the installed library.
+6. What config.json says decides first whether a model can take part (engines.transformers.model_config).
 7. A model is counted before it is made: one beyond the memory at hand would take all of it, from every program here,
    until the kernel kills some process.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
@@ -30,9 +29,10 @@ from echo2.engines.batch.job_rollouts import JobRollouts
 from echo2.engines.batch.row_limit import RowLimit, owners_most
 from echo2.engines.batch.stepped_weights import SteppedWeights
 from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
-from echo2.engines.transformers import packed_linear
+from echo2.engines.transformers import model_config, output_layer, packed_linear
 from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
 from echo2.engines.transformers.low_rank import adapt
+from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.scoring import GroupScorer
 from echo2.runtime.host_memory import available_memory
 from echo2.weights.diff import Change
@@ -43,8 +43,6 @@ from echo2.weights.torch_io import load_into, patch
 NO_ROOM: Final = (
     "the device has no memory left for this model: end other programs that use it, or choose another device or engine"
 )
-
-MOST_LAYERS: Final = 1 << 14
 
 
 class _Live(NamedTuple):
@@ -89,11 +87,11 @@ class TransformersEngine(BatchEngine[_Live]):
             _check_range(weights.snapshot, self._dtype)
             load_into(built, weights.snapshot)
             packed_linear.pack(built)
-            _check_head(built)
+            output_layer.check(built)
             decoder = self.decoder(built)
             decoder.check()
             packed_linear.forget(built)
-        rollouts = JobRollouts(model, built.config.vocab_size)
+        rollouts = JobRollouts(model, built.config.get_text_config().vocab_size)
         batch = ContinuousBatch(decoder, rollouts.begin_rollouts, self._limit, decoder.clock)
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
@@ -142,16 +140,14 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
     if not (folder / "config.json").is_file():
         raise EngineError(f"{folder} has no config.json: give the folder of a model")
     try:
-        _check_layers(json.loads((folder / "config.json").read_bytes()))
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        attention = str(getattr(config, "_attn_implementation", None))
-        if "/" in attention:  # a repository of compiled code
-            raise ValueError(f"its attention is {attention!r}, which is code that comes with a model")
+        config = model_config.read(folder)
         auto: Any = AutoModelForCausalLM  # its methods carry no types
-        nbytes, room = _count_weight_bytes(auto, config, dtype), available_memory()
+        nbytes, room = model_config.count_weight_bytes(config, dtype), available_memory()
         if nbytes > room:
             raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
         model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
+    except UnsuitableModel as error:
+        raise EngineError(f"{folder}: transformers cannot build this model from its config.json: {error}") from error
     except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any
         if _no_memory(error):
             raise
@@ -160,38 +156,13 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _check_layers(stated: Any) -> None:
-    """Refuse a number of layers for which even the lists of a config would fill the memory. Raises ValueError."""
-    texts = [stated, stated.get("text_config")] if isinstance(stated, dict) else []
-    for one in texts:
-        layers = one.get("num_hidden_layers") if isinstance(one, dict) else None
-        if isinstance(layers, int) and layers > MOST_LAYERS:
-            raise ValueError(f"{layers:,} layers, more than {MOST_LAYERS:,}")
-
-
-def _count_weight_bytes(auto: Any, config: Any, dtype: torch.dtype) -> int:
-    """Return the bytes of a model's weights, without making them (rule 7)."""
-    with torch.device("meta"):
-        parameters = auto.from_config(config, dtype=dtype, trust_remote_code=False).parameters()
-        return sum(one.nbytes for one in parameters)
-
-
-@torch.inference_mode()
-def _check_head(model: Any) -> None:
-    """Refuse models that change their logits after the output layer: scoring applies that layer itself."""
-    ids = torch.arange(min(4, model.config.vocab_size), device=model.device)[None]
-    by_hand = model.get_output_embeddings()(model.base_model(ids).last_hidden_state)
-    if not torch.allclose(by_hand, model(ids).logits, rtol=1e-4, atol=1e-4, equal_nan=True):
-        raise EngineError(
-            f"{type(model).__name__} changes its logits after the output layer, which is unsupported: use another model"
-        )
-
-
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise EngineError where memory lacks."""
+    """Raise EngineError where memory lacks, and of a head that is not known."""
     try:
         yield
+    except output_layer.UnknownOutput as error:
+        raise EngineError(str(error)) from error
     except (RuntimeError, MemoryError, OutOfMemory) as error:
         if not _no_memory(error):
             raise

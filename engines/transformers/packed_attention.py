@@ -2,7 +2,8 @@
 
 1. The layout travels with the call, as a keyword that the library's layers pass on to the attention function. While a
    packed pass runs, the model's configuration names that function (engines.transformers.attention_switch).
-2. Grouped queries and sliding windows are computed as the library's own functions compute them.
+2. Grouped queries, sliding windows, bounds of scores (Gemma 2) and sinks (gpt-oss) are computed as the library's own
+   functions compute them; in one call the first two alone.
 3. `PackedPass.of` compares a packed pass with the library's own passes on short groups. On a GPU it tries one call for
    all rows first (engines.transformers.packed_flex), then rows alike in length. It returns None for a model for which
    both differ, or that has layers of another kind. Masks beyond the length of that comparison rest on rule
@@ -28,7 +29,7 @@ _LAYERS: Final = {"full_attention", "sliding_attention"}
 _ROPES_BY_LENGTH: Final = {"dynamic", "longrope"}
 """Rotary embeddings that depend on the longest sequence of a pass, so on other rollouts."""
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-_FOREIGN_ARGUMENTS: Final = ("softcap", "s_aux", "position_bias")
+_FOREIGN_ARGUMENTS: Final = ("position_bias",)
 """Arguments of some models' attention functions that this one does not compute."""
 
 _log = structlog.get_logger("engines")
@@ -68,7 +69,7 @@ class PackedPass:
         return hidden[0]
 
     def _is_supported(self) -> bool:
-        config = self._model.config
+        config = self._model.config.get_text_config()
         ropes = getattr(config, "rope_parameters", None) or {}
         kinds = {rope.get("rope_type") for rope in (ropes, *ropes.values()) if isinstance(rope, dict)}
         return set(getattr(config, "layer_types", None) or ()) <= _LAYERS and not kinds & _ROPES_BY_LENGTH
@@ -76,7 +77,7 @@ class PackedPass:
     @torch.no_grad()
     def _equals_own(self) -> bool:
         """Compare hidden states with those of the library's own pass over each rollout."""
-        most = self._model.config.vocab_size
+        most = self._model.config.get_text_config().vocab_size
         groups = [
             TokenGroup(
                 [(7 * number + 3) % most for number in range(prompt)],
@@ -119,34 +120,63 @@ def packed_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     packed_layout: PackedLayout | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers' functions do: query [1, H, N, D], key and value [1, Hk, N, D] ->
-    [1, N, H, D]."""
+    [1, N, H, D]. `softcap`: bound of the scores. `s_aux`: sinks, [H]: the score of a key without a value."""
     _check(module, attention_mask, sliding_window, kwargs)
     if packed_layout is None:
         raise UnknownAttention("the model does not pass the layout on to its attention")
     if packed_layout.masks is not None:
+        if softcap is not None or s_aux is not None:
+            raise UnknownAttention("attention in one call bounds no scores, and has no sinks")
         masks = packed_layout.masks
         return packed_flex.attend(masks, query, key, value, scaling=scaling, window=sliding_window), None
     q, k, v = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)  # [N, heads, D]
-    grouped = q.shape[1] != k.shape[1]
     output = q.new_empty((*q.shape[:2], v.shape[-1]))
     for rows in packed_layout.rows:
         keys, values = (states[rows.keys].transpose(1, 2) for states in (k, v))
         for asked, seen in rows.blocks():
             mask = rows.mask(asked, seen, sliding_window)
             places = rows.queries[:, asked]
-            part = scaled_dot_product_attention(
-                q[places].transpose(1, 2), keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=scaling,
-                is_causal=mask is None, enable_gqa=grouped,
-            ).transpose(1, 2)  # fmt: skip
+            asking = q[places].transpose(1, 2)
+            part = _attend(asking, keys[:, :, seen], values[:, :, seen], mask, scaling, softcap, s_aux).transpose(1, 2)
             if rows.own is None:
                 output[places] = part
             else:
                 own = rows.own[:, asked]
                 output[places[own]] = part[own]
     return output[None], None
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Compute one product: query [R, H, L, D], key and value [R, Hk, K, D] -> [R, H, L, D]. `mask`: bool [L, K]; None:
+    as many keys as queries, each of which attends to those up to its own place."""
+    shared = query.shape[1] // key.shape[1]
+    if softcap is None and sinks is None:
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scaling, is_causal=mask is None, enable_gqa=shared > 1
+        )
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = query @ key.repeat_interleave(shared, 1).transpose(2, 3) * factor
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    seen = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril() if mask is None else mask
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    return weights[..., : key.shape[2]] @ value.repeat_interleave(shared, 1)
 
 
 def _check(module: Any, attention_mask: Tensor | None, window: int | None, others: dict[str, Any]) -> None:

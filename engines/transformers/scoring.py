@@ -46,6 +46,7 @@ class GroupScorer:
     def __init__(self, model: Any) -> None:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
         self._model = model
+        self._vocabulary: int = model.config.get_text_config().vocab_size
         self._token_scores = TokenScores(model)
         self._fitting = MOST_PASS
         """Most tokens of a pass that the last out-of-memory leaves."""
@@ -73,8 +74,8 @@ class GroupScorer:
         sound: list[int] = []
         for index, group in enumerate(groups):
             try:
-                check_job(group.job, self._model.config.vocab_size)
-                check_samples(group.job, group.samples, self._model.config.vocab_size)
+                check_job(group.job, self._vocabulary)
+                check_samples(group.job, group.samples, self._vocabulary)
                 sound.append(index)
             except EngineError as error:
                 outcomes[index] = error

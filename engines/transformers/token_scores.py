@@ -8,6 +8,7 @@ from torch import Tensor
 
 from echo2.engines.engine import Sample, SampleScore
 from echo2.engines.sampling import sampling
+from echo2.engines.transformers.output_layer import OutputLayer
 from echo2.tasks.task import sampled_mask
 
 HEAD_ROWS: Final = 64
@@ -29,7 +30,7 @@ class TokenScores:
 
     def __init__(self, model: Any) -> None:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
-        self._head = model.get_output_embeddings()
+        self._head = OutputLayer.of(model)
 
     def of(self, hidden: Tensor, samples: Sequence[Sequence[SampledToken]]) -> list[SampleScore]:
         """Score the tokens of each sample. `hidden`: [N, D]."""
@@ -47,7 +48,7 @@ class TokenScores:
 
     def _block(self, hidden: Tensor, tokens: Sequence[SampledToken]) -> tuple[Tensor, Tensor, Tensor]:
         places, seeds, positions, ids = zip(*tokens, strict=True)
-        logits = self._head(hidden[list(places)]).float()
+        logits = self._head(hidden[list(places)])
         keys = sampling.keys(zip(seeds, positions, strict=True), logits.device)
         return sampling.margin(logits, keys, torch.tensor(ids, device=logits.device))
 

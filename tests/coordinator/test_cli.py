@@ -20,7 +20,7 @@ from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
-from echo2.coordinator.run import setup
+from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.exit_codes import Exit
@@ -30,6 +30,9 @@ from tests.support.run_folders import NOW, write_model
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_options, "now", lambda: NOW)
+    monkeypatch.setattr(
+        model_folder, "check_model", lambda folder, divided: []
+    )  # folders written by hand are no models
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ import pytest
 from echo2.weights.store import Store
 from tests.support import pictures
 from tests.support.children import into_a_closed_pipe
-from tests.support.run_folders import write_model
+from tests.support.tiny_learner import make_model
 
 COMMAND = [sys.executable, "-m", "echo2.coordinator.cli"]
 
@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "echo2.coordinator.cli"]
 def place(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """Return a run folder made now, by the command."""
     place = tmp_path_factory.mktemp("pipes")
-    model = str(write_model(place / "model"))
+    model = str(make_model(place / "model"))
     subprocess.run(
         [*COMMAND, "init", str(place / "run"), "--model", model, "--task", "reverse", "--yes"],
         check=True, capture_output=True, cwd=repository, timeout=60,

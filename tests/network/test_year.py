@@ -232,7 +232,7 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
                     LeaseRequest(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram/float32/cpu"),
                 )
                 assert serial(node) == 1
-                with pytest.raises(RequestRefused, match="Era 7 version 0 is not one of this run's"):
+                with pytest.raises(RequestRefused, match="Version 0, as it was named, is not one of this run's"):
                     await link.call(LEASE, asked)
                 assert serial(node) == 2
                 assert (link.peer, link.lies) == (before, []), "the line was given up"

@@ -11,12 +11,14 @@ from torch import Tensor
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch
 from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile, write_whole
 from echo2.coordinator.learner.messages import Export, Hyper, Open, Stepped
+from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.session import Session
 from echo2.weights.documents import TensorEntry
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 from tests.support.tiny_learner import ask, batch, read
 
 COLUMNS = 1024
+_SIZES = PassSizes()
 
 
 class SyntheticTrainer:
@@ -37,7 +39,7 @@ class SyntheticTrainer:
     def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
         """Keep the random weights."""
 
-    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
+    def step(self, batch: TrainBatch, steps: int, sizes: PassSizes = _SIZES) -> dict[str, float]:
         if self.rho:
             index = np.flatnonzero(self._chance.random(len(self.bits), dtype=np.float32) < self.rho)
             self.bits[index] ^= 1

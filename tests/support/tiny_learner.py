@@ -31,6 +31,24 @@ def make_model(folder: Path, **shape: int) -> Path:
     return folder
 
 
+def lack_memory(policy: PreTrainedModel, most: int, where: str) -> None:
+    """Let passes with gradient of more than `most` tokens run out of memory in the last layer. `where`: "forward" or
+    "backward"."""
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("injected")
+
+    def watch(module: object, inputs: tuple[torch.Tensor]) -> None:
+        (hidden,) = inputs
+        if not hidden.requires_grad or hidden.shape[:-1].numel() <= most:
+            return
+        if where == "forward":
+            refuse()
+        hidden.register_hook(refuse)
+
+    policy.get_submodule("model.layers")[-1].mlp.register_forward_pre_hook(watch)  # type: ignore[union-attr, index]
+
+
 def sample(chance: random.Random, *, reward: float | None = None, turns: Sequence[int] = (5,)) -> TrainSample:
     """Return random tokens with random behaviour log-probabilities."""
     return TrainSample(

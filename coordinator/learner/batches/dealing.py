@@ -33,6 +33,12 @@ class Share(NamedTuple):
     rollouts: int
     ages: int
 
+    @property
+    def longest(self) -> int:
+        """The tokens of its longest rollout, with the prompt."""
+        groups = [group for mini in self.minis for part in mini for group in part]
+        return max((len(row.tokens) for group in groups for row in group), default=0)
+
 
 def shares(rows: Rows, minibatches: int, ranks: int = 1) -> list[Share]:
     """Return the part of each rank. `minibatches`: minibatches at most so many updates."""

@@ -8,7 +8,6 @@
 """
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import structlog
@@ -24,7 +23,8 @@ from echo2.engines.transformers.packed_layout import TokenGroup
 NEAR_TOKENS_FACTOR: Final = 1.05
 """Tokens of rule 2 over those of rule 1 up to which one product for all rows costs less than one per row."""
 _log = structlog.get_logger("learner")
-_checked: WeakKeyDictionary[PreTrainedModel, PackedPass | None] = WeakKeyDictionary()
+_CHECKED: Final = "echo2_packed_pass"
+"""Attribute of a model that has been checked (rule 1)."""
 
 
 def cost_of(model: PreTrainedModel) -> Cost:
@@ -41,11 +41,13 @@ def predicting_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
 
 
 def _packed_pass(model: PreTrainedModel) -> PackedPass | None:
-    if model not in _checked:
-        _checked[model] = packed = within(model, lambda: PackedPass.of(model))
+    if not hasattr(model, _CHECKED):
+        packed = within(model, lambda: PackedPass.of(model))
+        setattr(model, _CHECKED, packed)
         if packed is None:
             _log.warning("rollouts are computed with padding, each with its prompt", model=type(model).__name__)
-    return _checked[model]
+    checked: PackedPass | None = getattr(model, _CHECKED)
+    return checked
 
 
 def _once(packed: PackedPass, micro: MicroBatch) -> Tensor:

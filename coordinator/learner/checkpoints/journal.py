@@ -34,12 +34,13 @@ _TRIES_FILE: Final = "tries"
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The steps from one export to the next, or to a step whose export would have been the same (`state` then has the
     export before). `after`, `after_root`: version and root of the export before, of the checkpoint or an entry.
-    `steps`: (step, ids of its groups, in order). `state`: state after the last of them, with its export. `hyper`,
-    `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py): with which they were made."""
+    `steps`: (step, ids of its groups in order, most tokens of a micro-batch in each of its passes). `state`: state
+    after the last of them, with its export. `hyper`, `ranks`, `threads`, `device`, `arithmetic` (step_arithmetic.py):
+    with which they were made."""
 
     after: int
     after_root: bytes
-    steps: list[tuple[int, list[bytes]]]
+    steps: list[tuple[int, list[bytes], list[int]]]
     state: State
     hyper: Hyper
     ranks: int

@@ -2,7 +2,8 @@
 
 Rules
 1. The steps are made from the checkpoint's tensors, with the entry's settings and threads, from the same groups in the
-   same order. A checkpoint of the result is durable before the learner goes on.
+   same order, in passes of the same sizes (learner/pass_sizes.py). A checkpoint of the result is durable before the
+   learner goes on.
 2. The exports are those of the entries: their files were durable before the entry, and are never encoded anew.
 3. The remade weights must have the root of the last export. On one CPU with equal settings another root is a fault of
    the machine or of the program: the learner does not open. Settings are equal if processor, libraries and program are
@@ -26,6 +27,7 @@ from echo2.coordinator.learner.checkpoints.export import place
 from echo2.coordinator.learner.checkpoints.journal import MOST_TRIES, JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
 from echo2.coordinator.learner.messages import Open
+from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import Trainer, TrainerOf
 from echo2.runtime.errors import LocalFault
@@ -97,8 +99,8 @@ def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry],
     restore_random(newest.tensors)
     steps = newest.state.steps
     for entry in entries:
-        for step, groups in entry.steps:
-            trainer.step(TrainBatch(step=step, groups=read(groups)), steps)
+        for step, groups, passes in entry.steps:
+            trainer.step(TrainBatch(step=step, groups=read(groups)), steps, PassSizes(passes))
             steps += 1
 
 

@@ -14,7 +14,8 @@ Rules
 2. An order that each obeys by itself is answered: with a value, or with a fault, which rank 0 raises. Afterwards the
    ranks are where they were.
 3. A fault during an order that all obey together leaves the others waiting. So the rank ends, and by that all end
-   (learner/ranks/rank_group.py): the coordinator starts the learner again, at its last checkpoint.
+   (learner/ranks/rank_group.py): the coordinator starts the learner again, at its last checkpoint. Want of memory is no
+   such fault (rank_part.py, rule 2).
 4. A rank whose rank 0 has ended has nothing to do and ends without a fault: rank 0's own end says why.
 """
 
@@ -30,6 +31,7 @@ from echo2.coordinator.learner.batches.share_codec import decode_share
 from echo2.coordinator.learner.checkpoints.checkpoint import TensorFile
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import NotFinetunable
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_part import RankPart
 from echo2.runtime.errors import DiskFull
@@ -62,11 +64,12 @@ class TakeState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Train(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Make a share of a step (share_codec.py)."""
+    """Make a share of a step (share_codec.py). `passes`: given sizes of `PassSizes`."""
 
     share: bytes
     steps: int
     limit: int
+    passes: list[int]
 
 
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -172,7 +175,8 @@ def follow(group: RankGroup) -> None:
                 with contextlib.suppress(NotFinetunable):  # rank 0 raises it too
                     member.part.check()
             case Train() as order:
-                member.part.train(decode_share(order.share), order.steps, order.limit)
+                with contextlib.suppress(TooLittleMemory):  # rank 0 raises it too
+                    member.part.train(decode_share(order.share), order.steps, order.limit, PassSizes(order.passes))
             case order:
                 group.send(0, msgspec.msgpack.encode(answer_order(member, order)))
 

@@ -13,6 +13,7 @@ from echo2.coordinator.learner.batches.share_codec import encode_share
 from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint, TensorFile
 from echo2.coordinator.learner.messages import Hyper, Open
 from echo2.coordinator.learner.model import NotFinetunable
+from echo2.coordinator.learner.pass_sizes import PassSizes, TooLittleMemory
 from echo2.coordinator.learner.ranks.rank_group import RankGroup
 from echo2.coordinator.learner.ranks.rank_orders import (
     LOST_CONNECTION_ERROR,
@@ -87,13 +88,13 @@ class RankedTrainer:
         files = [str(file) for file in checkpoint.files] if checkpoint else []
         self._each(TakeState(hyper=hyper, weights=str(weights or ""), checkpoint=files))
 
-    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
+    def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
         """See `Trainer`."""
         hyper, limit = self._order.hyper, self._order.limit
         train_rows = rows_of(batch, hyper, limit, self._order.ends)
         dealt = shares(train_rows, hyper.minibatches, self._group.count)
-        orders = [Train(share=encode_share(share), steps=steps, limit=limit) for share in dealt[1:]]
-        done = self._together(orders, lambda: self._member.part.train(dealt[0], steps, limit))
+        orders = [Train(share=encode_share(share), steps=steps, limit=limit, passes=sizes.given) for share in dealt[1:]]
+        done = self._together(orders, lambda: self._member.part.train(dealt[0], steps, limit, sizes))
         return metrics_of(batch, train_rows, done)
 
     def adopt(self, snapshot: Snapshot) -> None:
@@ -135,7 +136,7 @@ class RankedTrainer:
         self._send(orders)
         try:
             return work()
-        except NotFinetunable:
+        except (NotFinetunable, TooLittleMemory):
             raise
         except Exception as error:
             self._end(error)

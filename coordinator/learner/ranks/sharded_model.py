@@ -19,9 +19,18 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from echo2.coordinator.learner.model import WITHIN_FORWARD_METHOD, BadModelFolder, T, check_folder, evaluating
+from echo2.coordinator.learner.model import (
+    WITHIN_FORWARD_METHOD,
+    BadModelFolder,
+    T,
+    cast_parameters,
+    check_folder,
+    evaluating,
+)
+from echo2.engines.transformers import model_config
+from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.weights.lora.adapter_config import CONFIG
 
 
@@ -32,14 +41,13 @@ def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> 
     if (folder / CONFIG).exists():
         raise BadModelFolder(f"{folder} has an adapter, which one rank trains: set learner.ranks to 1")
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = model_config.read(folder)
         auto: Any = AutoModelForCausalLM  # its methods carry no types
         with _without_parameters():
-            model: PreTrainedModel = auto.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+            model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
+    except (UnsuitableModel, OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"{folder} does not load as a causal language model: {error}") from error
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(compute)
+    cast_parameters(model, compute)
     _divide(model, mesh)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     nn.Module.to_empty(model, device=device)

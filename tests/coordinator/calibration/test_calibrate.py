@@ -35,6 +35,7 @@ def test_a_class_that_needs_a_calibration_has_three_parts() -> None:
     {
         "no device": ("transformers/bfloat16", "name engine/dtype/device"),
         "an unknown number format": ("transformers/int3/cpu", "name engine/dtype/device"),
+        "a misspelt device": ("transformers/bfloat16/cudda", "'cudda' is no device"),
         "an exact class": ("transformers/float32/cpu", "open without a Calibration"),
         "an unknown engine": ("abacus/bfloat16/cpu", "engine abacus is not in this build"),
     }.values(),

@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+import torch
+from msgspec import structs
 
 from echo2.coordinator.learner import call_handlers
 from echo2.coordinator.learner.batches.batch_groups import BadBatch
 from echo2.coordinator.learner.call_handlers import LearnerHandlers, NotOpen
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner.pass_sizes import TooLittleMemory
+from echo2.engines.devices.devices import NoDevice
 
 ORDER = Open(
     model="", folder="", database="", device="cpu", hyper=Hyper(), published="", published_version=0,
@@ -60,6 +64,25 @@ def test_the_process_serves_each_call_of_the_messages() -> None:
         "train",
         "warm_up",
         "import_model",
+        "check_model",
         "write_base",
         "write_as_base",
+        "count_memory",
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"), [("gpu", "'gpu' is no device: use auto, "), ("cuda:7", "cuda:7 does not exist: ")]
+)
+def test_a_device_that_does_not_exist_is_told_before_anything_is_opened(device: str, sentence: str) -> None:
+    with pytest.raises(NoDevice, match=sentence):
+        LearnerHandlers().open(structs.replace(ORDER, device=device))
+
+
+def test_a_model_that_does_not_fit_is_a_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> StandIn:
+        raise torch.OutOfMemoryError("2 GiB are free")
+
+    monkeypatch.setattr(call_handlers, "Session", full)
+    with pytest.raises(TooLittleMemory, match=r"learner.optimiser_state to host.*2 GiB are free"):
+        LearnerHandlers().open(ORDER)

@@ -89,7 +89,7 @@ def tear_journal(run: Run) -> None:
 
 
 def forget_tokens(run: Run) -> None:
-    (_, groups), *_ = journalled(run)[-1].steps
+    (_, groups, _), *_ = journalled(run)[-1].steps
     with Database.open(run.folder.database) as database, database.transaction():
         database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (groups[0],))
 

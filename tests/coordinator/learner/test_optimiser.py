@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner import model, step
+from echo2.coordinator.learner import optimiser as optimiser_module
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.ranks.split_master import publishable
@@ -98,3 +99,27 @@ def test_an_update_is_adams_of_the_masters(policy: PreTrainedModel) -> None:
         adam.step()
     for name, master in theirs.items():
         torch.testing.assert_close(optimiser.master(name), master.detach(), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_moments_on_the_host_are_brought_by_pieces_and_give_the_same_bits(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    """A checkpoint of one is one of the other."""
+    monkeypatch.setattr(optimiser_module, "PIECE_ELEMENTS", 256)
+    states = []
+    for kinds in (("float32", "float32"), ("host", "host"), ("host", "float32"), ("float32", "host")):
+        saved: dict[str, torch.Tensor] = {}
+        for number, kind in enumerate(kinds, 1):
+            hyper = Hyper(learning_rate=1e-2, warmup_steps=0, compute_dtype=compute, optimiser_state=kind)
+            policy = model.load(model_folder, "cpu")
+            optimiser = Optimiser(policy, hyper)
+            if saved:
+                optimiser.restore(saved)
+            step.train_step(policy, optimiser, batch(number), hyper, steps=number - 1)
+            saved = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
+        states.append(saved)
+    assert all(saved.keys() == states[0].keys() for saved in states)
+    for name, tensor in states[0].items():
+        assert all(torch.equal(tensor, saved[name]) for saved in states[1:]), name
+    assert max(len(weight._pieces()) for weight in optimiser._weights.values()) > 4

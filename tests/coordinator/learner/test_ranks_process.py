@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from echo2.coordinator.learner.messages import Export, Hyper, Open, Opened, Step
 from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
 from echo2.runtime.child import Child, ChildDied, ChildError
 from echo2.weights.snapshot import Snapshot
-from tests.support.tiny_learner import Main, ask, batch, store
+from tests.support.tiny_learner import Main, ask, batch, make_model, store
 
 LOSS = 1e-6
 """Most difference of the losses."""
@@ -207,7 +209,7 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     newest = checkpoint.load(tmp_path / "two" / checkpoint.FOLDER, pytest.fail)
     assert newest is not None
     entries = journal.behind(tmp_path / "two" / journal.FOLDER, newest.state, pytest.fail)
-    false = msgspec.structs.replace(entries[-1], steps=[(3, entries[0].steps[0][1])])
+    false = msgspec.structs.replace(entries[-1], steps=[(3, *entries[0].steps[0][1:])])
     journal.append(tmp_path / "two" / journal.FOLDER, false)
 
     child = await two.start()
@@ -240,3 +242,15 @@ async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too_and_l
     _, living = await asyncio.to_thread(psutil.wait_procs, ranks, timeout=20)
     assert living == []
     assert folders_of_torchrun(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_ranks_of_which_one_runs_out_of_memory_make_the_step_in_smaller_passes(tmp_path: Path) -> None:
+    """Forward and backward; and where the sizes are given, all say so (tests/support/rank_short_of_memory.py)."""
+    folder = make_model(tmp_path / "model", num_hidden_layers=2)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, "-m", "tests.support.rank_short_of_memory", str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    ends = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(ends) == ["rank 0 has met again", "rank 1 has met again"]

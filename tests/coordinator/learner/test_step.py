@@ -30,7 +30,7 @@ def gradients(
     optimiser = Optimiser(policy, hyper)
     flat = hyper.kl_groups == "all"
     (share,) = shares(rows(train_batch, hyper.advantage, flat=flat), hyper.minibatches)
-    (mini,) = step.mini_batches(policy, share, hyper, 16)
+    mini = step.mini_batch(policy, share, 0, hyper.microbatch_tokens, hyper, 16)
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
     return optimiser.gradients()
 
@@ -72,7 +72,7 @@ def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     (micro,) = pack(rows(batch(1), hyper.advantage).groups, 10_000)
     other = model.load(Path(policy.name_or_path), "cpu")
     with torch.no_grad():
-        head_of(other).weight.mul_(1.1)
+        head_of(other).linear.weight.mul_(1.1)
     current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
     terms = LossInputs(
         current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group, micro.expected
@@ -106,7 +106,7 @@ def test_with_all_rollouts_in_the_denominator_the_gradient_shrinks_with_the_shar
 def test_a_kl_term_over_all_groups_covers_those_without_signal(policy: PreTrainedModel) -> None:
     other = model.load(Path(policy.name_or_path), "cpu")
     with torch.no_grad():
-        head_of(other).weight.mul_(1.1)
+        head_of(other).linear.weight.mul_(1.1)
     hyper = Hyper(kl_coefficient=0.5, kl_groups="all")
     flat = TrainBatch(step=1, groups=[mixed().groups[1]])
     (micro,) = pack(rows(flat, "group", flat=True).flat, 10_000)

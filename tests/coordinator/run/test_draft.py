@@ -17,6 +17,7 @@ from echo2.coordinator.run import setup
 from echo2.coordinator.run.draft import drafting, left_over
 from echo2.runtime.lock import AlreadyLocked, lock_folder
 from tests.support.run_folders import NOW
+from tests.support.tiny_learner import make_model
 
 KILLED = """
 import os, signal, sys
@@ -42,9 +43,9 @@ def killed(where: str, words: Sequence[str], repository: Path) -> None:
 )
 @pytest.mark.slow
 def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
-    where: str, holds: str, tmp_path: Path, model: Path, repository: Path
+    where: str, holds: str, tmp_path: Path, repository: Path
 ) -> None:
-    words = [str(tmp_path / "run"), "--model", str(model), "--task", "reverse", "--yes"]
+    words = [str(tmp_path / "run"), "--model", str(make_model(tmp_path / "model")), "--task", "reverse", "--yes"]
     killed(where, words, repository)
     (left,) = tmp_path.glob(".run-*")
     paths = sorted(path.relative_to(left) for path in left.rglob("*"))

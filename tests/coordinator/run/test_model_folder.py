@@ -14,6 +14,7 @@ from echo2.coordinator.run import first_model, model_folder, setup
 from echo2.protocol import numbers
 from echo2.runtime.child import Child
 from echo2.runtime.errors import LocalFault
+from echo2.tasks.tokenizer import char_tokenizer
 from echo2.weights.snapshot import Snapshot
 from tests.support.run_folders import NOW, make_run
 
@@ -69,6 +70,7 @@ ENDS = {
     "one": ({"eos_token_id": 1}, None, (1,)),
     "a list": ({"eos_token_id": [1, 7]}, None, (1, 7)),
     "further ones in generation_config.json": ({"eos_token_id": 1}, {"eos_token_id": [7, 1, 40]}, (1, 7, 40)),
+    "of generation_config.json alone": ({}, {"eos_token_id": [7, 1]}, (7, 1)),
     "the same again": ({"eos_token_id": [1, 1]}, {"eos_token_id": 1}, (1,)),
     "a generation_config.json without any": ({"eos_token_id": [7, 1]}, {"top_k": 5}, (7, 1)),
     "of the whole, beside a part for text": ({"eos_token_id": [1, 7], "text_config": {"vocab_size": 64}}, None, (1, 7)),
@@ -83,6 +85,38 @@ def test_each_end_token_that_the_model_names_is_signed(what: str, model: Path, t
         (model / "generation_config.json").write_text(json.dumps(generation))
     spec = make_run(tmp_path / "run", model).runspec
     assert (spec.ends, spec.protocols) == (ends, numbers.number_range(ends[1:]))
+
+
+def add_token(model: Path) -> int:
+    """Add a token to a folder's tokenizer for which its model has no row; return its id."""
+    text = char_tokenizer()
+    text.add_tokens(["<image>"])
+    text.save(str(model / "tokenizer.json"))
+    return int(text.token_to_id("<image>"))
+
+
+def test_tokens_added_beyond_the_models_rows_pass_where_no_prompt_has_them(model: Path, tmp_path: Path) -> None:
+    added = add_token(model)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, added]}))
+    spec = make_run(tmp_path / "run", model).runspec
+    assert (spec.vocabulary, spec.ends) == (added, (1,))
+    with pytest.raises(LocalFault, match=f"a prompt with token {added}, and the model has {added}: save the model ag"):
+        model_folder.check_prompt(model, "reverse", [3, added], spec.vocabulary, 4)
+
+
+def test_no_run_is_made_of_a_model_that_never_gives_its_end(model: Path, tmp_path: Path) -> None:
+    added = add_token(model)
+    (model / "config.json").write_text(json.dumps({"vocab_size": 64, "eos_token_id": added}))
+    with pytest.raises(LocalFault, match=f"the end token {added} is none of the model's 64, so no answer would end"):
+        make_run(tmp_path / "run", model)
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_trained_is_refused_in_the_words_of_its_check(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(LocalFault) as refused:
+        model_folder.check_model(model)
+    assert str(refused.value).startswith(str(model))
+    assert "BadModelFolder" not in str(refused.value)
 
 
 BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -14,6 +14,7 @@ from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import first_model, keys, model_folder, setup
 from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
+from echo2.coordinator.run.task_processes import TaskPlace
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
@@ -176,6 +177,64 @@ def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: 
     replace_in_config(home, '"3 add +  1 reverse"', '"2 add + reverse"')
     with pytest.raises(SettingsFault, match=r"run.task is '2 add \+ reverse', but this run was signed with '3 add \+"):
         load(home)
+
+
+@pytest.mark.parametrize("task", ["math:small", "gym:large + math:small"])
+def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
+    task: str, tmp_path: Path, model: Path
+) -> None:
+    said = list[str]()
+
+    def inspect(place: TaskPlace, *_: object) -> tuple[TaskFacts, list[int]]:
+        return TaskFacts(place.name, 1, place.kind, 500, 52 if "small" in place.name else 60), [3]
+
+    config = setup.settings_for(str(model), {"run": {"task": task}}, env={})
+    setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, inspect=inspect)
+    assert (config.run.heldout, load(tmp_path / "run").config.run.heldout) == (64, 52)
+    assert said.count("run.heldout is 52: task math:small has no more held-out prompts") == 1
+    config = setup.settings_for(str(model), {"run": {"task": task, "heldout": 64}}, env={})
+    with pytest.raises(SettingsFault, match=r"task \w+:\w+ has (52|60) heldout prompts: set at most"):
+        setup.init(tmp_path / "other", str(model), config, now=NOW, inspect=inspect)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"run": {"task": "revers"}}, "there is no task revers; did you mean reverse?"),
+        ({"run": {"task": "math+"}}, "there is no task math+; did you mean math?"),
+        ({"learner": {"device": "cudda"}}, "learner.device: 'cudda' is no device: use auto, cuda, "),
+        ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
+        ({"run": {"task": "single_sum", "heldout": 53}}, "has 52 heldout prompts: set at most 52"),
+    ],
+)
+def test_what_can_be_refused_without_the_model_is_refused_before_it_is_loaded(
+    settings: dict[str, dict[str, object]], sentence: str, tmp_path: Path, model: Path
+) -> None:
+    config = setup.settings_for(str(model), {**settings, "run": {"task": "reverse"} | settings.get("run", {})}, env={})
+    with pytest.raises(LocalFault, match=re.escape(sentence)):
+        setup.init(tmp_path / "run", str(model), config, now=NOW, report=pytest.fail, check_model=pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+def test_a_run_whose_device_is_misspelt_does_not_start(home: Path) -> None:
+    with pytest.raises(SettingsFault, match=r"learner\.device: 'gpu' is no device"):
+        setup.load_run(home, env={}, now=NOW, flags={"learner": {"device": "gpu"}})
+
+
+def test_what_loading_shows_is_refused_or_reported_before_anything_is_signed(tmp_path: Path, model: Path) -> None:
+    config = setup.settings_for(str(model), {"run": {"task": "reverse"}}, env={})
+
+    def refuse(folder: Path) -> list[str]:
+        assert folder == model
+        raise LocalFault("lm_head.weight is missing")
+
+    said = list[str]()
+    with pytest.raises(LocalFault, match="lm_head"):
+        setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, check_model=refuse)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert any("first prompt" in one for one in said)
+    setup.init(tmp_path / "run", str(model), config, now=NOW, report=said.append, check_model=lambda _: ["it is big"])
+    assert said.index("it is big") < said.index("making keys, Root and RunSpec")
 
 
 @pytest.mark.slow

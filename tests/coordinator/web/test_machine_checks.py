@@ -40,7 +40,7 @@ def test_an_invite_of_private_addresses_alone_is_warned_of() -> None:
 
 @pytest.mark.parametrize(("free", "warned"), [(5_000_000_000, True), (200_000_000_000, False)])
 def test_a_disk_that_will_not_do_is_warned_of(free: int, warned: bool) -> None:
-    found = machine_checks.disk(Path("/run"), 8_000_000_000, lambda folder: free)
+    found = machine_checks.disk(Path("/run"), 48_000_000_000, lambda folder: free)
     assert "53.0 GB wanted" in found.actual
     assert bool(found.remedy) == warned
 

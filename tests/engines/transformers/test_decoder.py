@@ -247,14 +247,6 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(
         Decoder(model, torch.device("cpu")).check()
 
 
-def test_layers_of_another_kind_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "echo2.engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention")
-    )
-    with pytest.raises(EngineError, match="linear_attention"):
-        Decoder(model, torch.device("cpu"))
-
-
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
 def test_a_row_that_is_not_finite_fails_its_group_and_leaves_the_places_clean(
     model: Any, overlap: bool, monkeypatch: pytest.MonkeyPatch

@@ -48,8 +48,15 @@ def mistral(**changes: Any) -> Any:
 
 
 def gemma2(**changes: Any) -> Any:
-    """Return a model that bounds its attention scores, which packed attention does not."""
-    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE | {"query_pre_attn_scalar": 16} | changes))
+    """Return a model that bounds its attention scores, so closely that it shows."""
+    bounded = {"query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "sliding_window": 6}
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE | bounded | changes))
+
+
+def gpt_oss(**changes: Any) -> Any:
+    """Return a model with sinks."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6}
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(**SHAPE | experts | changes))
 
 
 def built(make: Callable[..., Any], **changes: Any) -> Any:
@@ -71,14 +78,15 @@ def worst(model: Any, packed: PackedPass) -> float:
     return apart
 
 
-@pytest.mark.parametrize("make", [llama, qwen3, gemma3, qwen3_moe, mistral])
+@pytest.mark.parametrize("make", [llama, qwen3, gemma2, gemma3, gpt_oss, qwen3_moe, mistral])
 def test_a_packed_pass_gives_the_hidden_states_of_each_rollout_alone(make: Callable[..., Any]) -> None:
     model = built(make)
+    own = model.config._attn_implementation
     packed = PackedPass.of(model)
     assert packed is not None
     with torch.inference_mode():
         assert worst(model, packed) <= 2e-5
-    assert model.config._attn_implementation == "sdpa"
+    assert model.config._attn_implementation == own == ("eager" if make in (gemma2, gpt_oss) else "sdpa")
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -112,6 +120,10 @@ def test_where_one_call_fails_rows_are_computed_alike_in_length(monkeypatch: pyt
     packed = PackedPass.of(model)
     assert packed is not None
     assert packed.layout(GROUPS).masks is not None
+    for other in (gemma2, gpt_oss):
+        packed = PackedPass.of(built(other))
+        assert packed is not None
+        assert packed.layout(GROUPS).masks is None
 
 
 def test_gradients_are_those_of_the_rollouts_alone() -> None:
@@ -136,15 +148,8 @@ def test_gradients_are_those_of_the_rollouts_alone() -> None:
 ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("make", "changes"),
-    [(gemma2, {}), (llama, {"rope_parameters": ROPE})],
-    ids=["scores are bounded", "rotary positions depend on the longest sequence"],
-)
-def test_a_model_that_computes_something_else_has_no_packed_pass(
-    make: Callable[..., Any], changes: dict[str, Any]
-) -> None:
-    model = built(make, **changes)
+def test_a_model_whose_rotary_positions_depend_on_the_longest_sequence_has_no_packed_pass() -> None:
+    model = built(llama, rope_parameters=ROPE)
     before = model.config._attn_implementation
     assert PackedPass.of(model) is None
     assert model.config._attn_implementation == before

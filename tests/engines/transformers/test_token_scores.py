@@ -1,6 +1,7 @@
 """Scores of tokens whose hidden states are known."""
 
 import torch
+from transformers import PreTrainedConfig
 
 from echo2.engines.engine import Sample
 from echo2.engines.sampling import sampling
@@ -16,6 +17,7 @@ class Model:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.head = torch.nn.Linear(8, 50, bias=False).requires_grad_(False)
+        self.config = PreTrainedConfig()
 
     def get_output_embeddings(self) -> torch.nn.Linear:
         return self.head

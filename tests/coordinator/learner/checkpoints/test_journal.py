@@ -30,8 +30,8 @@ def state(step: int, era: int = 1) -> State:
 
 def entry(step: int, era: int = 1) -> JournalEntry:
     return JournalEntry(
-        after=step - 1, after_root=root(step - 1), steps=[(step, [b"\1", b"\2"])], state=state(step, era),
-        hyper=Hyper(), ranks=1, threads=2, device="cpu", arithmetic="a processor",
+        after=step - 1, after_root=root(step - 1), steps=[(step, [b"\1", b"\2"], [16384])],
+        state=state(step, era), hyper=Hyper(), ranks=1, threads=2, device="cpu", arithmetic="a processor",
     )  # fmt: skip
 
 

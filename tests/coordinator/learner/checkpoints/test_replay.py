@@ -53,7 +53,7 @@ def edit(main: Main, **changes: Any) -> None:
     """Let the last entry of the journal name the groups of another step, and change other fields."""
     stored = stored_entries(main)
     entries(main)[-1].unlink()
-    false = [(step, stored[0].steps[0][1]) for step, _ in stored[-1].steps]
+    false = [(step, stored[0].steps[0][1], passes) for step, _, passes in stored[-1].steps]
     journal.append(main.folder / "journal", structs.replace(stored[-1], steps=false, **changes))
 
 
@@ -324,7 +324,7 @@ def test_a_journal_of_groups_that_this_run_lacks_is_given_up(main: Main) -> None
 
 def test_the_journal_names_what_a_step_was_made_of(main: Main) -> None:
     one, both, last = stored_entries(main)
-    assert [(step, ids) for step, ids in both.steps] == [
+    assert [(step, ids) for step, ids, _ in both.steps] == [
         (number, [group.id for group in batch(number).groups]) for number in (2, 3)
     ]
     assert (one.after, both.after, last.after) == (0, 1, 3)

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from echo2.coordinator.learner.objective.fused_head import fused_loss
+from echo2.coordinator.learner.objective import fused_head
+from echo2.coordinator.learner.objective.fused_head import chunk_rows, fused_loss
+from echo2.engines.transformers.output_layer import OutputLayer
 
 TOKENS, SIZE, WORDS = 11, 8, 29
 WEIGHTS = torch.linspace(-1.0, 2.0, TOKENS)
@@ -25,13 +27,13 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     return states, torch.randint(0, WORDS, (TOKENS,), generator=chance)
 
 
-@pytest.mark.parametrize("chunk", [1, 4 * WORDS, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 4, None])
 @pytest.mark.parametrize("bias", [False, True])
-def test_loss_gradients_and_entropy_are_those_of_the_whole_logits(chunk: int, bias: bool) -> None:
+def test_loss_gradients_and_entropy_are_those_of_the_whole_logits(chunk: int | None, bias: bool) -> None:
     linear, (states, target) = head(bias=bias), inputs()
     logs = torch.log_softmax(linear(states), 1)
     expected = squares(logs.gather(1, target[:, None])[:, 0], slice(None))
-    fused = fused_loss(linear, states, target, squares, chunk)
+    fused = fused_loss(OutputLayer(linear), states, target, squares, chunk)
     torch.testing.assert_close(fused.loss, expected)
     torch.testing.assert_close(fused.logprobs, logs.detach().gather(1, target[:, None])[:, 0])
     torch.testing.assert_close(fused.entropy, -(logs.exp() * logs).sum(1).detach())
@@ -39,9 +41,22 @@ def test_loss_gradients_and_entropy_are_those_of_the_whole_logits(chunk: int, bi
     torch.testing.assert_close(torch.autograd.grad(3 * fused.loss, to), torch.autograd.grad(3 * expected, to))
 
 
+@pytest.mark.parametrize("layer", [(0.25, None), (1.0, 1.5), (3.0, 0.5)])
+def test_a_head_that_scales_or_caps_its_logits_gets_their_gradients(layer: tuple[float, float | None]) -> None:
+    linear, (states, target) = head(bias=True), inputs()
+    scale, cap = layer
+    logits = linear(states) * scale
+    logs = torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), 1)
+    expected = squares(logs.gather(1, target[:, None])[:, 0], slice(None))
+    fused = fused_loss(OutputLayer(linear, scale, cap), states, target, squares, 4)
+    torch.testing.assert_close(fused.loss, expected)
+    to = [states, *linear.parameters()]
+    torch.testing.assert_close(torch.autograd.grad(fused.loss, to), torch.autograd.grad(expected, to))
+
+
 def test_a_frozen_head_gets_no_gradient() -> None:
     linear, (states, target) = head().requires_grad_(False), inputs()
-    torch.autograd.backward(fused_loss(linear, states, target, squares).loss)
+    torch.autograd.backward(fused_loss(OutputLayer(linear), states, target, squares).loss)
     assert linear.weight.grad is None
     assert states.grad is not None
 
@@ -51,9 +66,42 @@ def test_logits_are_not_rounded_to_the_type_of_computation() -> None:
     logs = torch.log_softmax(states.detach().double() @ linear.weight.detach().double().t(), 1)
     expected = logs.gather(1, target[:, None])[:, 0].float()
     rounded = torch.log_softmax(linear(states).float(), 1).gather(1, target[:, None])[:, 0]
-    fused = fused_loss(linear, states, target, squares)
+    fused = fused_loss(OutputLayer(linear), states, target, squares)
     torch.testing.assert_close(fused.logprobs, expected, rtol=0, atol=1e-6)
     assert float((rounded.detach() - expected).abs().max()) > 1e-4
     torch.autograd.backward(fused.loss)
     assert linear.weight.grad is not None
     assert linear.weight.grad.dtype == torch.bfloat16
+
+
+def test_a_gpu_multiplies_in_16_bits_adds_up_in_float32_and_has_the_loss_of_float32_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA's products with a float32 result are computed here by float32 products of the same 16-bit numbers."""
+
+    def mm(left: Tensor, right: Tensor, *, out_dtype: torch.dtype) -> Tensor:
+        assert (left.dtype, right.dtype, out_dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+        return left.float() @ right.float()
+
+    def addmm(total: Tensor, left: Tensor, right: Tensor, *, out_dtype: torch.dtype, out: Tensor) -> Tensor:
+        assert out is total
+        return total.add_(mm(left, right, out_dtype=out_dtype))
+
+    linear, (states, target) = head(torch.bfloat16, bias=True), inputs(torch.bfloat16)
+    to = [states, *linear.parameters()]
+    wide = fused_loss(OutputLayer(linear), states, target, squares, 4)
+    expected = torch.autograd.grad(wide.loss, to)
+    monkeypatch.setattr(fused_head, "_adds_wide", lambda device, kind: kind != torch.float32)
+    monkeypatch.setattr(torch, "mm", mm)
+    monkeypatch.setattr(torch, "addmm", addmm)
+    fused = fused_loss(OutputLayer(linear), states, target, squares, 4)
+    torch.testing.assert_close(fused.loss, wide.loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(fused.logprobs, wide.logprobs, rtol=0, atol=1e-6)
+    for gradient, exact in zip(torch.autograd.grad(fused.loss, to), expected, strict=True):
+        torch.testing.assert_close(gradient, exact, rtol=2e-2, atol=2e-2 * float(exact.abs().max()))
+
+
+def test_a_gpu_computes_the_head_for_thousands_of_rows_at_once() -> None:
+    assert chunk_rows(151_936, "cpu") == 55
+    assert chunk_rows(151_936, "cuda") == 4096
+    assert chunk_rows(49_152, "cuda") > 4096

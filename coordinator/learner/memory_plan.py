@@ -1,0 +1,127 @@
+"""Say what a run's model takes of a card's memory, and which settings make it fit. Pure.
+
+1. The learner's state is 12 bytes per parameter where it computes in bfloat16, 14 in float32; 8 of them are AdamW's
+   moments. A pass adds 6, or 4, of gradients. Both are divided among ranks.
+2. Activations are of one rollout at least: a rollout is never split (coordinator/learner/batches/batch.py). Their
+   figures are counted (coordinator/learner/memory_count.py).
+3. The head has its weight's gradient in float32, and twice the logits of some thousand rows. Embedding and head are
+   whole on each rank, with one layer at a time.
+4. The scorer has the weights in float32, a calibration two more models: one in 16 bits, one in float32. All stand on
+   `learner.device`, so all are counted.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from echo2.coordinator.learner.messages import MemoryCounted
+from echo2.runtime.errors import LocalFault
+
+CONTEXT_BYTES: Final = 1_000_000_000
+"""Bytes of a card that its driver and libraries take."""
+HEAD_ROWS: Final = 4096
+HEAD_ELEMENTS: Final = 1 << 29
+"""Rows and logits of a chunk of the head on a GPU (coordinator/learner/objective/fused_head.py)."""
+RANKS: Final = (1, 2, 4, 8)
+_UNITS: Final = {"GB": 10**9, "GiB": 1 << 30}
+
+
+class MemorySettings(NamedTuple):
+    """Settings of the learner. `compute`: float32 or bfloat16. `recompute`: whether layers are computed again. `host`:
+    whether the moments are on the host. `ranks`: number of cards."""
+
+    compute: str = "bfloat16"
+    recompute: bool = True
+    host: bool = False
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        recompute, state = "always" if self.recompute else "never", "host" if self.host else "float32"
+        return f"ranks {self.ranks}, optimiser_state {state}, recompute {recompute}, compute_dtype {self.compute}"
+
+
+class MemoryParts(NamedTuple):
+    """Bytes on each card of the learner."""
+
+    state: float
+    gradients: float
+    activations: float
+    head: float
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return sum(self)
+
+
+def parts_of(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> MemoryParts:
+    """Return the bytes of a learner. `tokens`: tokens of a micro-batch, at least those of the longest rollout."""
+    half = choice.compute == "bfloat16"
+    each = counted.parameters / choice.ranks
+    kept = counted.again + counted.layer if choice.recompute else counted.layers
+    rows = min(tokens, max(HEAD_ROWS, HEAD_ELEMENTS // counted.words))
+    weight = counted.words * counted.width
+    collected = 0 if choice.ranks == 1 else 2 * (2 if half else 4) * weight
+    return MemoryParts(
+        ((12 if half else 14) - (8 if choice.host else 0)) * each,
+        (6 if half else 4) * each,
+        tokens * kept,
+        8 * rows * counted.words + 4 * weight + collected,
+    )
+
+
+def card_bytes(text: str) -> int:
+    """Return the bytes of a card: `80GB`, `24GiB`. Raises `LocalFault`."""
+    match = re.fullmatch(r"(\d{1,4}(?:\.\d+)?) ?(GB|GiB)", text)
+    if match is None or float(match[1]) <= 0:
+        raise LocalFault(f"--card {text!r} is not a memory: write it as 80GB or 24GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def choices(compute: str) -> Iterator[MemorySettings]:
+    """Yield settings, those first that change least of the defaults on a GPU."""
+    for ranks in RANKS:
+        for host in (False, True):
+            yield MemorySettings(compute, host=host, ranks=ranks)
+
+
+def fits(counted: MemoryCounted, tokens: int, card: int, choice: MemorySettings) -> bool:
+    """Tell whether a learner fits on cards of `card` bytes."""
+    return parts_of(counted, tokens, choice).total <= card - CONTEXT_BYTES
+
+
+def describe_memory(counted: MemoryCounted, tokens: int, card: int) -> list[str]:
+    """Return the table of `plan` as lines. `card`: bytes of a card."""
+    first = parts_of(counted, tokens, MemorySettings())
+    scorer = 4 * counted.parameters
+    lines = [
+        f"memory of a model of {counted.parameters / 1e9:.2f}e9 parameters, rollouts of {tokens:,} tokens, in GB:",
+        f"  learner, on one card: state {first.state / 1e9:.1f}, gradients {first.gradients / 1e9:.1f}, activations "
+        f"{first.activations / 1e9:.1f} ({(counted.again + counted.layer) / 1e6:.3f} MB per token), "
+        f"head {first.head / 1e9:.1f}",
+        f"  activations without learner.recompute {tokens * counted.layers / 1e9:.1f}; KL base (learner.kl_coefficient "
+        f"above 0) {2 * counted.parameters / 1e9:.1f}",
+        f"  scorer {scorer / 1e9:.1f}, calibration while it lasts {6 * counted.parameters / 1e9:.1f} more, on the same "
+        "device",
+        f"cards of {card / 1e9:.1f} GB:",
+    ]
+    for choice in choices("bfloat16"):
+        alone = parts_of(counted, tokens, choice).total
+        free = card - CONTEXT_BYTES - alone
+        beside = "with the scorer beside it" if free >= scorer else "without the scorer on its card"
+        verdict = f"fits, {beside}" if free >= 0 else f"lacks {-free / 1e9:.1f}"
+        lines.append(f"  learner.{choice}: {alone / 1e9:.1f}, {verdict}")
+    return lines
+
+
+def refusal(counted: MemoryCounted, tokens: int, card: int, chosen: MemorySettings) -> str:
+    """Return why a run cannot train on its card, with the setting that would do; "" if it can."""
+    if fits(counted, tokens, card, chosen):
+        return ""
+    needed = parts_of(counted, tokens, chosen).total
+    other = next((one for one in choices("bfloat16") if fits(counted, tokens, card, one)), None)
+    advice = f"with {other} it fits" if other else f"no setting for {RANKS[-1]} cards or fewer makes it fit"
+    return (
+        f"the learner needs {needed / 1e9:.1f} GB of a card for rollouts of {tokens:,} tokens ({chosen}), and the card "
+        f"has {card / 1e9:.1f} GB: {advice}"
+    )

@@ -1,0 +1,70 @@
+"""The output layer of a model: from its last hidden states to logits.
+
+It is a linear map. Some families scale its result (Granite, Cohere), and some cap it softly (Gemma 2): what they do is
+read from the config, and `check` compares the whole with the model's own logits. So the learner and the scorer, which
+run the output layer by themselves, compute what the model computes.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_TOLERANCE: Final = 1e-4
+
+
+class UnknownOutput(Exception):
+    """A model's logits are none that `OutputLayer` computes; the message is a sentence for its owner."""
+
+
+class OutputLayer(NamedTuple):
+    """logits = cap * tanh(scale * linear(hidden) / cap); `cap` None: scale * linear(hidden)."""
+
+    linear: nn.Linear
+    scale: float = 1.0
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> "OutputLayer":
+        """Return the layer of a transformers.PreTrainedModel, whose methods carry no types. Raises UnknownOutput."""
+        linear, config = model.get_output_embeddings(), model.config.get_text_config()
+        if not isinstance(linear, nn.Linear):
+            raise UnknownOutput(f"{type(model).__name__} has no linear output layer: use a model that generates text")
+        scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1)
+        return cls(linear, scale, getattr(config, "final_logit_softcapping", None))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Return logits, float32."""
+        logits: Tensor = self.linear(hidden).float()
+        return self.change(logits)
+
+    def change(self, logits: Tensor) -> Tensor:
+        """Return what becomes of the linear map's result."""
+        scaled = logits if self.scale == 1.0 else logits * self.scale
+        return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether `change` changes anything."""
+        return self.scale != 1.0 or self.cap is not None
+
+    def slope(self, logits: Tensor) -> Tensor | float:
+        """Return the derivative of `change` where it gave these logits."""
+        return self.scale if self.cap is None else self.scale * (1.0 - (logits / self.cap) ** 2)
+
+
+@torch.no_grad()
+def check(model: Any, within: Callable[[Callable[[], Tensor]], Tensor] = lambda work: work()) -> None:
+    """Compare the layer's logits with the model's own. `within`: runs work with the model's parameters at hand. Raises
+    UnknownOutput."""
+    layer, size = OutputLayer.of(model), model.config.get_text_config().vocab_size
+    ids = torch.arange(min(4, size), device=model.device)[None]
+    by_hand = within(lambda: layer(model.base_model(ids, use_cache=False).last_hidden_state))
+    own = model(ids, use_cache=False).logits.float()
+    bound = _TOLERANCE if model.dtype == torch.float32 else 2e-2
+    if not torch.allclose(by_hand, own, rtol=bound, atol=bound, equal_nan=True):
+        raise UnknownOutput(
+            f"{type(model).__name__} changes its logits after the output layer in a form that is not known here: use "
+            "another model"
+        )
