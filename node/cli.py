@@ -57,6 +57,13 @@ Rows = Annotated[
 Priority = Annotated[
     str | None, typer.Option("--priority", help="Beside your own programs: idle (the default), low or normal.")
 ]
+Hours = Annotated[str | None, typer.Option("--hours", help="When to work: mon-fri 20:00-07:00, sat-sun; else always.")]
+YieldTo = Annotated[list[str] | None, typer.Option("--yield-to", help="Rest while this program runs; may be repeated.")]
+YieldWhen = Annotated[
+    list[str] | None,
+    typer.Option("--yield-when", help="Rest on gpu, keyboard, battery (the default), metered; may be repeated."),
+]
+Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
@@ -101,6 +108,10 @@ def join(
     rows: Rows = None,
     server: Server = None,
     priority: Priority = None,
+    hours: Hours = None,
+    yield_to: YieldTo = None,
+    yield_when: YieldWhen = None,
+    quiet: Quiet = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -116,7 +127,8 @@ def join(
     return _daemon(
         once, invite=_invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
         gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
-        name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs,
+        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet, name=name,
+        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -129,6 +141,10 @@ def run(
     rows: Rows = None,
     server: Server = None,
     priority: Priority = None,
+    hours: Hours = None,
+    yield_to: YieldTo = None,
+    yield_when: YieldWhen = None,
+    quiet: Quiet = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -139,8 +155,9 @@ def run(
 ) -> int:
     """Continue the run that was joined last."""
     return _daemon(
-        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority, name=name,
-        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
+        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
+        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet, name=name, home=home, listen=listen,
+        via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -193,7 +210,7 @@ def pause(
 @app.command()
 @errors_reported
 def resume(home: Home = None) -> None:
-    """End a pause."""
+    """End a pause; a rule that blocks (--hours, --yield-to, --yield-when) is overridden until it has ended once."""
     _show(_ask(home, command="resume"), False)
 
 

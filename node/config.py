@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from echo2.engines.process.device_list import PATTERN
 from echo2.node.home_place import config_path, default_home
+from echo2.node.owner.owner_rules import Occasion
+from echo2.node.owner.work_hours import parse_hours
 from echo2.p2p.multiaddr import ROUTES, Route, address_of
 from echo2.protocol.money_text import parse_amount
 from echo2.protocol.sealed_asks import parse_ask
@@ -104,6 +106,20 @@ class NodeConfig(BaseModel):
         description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
         "all else at nice 10), low (all at nice 10) or normal.",
     )
+    hours: str = Field(
+        "",
+        description="Hours at which this node works, by this machine's clock, as in mon-fri 20:00-07:00, sat-sun. "
+        "Empty: always.",
+    )
+    yield_to: tuple[str, ...] = Field(
+        (), description="Programs during which this node rests, by their names as `ps -e` shows them, as in steam."
+    )
+    yield_when: tuple[Occasion, ...] = Field(
+        ("battery",),
+        description="Occasions on which this node rests: gpu (another process uses one), keyboard (or mouse is used), "
+        "battery (no mains), metered (line). An empty one: none.",
+    )
+    quiet: float = Field(60.0, ge=1, le=86_400, description="Seconds without any of these until work goes on.")
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         "auto",
         description="CPU threads of each engine. auto: OMP_NUM_THREADS, else the cores that this node may use, divided "
@@ -135,6 +151,26 @@ class NodeConfig(BaseModel):
     @classmethod
     def _strip_blanks(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
+
+    @field_validator("hours")
+    @classmethod
+    def _check_hours(cls, value: str) -> str:
+        parse_hours(value)
+        return value.strip()
+
+    @field_validator("yield_when", mode="before")
+    @classmethod
+    def _drop_empty_occasions(cls, value: object) -> object:
+        return [one for one in value if one != ""] if isinstance(value, list | tuple) else value
+
+    @field_validator("yield_to")
+    @classmethod
+    def _check_programs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in value if name.strip())
+        for name in names:
+            if "/" in name or not name.isprintable() or len(name) > 255:
+                raise ValueError(f"has {name[:60]!r}: name the program alone, as `ps -e` shows it")
+        return names
 
     @field_validator("listen")
     @classmethod

@@ -16,7 +16,8 @@ Rules
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,10 @@ from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
 from echo2.node.market.ask_keeper import AskKeeper
 from echo2.node.market.payee_keeper import PayeeKeeper
+from echo2.node.owner.owner_probes import Probe
+from echo2.node.owner.owner_rules import OwnerRules
+from echo2.node.owner.owner_watch import OwnerWatch
+from echo2.node.owner.work_hours import parse_hours
 from echo2.node.rollouts.engine_workers import EngineWorkers
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.ledger_sources import LedgerSources, Source, over_https
@@ -68,8 +73,9 @@ from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.readiness import report_ready, report_stopping
 
-FREED_WITHIN: Final = 4.0
-"""Most seconds from the start of a pause until the device's memory is free."""
+FREED_WITHIN: Final = 2.5
+"""Seconds from the start of a pause in which groups may be completed. With what it takes to notice an owner, and to end
+a process, the device's memory is free within 5 s."""
 
 WHOLE_SECONDS: Final = 2.0
 """Seconds after SIGTERM in which groups under way may still become whole (rule 2a)."""
@@ -95,13 +101,19 @@ class NodeDaemon:
         *,
         once: bool = False,
         choice: EngineChoice | None = None,
+        owner: Sequence[Probe] = (),
     ) -> None:
         """`once`: end after one group. `engine`: returns a new engine process, not yet started. `choice`: times the
-        engines; None: the first that is installed generates. Raises `NodeError`."""
+        engines; None: the first that is installed generates. `owner`: probes of what the owner does. Raises
+        `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
+        self._watch = OwnerWatch(
+            OwnerRules(parse_hours(config.hours), config.quiet), owner, self.run_state,
+            lambda: datetime.fromtimestamp(context.clock.local() / 1000),
+        )  # fmt: skip
         self.fleet = EngineFleet([
             VersionedEngine(engine, device=device, engine=engine_for(device, config), seed=context.seed + number)
             for number, device in enumerate(device_list(config.gpu)[: 1 if once else None])
@@ -120,6 +132,7 @@ class NodeDaemon:
         self.follower = Follower(
             network.gossip, context, weights, self.payloads, documents, self.fleet, self.acknowledger
         )
+        self.follower.may_fetch = self.run_state.until_line_is_free
         self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
         coordinator_client = self.connectivity.coordinator_client
         if choice is not None:
@@ -204,6 +217,7 @@ class NodeDaemon:
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._watch.run)
                 for part in (self.network.host.run, self._control.run, self._rest_while_paused, self._report_end):
                     self._tasks.start_soon(part)
                 with anyio.CancelScope() as self._patience:
@@ -292,10 +306,22 @@ class NodeDaemon:
             await self.run_state.until_paused()
             await self.fleet.rest(FREED_WITHIN)
             _log.info("paused: the device is free")
-            await self.run_state.unless_finishing(self.run_state.until_resumed())
+            await self.run_state.unless_finishing(self._until_resumed())
             self.fleet.wake()
             if self.run_state.finishing:
                 return
+
+    async def _until_resumed(self) -> None:
+        """Wait for the end of a pause; leases of groups that it outlasts are given back."""
+        async with asyncio.TaskGroup() as tasks:
+            giving = tasks.create_task(self._give_back_late())
+            await self.run_state.until_resumed()
+            giving.cancel()
+
+    async def _give_back_late(self) -> None:
+        while True:
+            await self.rollouts.give_back_late(self.run_state.rests_until)
+            await asyncio.sleep(1.0)
 
     def _times(self, choice: EngineChoice) -> None:
         """Let `choice` say what computes: by what it kept, or once the weights are here."""

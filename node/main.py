@@ -119,6 +119,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import with_devices
+    from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
 
     key = load_or_create_key(config.home / "node.key", passphrase)
@@ -127,7 +128,8 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     config = await with_devices(config, partial(engine_child, config))
     engine = partial(engine_child, config)
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
-    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice)
+    owner = await asyncio.to_thread(probes_of, config.yield_to, config.yield_when)
+    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice, owner=owner)
     interrupted = False
 
     def on_interrupt() -> None:

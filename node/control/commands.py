@@ -297,7 +297,7 @@ class ControlCommands:
         return {"state": self._state()}
 
     async def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """End a pause."""
+        """End a pause, and override the rules that block."""
         self._run_state.resume()
         return {"state": self._state()}
 

@@ -76,6 +76,18 @@ def priority(described: str) -> Check:
     return Check(check="priority", actual=described, wanted="as the setting priority says")
 
 
+def occasion(name: str, source: str, *, seen: bool, wanted: bool) -> Check:
+    """State whether an occasion of the owner's can be seen here. `source`: how; or why not. `wanted`: whether the
+    setting `yield_when` names it."""
+    blind = wanted and not seen and name != "battery"
+    return Check(
+        check=f"yields on {name}", actual=f"seen: {source}" if seen else f"cannot be seen here: {source}",
+        wanted="seen (setting yield_when)" if wanted else "not asked for",
+        remedy=f"install what is missing, or leave {name} out of yield_when" if blind else "",
+        verdict="poor" if blind else "good",
+    )  # fmt: skip
+
+
 def unwritable(home: str, trouble: object, code: int) -> Check:
     """Return the row of a home in which no file can be written. `trouble`: the reason, with its fix. `code`: the exit
     code."""

@@ -13,9 +13,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
 from echo2.engines import registry
 from echo2.engines.devices.gpu_remedies import foreseen
@@ -30,6 +30,8 @@ from echo2.node.control.doctor_checks import Attempt, Check
 from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import check_engine
 from echo2.node.errors import BadConfig
+from echo2.node.owner import owner_probes
+from echo2.node.owner.owner_rules import Occasion
 from echo2.p2p.discovery.dial_back import ports_of
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.messages import ReachableRequest
@@ -67,11 +69,20 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         doctor_checks.priority(priority.describe(config.priority)),
+        *await asyncio.to_thread(_occasions, config.yield_when),
         *doctor_checks.networks(await asyncio.to_thread(network_trials.trials, registry.engine_names())),
         doctor_checks.engine_memory(seen_by_all(registry.engine_names()), sys.platform),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
+
+
+def _occasions(wanted: Sequence[Occasion]) -> list[Check]:
+    probes = owner_probes.probes_of((), get_args(Occasion))
+    return [
+        doctor_checks.occasion(one.rule, one.source, seen=one.look is not None, wanted=one.rule in wanted)
+        for one in probes
+    ]
 
 
 def _installation() -> tuple[str, list[str]]:

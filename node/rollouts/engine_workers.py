@@ -128,6 +128,15 @@ class EngineWorkers:
             except (RequestRefused, P2PError) as error:
                 _log.info("leases not given back", reason=str(error))
 
+    async def give_back_late(self, until: int) -> None:
+        """Give back the leases whose groups cannot be completed if work goes on at `until`, ms, at the earliest; the
+        engines rest."""
+        if late := [task for worker in self.workers for task in worker.give_up_late(until)]:
+            await asyncio.wait(late)
+        report = self.report(VERDICTS.name)
+        if report is not None and report.returned:
+            await self.give_back()
+
     def _wake_workers(self) -> None:
         for worker in self.workers:
             worker.look()

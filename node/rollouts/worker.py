@@ -10,8 +10,8 @@ Rules
    request says how many the device can use.
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
    and one more, while the newest Root known here has expired, and while the ledger is unproven for too long
-   (node/trust/proof_watch.py). The groups under way are completed before an end, and kept over a pause while their
-   leases are valid.
+   (node/trust/proof_watch.py). The groups under way are completed before an end, and kept over a pause, or given back
+   where it leaves too little time of their leases for a group.
 4. After a crash of the engine, and where the device has no memory for a moment, groups under way are generated again,
    or given back (node/rollouts/group_generation.py). While one waits for memory no lease is requested: each lease given
    back brings the node nearer to a pause. Served groups of an earlier process are taken up again.
@@ -70,7 +70,11 @@ MOST_LEASE_REQUESTS: Final = 12
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
 """The bound of `LeaseRequest.at_once`."""
+LEAST_LEFT: Final = 10.0
+"""Seconds of a lease that a pause must leave at least, for the rest of its group."""
 STARTING_REASON: Final = "starting"
+RESUMED_REASON: Final = "resumed: the engine starts and loads the weights"
+"""What blocks from the end of a pause on, at once; while it lasts, node/run_state.py says why."""
 UNPUBLISHED_REASON: Final = "the coordinator has published no version yet"
 EXPIRED_REASON: Final = "the run's Root has expired: the operator must sign a new one"
 
@@ -113,6 +117,9 @@ class RolloutWorker:
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         """By lease, the task that completes it."""
+        self._given: dict[bytes, Lease] = {}
+        self._took = 0.0
+        """Seconds that the last complete group took."""
         self._dropped = False
         """Whether a group failed since the last request."""
         self._blocked = STARTING_REASON
@@ -170,7 +177,7 @@ class RolloutWorker:
         while not self._run_state.finishing:
             missing = f"no version to work with: {self._follower.trouble or UNPUBLISHED_REASON}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
-                (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
+                (self._run_state.paused, RESUMED_REASON, self._run_state.until_resumed),
                 (
                     self._outbox_relay.room <= 0,
                     "the outbox is full: answers are outstanding",
@@ -250,6 +257,16 @@ class RolloutWorker:
         if lease in self._tasks and lease in self.waiting:
             _log.info("lease ended by the coordinator", lease=lease.hex())
             self._tasks[lease].cancel()
+
+    def give_up_late(self, until: int) -> list[asyncio.Task[None]]:
+        """Give up the groups whose leases leave too little time once work goes on, at `until`, ms; return their
+        tasks. For an engine that rests."""
+        least = until + int(1000 * max(LEAST_LEFT, self._took))
+        late = [one for one, lease in self._given.items() if self._served_groups.expires(lease) < least]
+        for lease in late:
+            _log.info("lease given back: the pause outlasts it", lease=lease.hex())
+            self._tasks[lease].cancel()
+        return [self._tasks[lease] for lease in late]
 
     def _give_up_revoked(self) -> None:
         """Give up the groups that wait, of leases whose key a newer Root revokes (rule 7)."""
@@ -381,7 +398,7 @@ class RolloutWorker:
         """Generate a lease's group, and store its submission. `folder`: lets others step the folder once closed."""
         task, arrived = asyncio.current_task(), asyncio.get_running_loop().time()
         assert task is not None
-        self._tasks[lease.id] = task
+        self._tasks[lease.id], self._given[lease.id] = task, lease
         try:
             shown = await self._generation.shown_hash(lease)
             await folder.aclose()
@@ -399,7 +416,7 @@ class RolloutWorker:
         except Stale as error:
             self._drop(error)
         finally:
-            del self._tasks[lease.id]
+            del self._tasks[lease.id], self._given[lease.id]
             self._signers.forget(lease.id)
             self._prefetch.on_end(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
@@ -408,7 +425,8 @@ class RolloutWorker:
         """Return how long a group that is complete now has waited, and took. `arrived`: when its lease did."""
         started = self._prefetch.start_time_of(lease)
         waited = None if started is None else int(1000 * max(0.0, started - arrived))
-        return GroupDelays(waited, int(1000 * (asyncio.get_running_loop().time() - arrived)))
+        self._took = asyncio.get_running_loop().time() - arrived
+        return GroupDelays(waited, int(1000 * self._took))
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True

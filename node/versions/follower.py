@@ -28,7 +28,7 @@ Rules
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -127,6 +127,8 @@ class Follower:
         self.changed = asyncio.Event()
         self.trouble = "no version is loaded yet"
         self.refused: list[str] = []
+        self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+        """Waits until payloads may be fetched."""
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
 
@@ -212,6 +214,8 @@ class Follower:
                 manifest.check(asset.manifest)
                 if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
+                if not (folder / asset.name).exists():
+                    await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
                 raise TrustFailure(
@@ -332,6 +336,7 @@ class Follower:
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
             raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
+        await self.may_fetch()
         if chain and chain[0].value.base_root is None:
             await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])

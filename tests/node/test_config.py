@@ -75,6 +75,28 @@ BAD_SETTINGS = {
     "an ask in fractions of a nano unit": ("", {"ECHO2_ASK": "0.1234567891/h"}, "more than nine decimals"),
     "a tariff that is no number": ("", {"ECHO2_TARIFF": "cheap"}, "tariff: 'cheap' is no amount"),
     "no power": ("watts = 0\n", {}, "watts"),
+    "hours that never come": ('hours = "20:00-20:00"\n', {}, "hours: 20:00-20:00 never comes"),
+    "hours on a day that is none": ("", {"ECHO2_HOURS": "fry 8:00-9:00"}, "hours: unknown day fry; did you mean fri"),
+    "hours as a number": ("hours = 8\n", {}, "hours should be a text, not 8"),
+    "an occasion that is none": (
+        "",
+        {"ECHO2_YIELD_WHEN": "gpu,batery"},
+        "yield_when should be 'gpu', 'keyboard', 'battery' or 'metered', not 'batery'",
+    ),
+    "occasions as a text": ('yield_when = "gpu"\n', {}, "yield_when should be a list, not 'gpu'"),
+    "a program by its path": (
+        "",
+        {"ECHO2_YIELD_TO": "/usr/bin/steam"},
+        "yield_to: has '/usr/bin/steam': name the program",
+    ),
+    "a program with a control character": ('yield_to = ["a\\u001b"]\n', {}, "yield_to: has 'a"),
+    "a program as a text": ('yield_to = "steam"\n', {}, "yield_to should be a list, not 'steam'"),
+    "no quiet": ("quiet = 0\n", {}, "quiet should be greater than or equal to 1, not 0"),
+    "a negative quiet": ("", {"ECHO2_QUIET": "-1"}, "quiet should be greater than or equal to 1, not -1"),
+    "an endless quiet": ("quiet = inf\n", {}, "quiet should be"),
+    "a quiet of a word": ("", {"ECHO2_QUIET": "1h"}, "quiet should be a number, not '1h'"),
+    "a key that is nearly hours": ('hour = "sat"\n', {}, "did you mean hours"),
+    "a key that is nearly yield_to": ("yield = []\n", {}, "did you mean yield_to"),
 }
 
 
@@ -96,3 +118,12 @@ def test_every_setting_has_a_description() -> None:
     for name, field in NodeConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
+
+
+def test_occasions_and_programs_come_as_words_and_an_empty_flag_means_none() -> None:
+    nowhere = {"ECHO2_CONFIG": "/nowhere/node.toml"}
+    config, _ = load_config({}, {**nowhere, "ECHO2_YIELD_TO": "steam blender", "ECHO2_YIELD_WHEN": "gpu,battery"})
+    assert (config.yield_to, config.yield_when) == (("steam", "blender"), ("gpu", "battery"))
+    assert load_config({}, nowhere)[0].yield_when == ("battery",)
+    config, _ = load_config({"yield_when": [""], "yield_to": [" The Game "], "hours": " sat-sun "}, nowhere)
+    assert (config.yield_when, config.yield_to, config.hours) == ((), ("The Game",), "sat-sun")

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from echo2.node.run_state import NodeRunState
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import wall
 
 
@@ -65,3 +65,28 @@ async def test_a_wait_passes_on_the_error_of_what_it_waits_for() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         await NodeRunState(lambda: 0).unless_finishing(fail())
+
+
+@on_fake_clock
+async def test_a_pause_that_is_given_an_end_later_ends_then() -> None:
+    """A wait that had begun before went on for an hour."""
+    run_state = NodeRunState(wall)
+    run_state.pause(None)
+    waiting = asyncio.ensure_future(run_state.until_resumed())
+    await asyncio.sleep(1)
+    run_state.pause(10)
+    async with asyncio.timeout(11):
+        await waiting
+
+
+def test_a_pause_says_when_it_ends_at_the_earliest() -> None:
+    run_state = NodeRunState(lambda: 1000)
+    assert run_state.rests_until == 1000
+    run_state.give_way("steam is running", 60.0)
+    assert run_state.rests_until == 61_000
+    run_state.pause(100)
+    assert run_state.rests_until == 101_000
+    run_state.resume()
+    assert run_state.paused, "no rule was asked to step back"
+    run_state.give_way("", 0.0)
+    assert not run_state.paused

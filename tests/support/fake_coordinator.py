@@ -7,7 +7,7 @@ with the same policy. A test falsifies a document by replacing the method that m
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from echo2.engines.process.process import EngineProcess, Play
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.links.coordinator_client import CoordinatorClient
+from echo2.node.owner.owner_probes import Probe
 from echo2.node.run_context import RunContext
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
@@ -520,18 +521,19 @@ def make_node(
     once: bool = False,
     local: Callable[[], int] = wall,
     at: str | None = None,
+    owner: Sequence[Probe] = (),
     **config: Any,
 ) -> Node:
     """Make a node with its own key and folder; run it with `node.daemon.run()`. `make`: returns a new engine process,
     for a node with several; without it, `engine` is each of them. `at`: its name in the network, where another daemon
-    with its key is there already."""
+    with its key is there already. `owner`: see `NodeDaemon`."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
     peer = Peer(network.transport(at or own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)
-    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine), once=once)
+    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine), once=once, owner=owner)
     return Node(daemon, engine, own, home)
 
 

@@ -89,3 +89,14 @@ def test_engines_whose_memory_others_can_read_are_named() -> None:
     assert doctor_checks.engine_memory("", "linux").actual == "closed"
     assert doctor_checks.engine_memory("abacus", "linux").actual.startswith("open: abacus, whose processes may share")
     assert doctor_checks.engine_memory("", "darwin").actual == "open: darwin has nothing that closes it"
+
+
+def test_an_occasion_that_is_asked_for_and_cannot_be_seen_is_poor_and_names_what_to_do() -> None:
+    row = doctor_checks.occasion("gpu", "NVML: no such library", seen=False, wanted=True)
+    assert (row.verdict, row.exit) == ("poor", 0)
+    assert row.actual == "cannot be seen here: NVML: no such library"
+    assert "leave gpu out of yield_when" in row.remedy
+    assert doctor_checks.occasion("gpu", "NVML: no such library", seen=False, wanted=False).verdict == "good"
+    assert doctor_checks.occasion("battery", "there is no battery", seen=False, wanted=True).verdict == "good"
+    seen = doctor_checks.occasion("keyboard", "loginctl", seen=True, wanted=True)
+    assert (seen.verdict, seen.actual) == ("good", "seen: loginctl")
