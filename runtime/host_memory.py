@@ -65,6 +65,20 @@ def _groups(files: Path) -> Iterator[tuple[Path, _Names]]:
 def control_groups(controller: str, files: Path) -> Iterator[Path]:
     """Yield the folders of this process's control groups that bound memory or cpu, the innermost first. `files`: files
     under which /proc and /sys lie."""
+    for top, path in _memberships(controller, files):
+        below = Path(path.lstrip("/"))
+        yield from (top / below, *(top / parent for parent in below.parents))
+
+
+def control_group(controller: str, files: Path = Path("/")) -> str:
+    """Return the name of the control group that divides a resource between this process and others; "/": none but the
+    root. A group of version 1 comes before that of version 2."""
+    named = [path for _, path in sorted(_memberships(controller, files), key=lambda one: one[0] == files / _MOUNT)]
+    return (named or ["/"])[0]
+
+
+def _memberships(controller: str, files: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where a hierarchy of control groups lies that may have a controller, and this process's group in it."""
     try:
         rows = (files / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -72,13 +86,9 @@ def control_groups(controller: str, files: Path) -> Iterator[Path]:
     for row in rows:
         _, controllers, path = [*row.split(":", 2), "", ""][:3]
         if controllers == "":
-            top = files / _MOUNT
+            yield files / _MOUNT, path
         elif controller in controllers.split(","):
-            top = files / _MOUNT / controller
-        else:
-            continue
-        below = Path(path.lstrip("/"))
-        yield from (top / below, *(top / parent for parent in below.parents))
+            yield files / _MOUNT / controller, path
 
 
 def _room(group: Path, limit: str, used: str, cached: str) -> int | None:

@@ -5,7 +5,8 @@ Rules
    this is SCHED_IDLE with idle I/O, elsewhere nice 19.
 2. `low`, of a daemon and of an engine on a GPU: nice 10. They use little CPU time, but late, so that leases are kept.
 3. Both hold within a control group alone. Between groups the group's own weight decides: a service of ours has
-   CPUWeight=idle. Where groups have no weights, Linux makes one of each terminal (autogroup): that is made nice 19.
+   CPUWeight=idle. Where groups have no weights, Linux makes one of each session (autogroup): that of an engine, which
+   leads one of its own, is made as nice. A terminal's is left alone, for the owner's other programs are in it.
 """
 
 import contextlib
@@ -16,6 +17,8 @@ from typing import Final, Literal
 
 import psutil
 
+from echo2.runtime.host_memory import control_group
+
 Priority = Literal["idle", "low", "normal"]
 
 VARIABLE: Final = "ECHO2_ENGINE_GIVES_WAY"
@@ -23,7 +26,6 @@ VARIABLE: Final = "ECHO2_ENGINE_GIVES_WAY"
 LOW_NICE: Final = 10
 IDLE_NICE: Final = 19
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
-_GROUPS: Final = Path("/proc/self/cgroup")
 
 
 def give_way(priority: Priority) -> None:
@@ -40,16 +42,17 @@ def give_way(priority: Priority) -> None:
                 os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
     if priority == "idle":
         _wait_for_the_disk()
-    with contextlib.suppress(OSError):
-        _AUTOGROUP.write_text(str(IDLE_NICE))
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(wanted))
 
 
-def describe(priority: Priority) -> str:
-    """Return in words what an engine on this machine's CPU gives way to."""
+def describe(priority: Priority, files: Path = Path("/")) -> str:
+    """Return in words what an engine on this machine's CPU gives way to. `files`: files under which /proc lies."""
     if priority == "normal":
         return "none: priority is normal"
     engine = "nice 10" if priority == "low" else "SCHED_IDLE" if sys.platform == "linux" else "nice 19"
-    group = _control_group()
+    group = control_group("cpu", files)
     if sys.platform != "linux" or group == "/":
         return f"{engine}: it gives way to every program"
     return f"{engine}, within its control group ({group}): a service of ours gives way beyond it"
@@ -67,14 +70,3 @@ def _wait_for_the_disk() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, psutil.Error):
             psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
-
-
-def _control_group() -> str:
-    """Return this process's control group for CPU time; "/": none but the root."""
-    try:
-        rows = [row.split(":", 2) for row in _GROUPS.read_text().splitlines()]
-    except OSError:
-        return "/"
-    named = {kinds: place for _, kinds, place in rows}
-    by_cpu = [place for kinds, place in named.items() if "cpu" in kinds.split(",")]
-    return (by_cpu or [named.get("", "/")])[0]

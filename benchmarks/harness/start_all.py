@@ -97,7 +97,11 @@ REDUCED: Final[Mapping[str, Options]] = {
 
 LONGEST: Final = ("connections", "flood", "honest", "ledger", "load")
 """Begun first, so that no long one is left at the end."""
-FIRST: Final[Mapping[str, str]] = {"same_tokens": r"tokens: \d+ differ", "staleness": r": sampled \d"}
+FIRST: Final[Mapping[str, str]] = {
+    "guards": r"\n\| gradient \|",
+    "same_tokens": r"tokens: \d+ differ",
+    "staleness": r": sampled \d",
+}
 
 
 class Need(NamedTuple):

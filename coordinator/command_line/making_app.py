@@ -11,6 +11,7 @@ import typer
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
+from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ making_app = typer.Typer()
 
 @making_app.command()
 @errors_reported
+@terminated_like_interrupted()
 def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
     model: Annotated[

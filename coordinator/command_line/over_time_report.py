@@ -34,7 +34,7 @@ def report(path: Path, peer: str) -> list[str]:
     """Return the figures of a node as lines of text. `peer`: its peer id. Raises `LocalFault`, `DatabaseFault`."""
     key_of(peer)
     with Database.read(path) as database:
-        groups = [_seen_group(*row) for row in stored_rows(database)]
+        groups = [seen_group(*row) for row in stored_rows(database)]
     told = figures(peer, groups)
     if not told:
         return [f"too few groups of {peer} are stored for a comparison: their content is kept for 24 hours"]
@@ -49,19 +49,20 @@ def stored_rows(database: Database) -> list[tuple[Any, ...]]:
     return database.all(_GROUPS, (MOST_LEASES,))
 
 
-def _seen_group(
+def seen_group(
     document: bytes, expires: int, position: int, state: str, payload: bytes | None, at: int | None,
     scores: bytes | None, facts: bytes | None,
 ) -> SeenGroup:  # fmt: skip
+    """Return a row of `stored_rows` as a group."""
     lease = decode(document, Lease)
     seen = SeenGroup(peer_id(lease.node), lease.task, (lease.task, lease.index), position)
     if state == "expired" or payload is None or at is None:
         return seen
-    given = msgspec.msgpack.decode(scores, type=list[Score]) if scores else []
+    given = msgspec.msgpack.decode(scores, type=list[Score | None]) if scores else []
     rollouts = decode_stored_group(payload).rollouts
     counts = msgspec.msgpack.decode(facts, type=_Counts) if facts else _Counts()
     return seen._replace(
-        rewards=tuple(score.reward for score in given),
+        rewards=tuple(score.reward for score in given if score is not None),
         rollouts=tuple(_sampled_tokens(rollout) for rollout in rollouts),
         took=max(0, at - lease.sent),
         near_ties=counts.near_ties,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, errors_reported
+from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 from echo2.runtime.exit_codes import Exit
 
@@ -37,6 +38,7 @@ def policy_ls(
 
 @policy_app.command("export")
 @errors_reported
+@terminated_like_interrupted()
 def policy_export(
     folder: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
     version: Annotated[
@@ -65,6 +67,7 @@ def policy_export(
 
 @policy_app.command("verify")
 @errors_reported
+@terminated_like_interrupted()
 def policy_verify(
     folder: Annotated[
         Path | None, typer.Argument(help="A folder that was exported.", show_default="the run's store")

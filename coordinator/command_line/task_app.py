@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from echo2.coordinator.command_line.command_options import errors_reported
+from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.errors import LocalFault
 
 task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
@@ -23,6 +24,7 @@ def task_ls() -> None:
 
 @task_app.command("try")
 @errors_reported
+@terminated_like_interrupted()
 def task_try(
     name: Annotated[str, typer.Argument(help="As in run.task: NAME or NAME:ARGUMENT.", show_default=False)],
     split: Annotated[Literal["train", "heldout"], typer.Option(help="Which prompts.")] = "train",
@@ -65,6 +67,7 @@ def task_try(
 
 @task_app.command("measure")
 @errors_reported
+@terminated_like_interrupted()
 def task_measure(
     name: Annotated[str, typer.Argument(help="poker:kuhn, poker:leduc or poker:holdem.", show_default=False)],
     model: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],

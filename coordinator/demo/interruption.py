@@ -1,4 +1,5 @@
-"""End a command that has processes and a folder to clear away: by SIGTERM as by Ctrl-C, and undisturbed meanwhile."""
+"""End a command that has processes and a folder to clear away: by SIGTERM, and the end of its terminal, as by Ctrl-C,
+and undisturbed meanwhile."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -8,12 +9,17 @@ from contextlib import contextmanager
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, with clean-up. Both signals work even if a shell set SIGINT to be
-    ignored, as it does for a script's background processes."""
+    ignored, as it does for a script's background processes. So does SIGHUP, unless it is ignored (`nohup`)."""
 
     def end(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with _handle_signal(signal.SIGINT, signal.default_int_handler), _handle_signal(signal.SIGTERM, end):
+    hangup = signal.getsignal(signal.SIGHUP)
+    with (
+        _handle_signal(signal.SIGINT, signal.default_int_handler),
+        _handle_signal(signal.SIGTERM, end),
+        _handle_signal(signal.SIGHUP, end if hangup is signal.SIG_DFL else hangup),
+    ):
         yield
 
 
@@ -25,7 +31,7 @@ def ignore_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _handle_signal(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+def _handle_signal(number: signal.Signals, handler: Callable[..., object] | int | None) -> Iterator[None]:
     before = signal.signal(number, handler)
     try:
         yield

@@ -27,7 +27,7 @@ def find_groups(place: RunFolder, wanted: Wanted) -> Iterator[ShownGroup]:
     """Return the stored groups of a run folder that match, also while its coordinator runs. Raises `LocalFault`,
     `Untrusted`."""
     tokenizer = _tokenizer(place)
-    with Database.read(place.database) as database, database.reading():
+    with Database.read(place.database) as database:
         yield from list_groups(database, tokenizer, wanted)
 
 

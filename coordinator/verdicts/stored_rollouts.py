@@ -3,8 +3,10 @@
 Rules
 1. Tokens are stored for the challenge window (token_storage.py). A group without them is not listed.
 2. Rewards are small and tokens are large: groups are chosen by their rewards first, among the newest `MOST_SEARCHED`
-   that match, and only the chosen ones are decoded. A search by words decodes one group after the other.
-3. Reading blocks no writer: it is one transaction on a connection that only reads.
+   that match, and only the chosen ones are decoded. A search by words decodes one group after the other. Rewards lie
+   behind the tokens in the file, so they are read of those groups alone, and only for an order by reward.
+3. Reading blocks no writer, and each group is read by itself: a list that stands in a pager for hours holds no
+   snapshot, which would let the file's log grow as long. A group that is forgotten meanwhile is left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,9 +28,12 @@ MOST_SEARCHED: Final = 20_000
 Order = Literal["newest", "best", "worst"]
 
 _LISTED = (
-    "SELECT l.id, coalesce(s.scores, e.scores) FROM verdicts v JOIN leases l ON l.id = v.lease"
-    " JOIN submissions s ON s.lease = v.lease LEFT JOIN episode_scores e ON e.lease = v.lease"
-    " WHERE s.payload IS NOT NULL"
+    "SELECT v.lease AS id, v.at AS at FROM verdicts v JOIN leases l ON l.id = v.lease"
+    " JOIN submissions s ON s.lease = v.lease WHERE s.payload IS NOT NULL"
+)
+_SCORED = (
+    "SELECT c.id, coalesce(s.scores, e.scores) FROM ({}) c JOIN submissions s ON s.lease = c.id"
+    " LEFT JOIN episode_scores e ON e.lease = c.id ORDER BY c.at DESC, c.id"
 )
 _STORED = (
     "SELECT l.document, s.payload, coalesce(s.scores, e.scores), v.at, v.verdict, v.code, n.name, d.step"
@@ -115,7 +120,7 @@ def read_group(database: Database, tokenizer: Tokenizer, lease: bytes) -> ShownG
         return None
     document, payload, scored, at, verdict, code, name, step = row
     asked, given = decode(document, Lease), decode(payload, Submission)
-    scores: list[Score | None] = [*_scores(scored)] or [None] * len(given.rollouts)
+    scores = _scores(scored) or [None] * len(given.rollouts)
     return ShownGroup(
         lease=lease.hex(), node=peer_id(asked.node), name=name or "", task=asked.task, index=asked.index,
         era=asked.era, version=asked.version, step=step, at=at, verdict=verdict, code=code,
@@ -139,12 +144,14 @@ def _choose(database: Database, wanted: Wanted) -> Iterable[bytes]:
     conditions: list[tuple[str, object]] = [("v.node", wanted.node), ("l.version", wanted.version)]
     given = [(column, value) for column, value in conditions if value is not None]
     where += "".join(f" AND {column} = ?" for column, _ in given)
-    query = f"{_LISTED}{where} ORDER BY v.at DESC, l.id LIMIT {MOST_SEARCHED}"
-    rows = database.all(query, (*values, *(value for _, value in given)))
-    if wanted.order != "newest":
-        rows = [row for row in rows if row[1] is not None]
-        rows.sort(key=lambda row: _mean(row[1]), reverse=wanted.order == "best")
-    return (lease for lease, _ in rows)
+    query = f"{_LISTED}{where} ORDER BY v.at DESC, v.lease LIMIT {MOST_SEARCHED}"
+    parameters = (*values, *(value for _, value in given))
+    if wanted.order == "newest":
+        return [lease for lease, _ in database.all(query, parameters)]
+    rows = database.all(_SCORED.format(query), parameters)
+    means = [(lease, mean) for lease, scored in rows if scored and (mean := _mean(scored)) is not None]
+    means.sort(key=lambda one: one[1], reverse=wanted.order == "best")
+    return [lease for lease, _ in means]
 
 
 def _matches(group: ShownGroup, wanted: Wanted) -> bool:
@@ -154,13 +161,14 @@ def _matches(group: ShownGroup, wanted: Wanted) -> bool:
     return any(wanted.words.casefold() in text.casefold() for text in texts)
 
 
-def _scores(scored: bytes | None) -> list[Score]:
-    return [] if scored is None else msgspec.msgpack.decode(scored, type=list[Score])
+def _scores(scored: bytes | None) -> list[Score | None]:
+    return [] if scored is None else msgspec.msgpack.decode(scored, type=list[Score | None])
 
 
-def _mean(scored: bytes) -> float:
-    scores = _scores(scored)
-    return sum(one.reward for one in scores) / max(1, len(scores))
+def _mean(scored: bytes) -> float | None:
+    """Return the mean reward of the rollouts that have one; None: none has."""
+    rewards = [one.reward for one in _scores(scored) if one is not None]
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 def _parts(tokenizer: Tokenizer, tokens: list[int], turns: list[int]) -> Iterator[TextPart]:

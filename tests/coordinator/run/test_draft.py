@@ -15,27 +15,27 @@ from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.draft import drafting, left_over
+from echo2.runtime.exit_codes import Exit
 from echo2.runtime.lock import AlreadyLocked, lock_folder
 from tests.support.run_folders import NOW
 from tests.support.tiny_learner import make_model
 
-KILLED = """
+ENDED = """
 import os, signal, sys
 from echo2.coordinator import cli
 from echo2.coordinator.run import setup
-setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.{by}))
 sys.argv = ["echo2-coord", *{words!r}]
 cli.main()
 """
 
 
-def killed(where: str, words: Sequence[str], repository: Path) -> None:
-    """Run `init` with these words, killed where it calls the function `where` of coordinator.run.setup."""
-    program = KILLED.format(where=where, words=["init", *words])
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=repository, capture_output=True, timeout=60, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL
+def ended(by: signal.Signals, where: str, words: Sequence[str], repository: Path) -> int:
+    """Run `init` with these words, ended by a signal where it calls the function `where` of coordinator.run.setup;
+    return its exit code."""
+    program = ENDED.format(by=by.name, where=where, words=["init", *words])
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=repository, capture_output=True, timeout=60, check=False).returncode
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
     where: str, holds: str, tmp_path: Path, repository: Path
 ) -> None:
     words = [str(tmp_path / "run"), "--model", str(make_model(tmp_path / "model")), "--task", "reverse", "--yes"]
-    killed(where, words, repository)
+    assert ended(signal.SIGKILL, where, words, repository) == -signal.SIGKILL
     (left,) = tmp_path.glob(".run-*")
     paths = sorted(path.relative_to(left) for path in left.rglob("*"))
     for folder, told in (("run", True), ("other", False)):
@@ -55,6 +55,13 @@ def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
         assert (holds in result.stderr, f"rm -r {left}" in result.stderr) == (told, told)
         assert setup.load_run(tmp_path / folder, env={}, now=command_options.now()).id.hex()
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_an_init_that_is_told_to_end_leaves_nothing(by: signal.Signals, tmp_path: Path, repository: Path) -> None:
+    words = [str(tmp_path / "run"), "--model", str(make_model(tmp_path / "model")), "--task", "reverse", "--yes"]
+    assert ended(by, "_make_documents", words, repository) == Exit.INTERRUPTED
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_the_next_init_removes_empty_drafts_and_none_that_is_at_work(tmp_path: Path) -> None:

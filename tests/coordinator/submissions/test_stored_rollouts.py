@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.submissions import rollouts_report
 from echo2.coordinator.verdicts.stored_rollouts import ShownGroup, TextPart, Wanted, list_groups, read_group
 from echo2.p2p.identity import peer_id
@@ -99,6 +100,19 @@ def test_a_group_is_gone_after_its_day(world: World) -> None:
         pass
     assert listed(world) == []
     assert read_group(world.group_service.database, TEXT, lease.id) is None
+
+
+def test_a_list_that_is_read_slowly_holds_no_snapshot(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, most = answered(world, 1), answered(world, 2)
+    monkeypatch.setattr(rollouts_report, "_tokenizer", lambda place: TEXT)
+    groups = rollouts_report.find_groups(RunFolder(tmp_path), Wanted())
+    assert next(groups).lease == most.id.hex()
+    world.group_service.database.do("UPDATE verdicts SET code = 'later'")
+    busy, _, _ = world.group_service.database.all("PRAGMA wal_checkpoint(TRUNCATE)")[0]
+    assert not busy
+    assert [(one.lease, one.code) for one in groups] == [(few.id.hex(), "later")]
 
 
 @pytest.fixture

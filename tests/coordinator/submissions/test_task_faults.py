@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from echo2.coordinator.command_line.over_time_report import seen_group, stored_rows
 from echo2.coordinator.learner.batches.batch_groups import read
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.verdicts import task_results
+from echo2.coordinator.verdicts.stored_rollouts import Wanted, list_groups
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Lease
@@ -123,6 +125,12 @@ def test_one_rollout_without_a_reward_is_masked_and_the_group_is_learned_from_wi
     assert [len(sample.tokens) for sample in learned.samples] == [len(sample.behaviour) for sample in learned.samples]
     sums = task_results.recent(world.group_service.database)["reverse"]
     assert (sums.groups, sums.rollouts, sums.missing, sums.unscored) == (1, 2, 1, 0)
+    for order in ("newest", "best", "worst"):
+        (shown,) = list_groups(world.group_service.database, group_world.TEXT, Wanted(order=order))
+        assert [answer.reward for answer in shown.answers] == [*left[:place], None, *left[place:]]
+        assert shown.reward == pytest.approx(sum(left) / 2)
+    (seen,) = [seen_group(*row) for row in stored_rows(world.group_service.database)]
+    assert list(seen.rewards) == left
     assert list(world.group_service.verdicts.recent_of["reverse"]) == [pytest.approx(1 / 3)]
     world.close()
 
