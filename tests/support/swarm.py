@@ -345,8 +345,10 @@ def make_swarm(
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)
     facts = {} if hosts is None else {one.facts.name: one.facts for one in hosts}
-    inspect = {"inspect": lambda place, *_: (facts[place.name], list[int]())} if facts else {}
-    setup.init(folder / "run", str(model), config, now=1_000_000_000, **inspect)
+    hosted: dict[str, Any] = {}
+    if facts:
+        hosted = {"inspect": lambda place, *_: (facts[place.name], list[int]()), "check_task": lambda task: None}
+    setup.init(folder / "run", str(model), config, now=1_000_000_000, **hosted)
     learner = BigramLearner(folder / "learner")
     return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer(), host)
 
