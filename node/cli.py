@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from echo2.node.errors import BadConfig, own_code
+from echo2.runtime.asking import ask_agreement
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
@@ -218,7 +219,7 @@ def leave(
     from echo2.node.control.leaving import leave as leave_run
 
     config = _config(home=home)
-    if forget and not yes and not typer.confirm("Delete key and receipts of this node for good?", default=False):
+    if forget and not yes and not ask_agreement("Delete key and receipts of this node for good?", default=False):
         raise BadConfig("nothing is deleted")
     leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)
 

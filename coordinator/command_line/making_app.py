@@ -11,6 +11,7 @@ import typer
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
+from echo2.runtime.asking import ask_agreement
 from echo2.runtime.cli_errors import print_error
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _at_a_terminal() -> bool:
 def _confirm_run(config: "CoordinatorConfig") -> bool:
     print("These are signed, and cannot be changed later:")
     _print_signed(config)
-    return command_options.ask_agreement("Make this run?", default=True)
+    return ask_agreement("Make this run?", default=True)
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:
