@@ -322,13 +322,13 @@ def make_swarm(
     ledger: Mapping[str, Any] | None = None,
     leases: Mapping[str, Any] | None = None,
     market: Mapping[str, Any] | None = None,
+    guard: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `ledger`, `leases`,
-    `market`, `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of several.
-    `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends` (see
-    `model_folder`). New keys show no work, which would take a second of each node; there are no
-    canaries, whose answers a test's scorer would be asked for, and no audits."""
+    `market`, `guard`, `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of
+    several. `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends`
+    (see `model_folder`). There are no canaries, whose answers a test's scorer would be asked for, and no audits."""
     model = model or model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
@@ -340,6 +340,7 @@ def make_swarm(
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
         | dict(leases or {}),
         "market": dict(market or {}),
+        "guard": dict(guard or {}),
         "payout": {"rail": "csv"} if market else {},
     }
     config = setup.settings_for(str(model), flags, env={})
