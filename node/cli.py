@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperCommand
 
 from echo2.node.errors import BadConfig, own_code
-from echo2.runtime.asking import ask_agreement
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
@@ -23,6 +22,7 @@ from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
 from echo2.runtime.service_app import service_app
 from echo2.runtime.service_unit import Service
+from echo2.runtime.terminal_question import ask_agreement
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)

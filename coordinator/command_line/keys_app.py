@@ -8,7 +8,7 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, errors_reported
-from echo2.runtime.asking import ask_agreement
+from echo2.runtime.terminal_question import ask_agreement
 
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 Request = Annotated[

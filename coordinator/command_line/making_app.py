@@ -11,8 +11,8 @@ import typer
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
-from echo2.runtime.asking import ask_agreement
 from echo2.runtime.cli_errors import print_error
+from echo2.runtime.terminal_question import ask_agreement
 
 if TYPE_CHECKING:
     from echo2.coordinator.run.setup import Run

@@ -21,9 +21,9 @@ from echo2.p2p.identity import generate_key, load_key, public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, RunSpec
 from echo2.protocol.root_chain import Untrusted
-from echo2.runtime.asking import ask_agreement
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.terminal_question import ask_agreement
 from tests.support.cuts import cuts
 from tests.support.run_folders import NOW
 
