@@ -22,6 +22,7 @@ from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
 from echo2.runtime.service_app import service_app
 from echo2.runtime.service_unit import Service
+from echo2.runtime.terminal_question import ask_agreement
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
@@ -235,7 +236,7 @@ def leave(
     from echo2.node.control.leaving import leave as leave_run
 
     config = _config(home=home)
-    if forget and not yes and not typer.confirm("Delete key and receipts of this node for good?", default=False):
+    if forget and not yes and not ask_agreement("Delete key and receipts of this node for good?", default=False):
         raise BadConfig("nothing is deleted")
     leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)
 

@@ -37,7 +37,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.command_server import CommandServer
 from echo2.node.control.commands import ControlCommands, DaemonParts
-from echo2.node.engine_child import engine_threads
+from echo2.node.engine_child import engine_threads, starting_words
 from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
@@ -83,6 +83,8 @@ HAND_OVER_SECONDS: Final = 2.5
 """Most seconds for which their leases are given back and submissions sent after that."""
 END_SECONDS: Final = 7.5
 """Most seconds from SIGTERM to the end of the process: docker kills after 10."""
+SLOW_START: Final = 20.0
+"""Seconds without a ready engine after which the log says so."""
 LAST_PROOFS: Final = 5.0
 """Most seconds for which a node that ends waits for the proofs of its last Receipts."""
 
@@ -237,7 +239,11 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Start the engine, the connections, and the follower with the model's files, each once the one before is
         ready."""
-        _log.info((await self._first_engine()).sentence(), threads=engine_threads(self._config))
+        slow = asyncio.get_running_loop().call_later(SLOW_START, lambda: _log.warning(starting_words(self._config)))
+        try:
+            _log.info((await self._first_engine()).sentence(), threads=engine_threads(self._config))
+        finally:
+            slow.cancel()
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:

@@ -25,3 +25,9 @@ def engine_child(config: NodeConfig) -> EngineProcess:
     env |= {priority.VARIABLE: config.priority}
     command = process_command("engine", HOST)
     return EngineProcess(threads=engine_threads(config), rows=config.rows, env=env, command=command)
+
+
+def starting_words(config: NodeConfig) -> str:
+    """Say that the engine starts, and why that may take long."""
+    gives_way = "; it computes when other programs leave the CPU idle, unless the setting priority is low or normal"
+    return f"the engine is not ready yet{gives_way if config.priority == 'idle' else ''}"

@@ -10,7 +10,6 @@ import typer
 
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.runtime.cli_errors import report_errors
-from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
@@ -29,19 +28,6 @@ errors_reported = report_errors(PROGRAM, own_code)
 def now() -> int:
     """Return the time of a command, in milliseconds: its only clock."""
     return unix_milliseconds()
-
-
-def ask_agreement(question: str, *, default: bool) -> bool:
-    """Ask the person at the terminal, and return the answer. Raises `LocalFault` where the input ends without one, and
-    `KeyboardInterrupt`."""
-    try:
-        return typer.confirm(question, default=default)
-    except typer.Abort as abort:
-        if isinstance(abort.__context__, EOFError):
-            print()
-            unanswered = f"the input ended without an answer to {question!r}: answer y or n, or add --yes"
-            raise LocalFault(unanswered) from None
-        raise KeyboardInterrupt from None
 
 
 def settings_of(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:

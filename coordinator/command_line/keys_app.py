@@ -8,6 +8,7 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, errors_reported
+from echo2.runtime.terminal_question import ask_agreement
 
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 Request = Annotated[
@@ -152,7 +153,7 @@ def keys_sign(
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
-        return yes or command_options.ask_agreement("Sign this?", default=False)
+        return yes or ask_agreement("Sign this?", default=False)
 
     lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
     print("\n".join(lines))
@@ -196,7 +197,7 @@ def keys_sign_log(
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
-        return yes or command_options.ask_agreement("Sign this?", default=False)
+        return yes or ask_agreement("Sign this?", default=False)
 
     print("\n".join(log_commands.sign(request, place, keys.passphrase(), confirm)))
 

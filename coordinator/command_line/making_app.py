@@ -13,6 +13,7 @@ from echo2.coordinator.command_line.adapter_options import BaseFormatOption, Lor
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
+from echo2.runtime.terminal_question import ask_agreement
 
 if TYPE_CHECKING:
     from echo2.coordinator.run.setup import Run
@@ -112,7 +113,7 @@ def _at_a_terminal() -> bool:
 def _confirm_run(config: "CoordinatorConfig") -> bool:
     print("These are signed, and cannot be changed later:")
     _print_signed(config)
-    return command_options.ask_agreement("Make this run?", default=True)
+    return ask_agreement("Make this run?", default=True)
 
 
 def _print_signed(config: "CoordinatorConfig") -> None:

@@ -181,18 +181,20 @@ def init(
     inspect: Callable[[TaskPlace, EnvironmentSection, int], tuple[TaskFacts, list[int]]] = inspect_task,
     root_plan: RootPlan = ONE_HERE,
     check_model: Callable[[Path], Sequence[str]] = lambda model: (),
+    check_task: Callable[[str], None] = check_family,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
-    caller knows that it can be trained. Raises `LocalFault`, `SettingsFault`; no run has been made then.
+    caller knows that it can be trained. `check_task`: checks the name of a task that `inspect` opens. Raises
+    `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
     target, source, opened = RunFolder(folder), Path(model), None
     _check_free(target)
-    config = _check_asked(config, report)
+    config = _check_asked(config, report, check_task)
     if adapter is not None:
         _check_ranks(config.learner)
     if model not in PRESETS:
@@ -224,7 +226,9 @@ def init(
     return load_run(folder, env={}, now=now, secret=secret)
 
 
-def _check_asked(config: CoordinatorConfig, report: Callable[[str], None]) -> CoordinatorConfig:
+def _check_asked(
+    config: CoordinatorConfig, report: Callable[[str], None], check_task: Callable[[str], None]
+) -> CoordinatorConfig:
     """Check all that needs neither model nor environment; return the settings with `run.heldout` as the tasks of this
     build allow. Raises `SettingsFault`, `LocalFault`."""
     currency_of(config)
@@ -238,7 +242,7 @@ def _check_asked(config: CoordinatorConfig, report: Callable[[str], None]) -> Co
             config = _fit_heldout(config, facts, report)
             check_sizes(config, facts, share[task.name])
         else:
-            check_family(task.name)
+            check_task(task.name)
     check_admitted(config.run)
     check_device(config.learner)
     _check_memory(config.run)

@@ -15,6 +15,7 @@ from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.owner_socket import lease_of
+from echo2.node.engine_child import starting_words
 from echo2.node.errors import BadConfig, NodeError, TrustFailure
 from echo2.node.joined_run import page_address
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -324,6 +325,8 @@ class ControlCommands:
         if self._run_state.paused and not self._run_state.finishing:
             return self._run_state.why_paused
         if self._parts.rollouts.blocked == STARTING_REASON:
+            if self._parts.fleet.probed is None:
+                return f"starting: {starting_words(self._parts.config)}"
             return f"starting: {self._coordinator_client.trouble or self._parts.follower.trouble}"
         latest = self._parts.ask_keeper.latest
         if latest is not None and self._stands_by():

@@ -40,6 +40,8 @@ _CHOICE: Final = re.compile(
     r"^\(?\s*(?:\\(?:text|textbf|mathrm|mathbf)\{)?\(?([A-J])\)?\}?\s*\)?(?:\s*[.:)]\s*|$)(.*)$"
 )
 _WORDS: Final = re.compile(r"^[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*$")
+MOST_NUMBER_CHARACTERS: Final = 4_000
+"""Python refuses integers of more than 4,300 digits."""
 _INTEGER: Final = r"\d+"
 _DECIMAL: Final = r"\d*\.\d+|\d+\.?"
 _NUMBER: Final = re.compile(
@@ -102,7 +104,9 @@ def count_of(text: str) -> str:
 
 
 def number_of(text: str) -> PlainNumber | None:
-    """Return the number that a text in the form of `plain` is; None: it is something else."""
+    """Return the number that a text in the form of `plain` is; None: it is something else, or too long for a number."""
+    if len(text) > MOST_NUMBER_CHARACTERS:
+        return None
     said = _NUMBER.fullmatch(re.sub(r"\s|\\[,;!]", "", _without_brackets(text)))
     if said is None:
         return None

@@ -3,8 +3,9 @@
 Rules
 1. Files named for validation are held out, and those for test where none are; else a test is never read. Where no file
    says a split, or all say train, the hash of a problem decides: one in ten is held out.
-2. Blanks, letter case and Unicode's compatible forms make no difference between problems. Equal ones with the same
-   answers count once. One that is held out too leaves training. One with other answers elsewhere is left out whole.
+2. Blanks, letter case and Unicode's compatible forms make no difference between problems, and notation (notation.py)
+   none between answers. Equal ones with the same answers count once. One that is held out too leaves training. One
+   with other answers elsewhere is left out whole.
 3. A row that cannot be used is left out. More of them than a share of all rows refuse the data, with the first ones
    by file and row: the fields are then most likely other ones.
 4. All of it is said: files, problems, and each kind of what is left out (`Data.remarks`).
@@ -12,6 +13,7 @@ Rules
 
 import hashlib
 import json
+import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Final, NamedTuple
 
 from echo2.tasks.chat import Message
 from echo2.tasks.math.data_files import DataFault, DataFile, FileSplit, files_of, rows_of
+from echo2.tasks.math.notation import number_of, plain
 from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
 from echo2.tasks.task import Split
 
@@ -77,11 +80,13 @@ def read(path: Path, fields: Fields) -> Data:
             for problem in rows.problems(file, split):
                 kept.add(problem)
     number = sum(map(len, rows.left_out.values())) + len(kept.conflicts())
-    unusable = "; ".join([*_name_reasons(rows.left_out), *kept.conflicts()[:SHOWN_ROWS]])
+    unusable = "; ".join([*_name_reasons(rows.left_out), *_first(kept.conflicts())])
     if number > fields.left_out * rows.taken:
+        needed = math.ceil(100 * number / rows.taken) / 100
         raise DataFault(
             f"{number} of {rows.taken} rows of {path} cannot be used, more than the share of {fields.left_out:g} that "
-            f"may be left out (left_out): {unusable}"
+            f"may be left out: correct them, or allow it by left_out={needed:g} in the query behind the path. "
+            f"They are {unusable}"
         )
     splits = kept.splits()
     for name, problems in splits.items():
@@ -96,7 +101,11 @@ def read(path: Path, fields: Fields) -> Data:
         [
             *_name_files(files, heldout, splits),
             *_name_rest(rows, kept),
-            *([f"{number} rows or problems are left out: {unusable}"] if number else []),
+            *(
+                [f"{_number(number, 'row or problem is', 'rows or problems are')} left out: {unusable}"]
+                if number
+                else []
+            ),
         ],
     )
 
@@ -114,7 +123,7 @@ class _Kept:
         before = self._problems.setdefault(key, problem)
         if before is problem:
             return
-        if before.answers != problem.answers:
+        if _values(before.answers) != _values(problem.answers):
             self._conflicts[key] = (
                 f"{before.place} and {problem.place} have one problem with two answers, {before.answers[0]!r:.60} and "
                 f"{problem.answers[0]!r:.60}"
@@ -134,6 +143,15 @@ class _Kept:
             if key not in self._conflicts:
                 splits[problem.split or ("heldout" if key[0] % 10 == 0 else "train")].append(problem)
         return splits
+
+
+def _values(answers: Sequence[str]) -> frozenset[object]:
+    """Return answers by what they say: numbers by their value, others without typography (rule 2)."""
+    texts = [plain(answer) for answer in answers]
+    numbers = [number_of(text) for text in texts]
+    return frozenset(
+        "".join(text.split()) if number is None else number.value for text, number in zip(texts, numbers, strict=True)
+    )
 
 
 def digest(posed: str | Sequence[Message]) -> bytes:
@@ -164,7 +182,8 @@ def _name_files(
         return
     for split, name in (("train", "train"), ("heldout", heldout)):
         read_files = [file for file in files if file.split == name]
-        yield f"{split}: {len(splits[split])} problems of {_count(read_files)}"  # type: ignore[index]
+        number = len(splits[split])  # type: ignore[index]
+        yield f"{split}: {_number(number, 'problem', 'problems')} of {_count(read_files)}"
     unread = [file for file in files if file.split not in ("train", heldout)]
     if unread:
         yield f"not read, for it is a test: {_count(unread)}"
@@ -177,13 +196,23 @@ def _name_reasons(left_out: Mapping[str, list[str]]) -> Iterator[str]:
         yield f"{', '.join(places[:SHOWN_ROWS])}{more}: {reason}"
 
 
+def _first(conflicts: Sequence[str]) -> list[str]:
+    more = len(conflicts) - SHOWN_ROWS
+    return [*conflicts[:SHOWN_ROWS], *([f"and {more} more such problems"] if more > 0 else [])]
+
+
 def _name_rest(rows: _Rows, kept: _Kept) -> Iterator[str]:
     if rows.other_kind:
-        yield f"{rows.other_kind} rows are of another kind (where)"
+        yield f"{_number(rows.other_kind, 'row is', 'rows are')} of another kind (where)"
     if kept.repeated:
-        yield f"{kept.repeated} rows repeat a problem with its answer and count once"
+        repeated = _number(kept.repeated, "row repeats", "rows repeat")
+        yield f"{repeated} a problem with its answer and count{'s' if kept.repeated == 1 else ''} once"
     if kept.in_both:
-        yield f"{kept.in_both} problems are in both splits, and are not trained on"
+        yield f"{_number(kept.in_both, 'problem is', 'problems are')} in both splits, and not trained on"
+
+
+def _number(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _count(files: Sequence[DataFile]) -> str:

@@ -62,4 +62,4 @@ async def test_a_run_on_hub_named_files_never_trains_on_its_test(tmp_path: Path)
     assert leased == host.scored_problems["train"] == set(TRAIN) - set(TEST)
     assert host.scored_problems["heldout"] == set(TEST)
     assert not leased & set(TEST)
-    assert problems.remarks[-1] == "10 problems are in both splits, and are not trained on"
+    assert problems.remarks[-1] == "10 problems are in both splits, and not trained on"

@@ -61,6 +61,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "no earnings": (["earnings", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "a formula for an account": (["payout", "set", "=1+1", "--home", home], {}, Exit.CONFIG, "as a formula does"),
         "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),
+        "a question without an answer": (["leave", "--forget", "--home", home], {}, Exit.CONFIG, "add --yes"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
     monkeypatch.setattr(local_discovery, "look", partial(local_discovery.look, 0.1))

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from echo2.node.daemon import END_SECONDS
 from echo2.node.errors import BadConfig, NoUsableDevice, TrustFailure
@@ -46,6 +47,24 @@ async def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(small
         with pytest.raises(NoUsableDevice, match="times in a row") as ended:
             await node.daemon.run()
         assert ended.value.exit == Exit.NO_DEVICE
+
+
+@on_fake_clock
+async def test_a_node_whose_engine_starts_slowly_says_what_it_waits_for(
+    small_run: SmallRun,
+) -> None:
+    """On a busy machine an engine of priority idle takes minutes to start; `why` blamed the connection."""
+    async with small_run.serving():
+        node = small_run.node()
+        node.engine._starting_seconds = 60.0
+        with capture_logs() as logs:
+            async with working(node):
+                await anyio.sleep(30)
+                words = await node.daemon.commands.why({})
+                await until(lambda: node.daemon.rollouts.done >= 1)
+    said = "the engine is not ready yet; it computes when other programs leave the CPU idle"
+    assert str(words["blocked"]).startswith(f"starting: {said}")
+    assert [one["event"].startswith(said) for one in logs if one["log_level"] == "warning"] == [True]
 
 
 UNUSABLE_ASSETS: dict[str, dict[str, Any]] = {

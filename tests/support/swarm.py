@@ -322,13 +322,13 @@ def make_swarm(
     ledger: Mapping[str, Any] | None = None,
     leases: Mapping[str, Any] | None = None,
     market: Mapping[str, Any] | None = None,
+    guard: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `ledger`, `leases`,
-    `market`, `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of several.
-    `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends` (see
-    `model_folder`). New keys show no work, which would take a second of each node; there are no
-    canaries, whose answers a test's scorer would be asked for, and no audits."""
+    `market`, `guard`, `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of
+    several. `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends`
+    (see `model_folder`). There are no canaries, whose answers a test's scorer would be asked for, and no audits."""
     model = model or model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
@@ -340,13 +340,16 @@ def make_swarm(
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
         | dict(leases or {}),
         "market": dict(market or {}),
+        "guard": dict(guard or {}),
         "payout": {"rail": "csv"} if market else {},
     }
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)
     facts = {} if hosts is None else {one.facts.name: one.facts for one in hosts}
-    inspect = {"inspect": lambda place, *_: (facts[place.name], list[int]())} if facts else {}
-    setup.init(folder / "run", str(model), config, now=1_000_000_000, **inspect)
+    hosted: dict[str, Any] = {}
+    if facts:
+        hosted = {"inspect": lambda place, *_: (facts[place.name], list[int]()), "check_task": lambda task: None}
+    setup.init(folder / "run", str(model), config, now=1_000_000_000, **hosted)
     learner = BigramLearner(folder / "learner")
     return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer(), host)
 

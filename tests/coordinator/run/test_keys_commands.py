@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
-from echo2.coordinator.command_line import command_options
 from echo2.coordinator.run import keys, keys_commands, root_request, setup
 from echo2.coordinator.run.keys import ONLINE, ROLES
 from echo2.coordinator.run.root_request import RootRequest, SignedRoot
@@ -24,6 +23,7 @@ from echo2.protocol.authority import RoleKeys, Root, RunSpec
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.terminal_question import ask_agreement
 from tests.support.cuts import cuts
 from tests.support.run_folders import NOW
 
@@ -152,7 +152,7 @@ def test_an_interrupted_question_is_an_interruption(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(typer, "confirm", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        command_options.ask_agreement("Sign this?", default=False)
+        ask_agreement("Sign this?", default=False)
 
 
 def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ def test_problems_in_both_splits_leave_training_and_conflicting_ones_leave_both(
     assert "What is 5 + 1?" not in asked(data)
     assert data.remarks[2:] == [
         "3 rows repeat a problem with its answer and count once",
-        "2 problems are in both splits, and are not trained on",
-        "1 rows or problems are left out: heldout.jsonl row 22 and train.jsonl row 6 have one problem with two "
+        "2 problems are in both splits, and not trained on",
+        "1 row or problem is left out: heldout.jsonl row 22 and train.jsonl row 6 have one problem with two "
         "answers, '7' and '6'",
     ]
 
@@ -116,4 +116,27 @@ def test_a_split_without_problems_is_refused(tmp_path: Path, rows: list[Row]) ->
 def test_a_conflict_in_a_small_file_refuses_it(tmp_path: Path) -> None:
     rows = [{"question": "What is 1?", "answer": "1"}, {"question": "what  is 1?", "answer": "2"}]
     with pytest.raises(DataFault, match=r"row 1 and .* row 2 have one problem with two answers"):
+        data_of(jsonl(tmp_path / "rows.jsonl", rows))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("24", "24.0"),
+        ("5√3", r"5\sqrt{3}"),
+        (r"\frac{1}{2}", "1/2"),
+        (r"\boxed{7}", "$7$"),
+        ("90°", "90"),
+        ("1" * 5000, "1" * 5000 + "."),
+    ],
+)
+def test_answers_in_two_notations_are_no_conflict(tmp_path: Path, one: str, other: str) -> None:
+    rows = [*sums(0, 97), {"question": "What is it?", "answer": one}, {"question": "what is it?", "answer": other}]
+    data = data_of(jsonl(tmp_path / "rows.jsonl", rows))
+    assert (sum(sizes(data)), data.remarks[-1]) == (98, "1 row repeats a problem with its answer and counts once")
+
+
+def test_a_refusal_says_how_many_conflicts_there_are_and_how_to_allow_them(tmp_path: Path) -> None:
+    rows = [*sums(0, 40), *({**row, "answer": "-1"} for row in sums(0, 13))]
+    with pytest.raises(DataFault, match=r"allow it by left_out=0\.25 in the query .* and 3 more such problems$"):
         data_of(jsonl(tmp_path / "rows.jsonl", rows))
