@@ -126,7 +126,9 @@ def load(path: Path, eos: int, *others: int) -> FileTokenizer:
     Raises TokenizerFault."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception, for a missing file too
+    except BaseException as error:  # the library raises bare Exception, for a missing file too; its panics are none
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise TokenizerFault(f"{path}: {error}") from error
     return FileTokenizer(tokenizer, eos, *others)
 

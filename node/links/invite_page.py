@@ -119,8 +119,12 @@ async def _read(session: aiohttp.ClientSession, place: str, check: ssl.SSLContex
                 raise TryLater(f"{place} answers with status {answer.status}: try later, or give the invite itself")
             if answer.status != 200:
                 return "", plain
-            body = await answer.content.read(MOST_INVITE_CHARACTERS + 2)
-            return body.decode(errors="replace").strip(), plain
+            body = bytearray()
+            async for piece in answer.content.iter_any():  # an answer may come in several
+                body += piece
+                if len(body) > MOST_INVITE_CHARACTERS + 2:
+                    break
+            return body[: MOST_INVITE_CHARACTERS + 2].decode(errors="replace").strip(), plain
     except aiohttp.ClientSSLError:
         raise
     except (aiohttp.InvalidURL, ValueError) as error:

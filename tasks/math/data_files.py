@@ -6,8 +6,8 @@ Rules
 2. The split of a folder's file is what the first word of its name says, or else the name of the folder that it is in.
    Names that say two splits are refused, and so is a file that says none beside files that do: a guess would train on
    a test. One file by itself has no split, whatever its name.
-3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes. A JSON array is read whole, up to
-   `MOST_ARRAY_BYTES`.
+3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so is a line of CSV, in characters. A
+   JSON array is read whole, up to `MOST_ARRAY_BYTES`.
 """
 
 import csv
@@ -30,7 +30,7 @@ SPLIT_WORDS: Final[dict[str, FileSplit]] = {
 METADATA_NAMES: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 MOST_FILES: Final = 10_000
 LONGEST_ROW: Final = 6_400_000
-"""Most bytes of a row of JSONL, which may have keys that are not read."""
+"""Most bytes of a row of JSONL, which may have keys that are not read; most characters of a line of CSV."""
 MOST_ARRAY_BYTES: Final = 1 << 30
 _SHARD: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -156,12 +156,19 @@ def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(LONGEST_ROW)
     text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
     try:
-        for number, row in enumerate(csv.DictReader(text), start=1):
+        for number, row in enumerate(csv.DictReader(_lines(file, text)), start=1):
             yield number, {key: value for key, value in row.items() if key is not None}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataFault(f"{file.name} is no CSV file in UTF-8: {error}"[:300]) from error
     finally:
         text.detach()  # whoever opened the stream closes it
+
+
+def _lines(file: DataFile, text: io.TextIOWrapper) -> Iterator[str]:
+    for number, row in enumerate(iter(lambda: text.readline(LONGEST_ROW + 1), ""), start=1):
+        if len(row) > LONGEST_ROW:
+            raise DataFault(f"{file.name} line {number} has more than {LONGEST_ROW} characters: divide it")
+        yield row
 
 
 def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:

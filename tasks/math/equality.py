@@ -10,13 +10,14 @@ Rules
 4. An answer too large to be compared is wrong, always (answer_size.py).
 5. Math-Verify compares the rest. Numbers that it calls equal are compared again, relative to their size: it takes
    1/2^98 for 1/2^99. An equation of two numbers that differ is wrong: it takes 5 = 4 for 4.
-6. A comparison has `CPU_SECONDS` of CPU time, and four times as much at a second try; then it is wrong, which is logged
-   and counted. So a reward does not depend on a machine's load. Nothing that a completion holds raises.
+6. All that is done for a completion has `CPU_SECONDS` of CPU time, and four times as much at a second try; then it is
+   wrong, which is logged and counted. So a reward does not depend on a machine's load. Both tries together take a
+   quarter of `environment.seconds`, whose end would mask the rollout. Nothing that a completion holds raises.
 """
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -27,7 +28,7 @@ from echo2.tasks.math.notation import PlainNumber, assignment_of, choice_of, cou
 from echo2.tasks.math.row_fields import final_answer
 
 MOST_FORMULA_CHARACTERS: Final = 2_000
-CPU_SECONDS: Final = 2.0
+CPU_SECONDS: Final = 0.5
 SECOND_TRY: Final = 4
 """CPU time of a second try, as a multiple of the first one's."""
 ROUNDED_DIGITS: Final = 6
@@ -43,7 +44,15 @@ _numbers = itertools.count(1)
 
 def is_equal(answer: str, said: str) -> bool:
     """Tell whether a completion ends with the answer, or with what equals it."""
-    said = said[-MOST_FORMULA_CHARACTERS:]
+    return is_any((answer,), said)
+
+
+def is_any(answers: Iterable[str], said: str) -> bool:
+    """Tell whether a completion ends with one of the answers, or with what equals it."""
+    return within_limits(lambda: any(_is_equal(answer, said[-MOST_FORMULA_CHARACTERS:]) for answer in answers))
+
+
+def _is_equal(answer: str, said: str) -> bool:
     boxed = "\\boxed{" in said
     given, right = plain(final_answer(said) if boxed else said), plain(answer)
     letter, behind = choice_of(given)
@@ -63,7 +72,7 @@ def is_equal(answer: str, said: str) -> bool:
     if number is not None and right_number is not None and (not name or not right_name or name == right_name):
         return _is_same_number(number, right_number)
     read = f"\\boxed{{{given}}}" if boxed else given
-    return within_limits(lambda: _verify(right, read))
+    return _verify(right, read)
 
 
 def expression(text: str) -> list[Any]:

@@ -110,7 +110,7 @@ class _MathEpisode:
         self._said = self._text.decode(sampled)
 
     def score(self) -> Score:
-        right = any(equality.is_equal(answer, self._said) for answer in self._posed.answers)
+        right = equality.is_any(self._posed.answers, self._said)
         return Score(float(right), right)
 
 

@@ -26,7 +26,7 @@ from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
 from echo2.tasks.task import Split
 
 SHOWN_ROWS: Final = 10
-"""Rows left out that are named, for each reason."""
+"""Rows left out that are named, for each reason; and reasons that are named."""
 
 
 class Problem(NamedTuple):
@@ -191,9 +191,11 @@ def _name_files(
 
 def _name_reasons(left_out: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield each reason with the first rows that it holds for."""
-    for reason, places in left_out.items():
+    for reason, places in list(left_out.items())[:SHOWN_ROWS]:
         more = f" and {len(places) - SHOWN_ROWS} more" if len(places) > SHOWN_ROWS else ""
         yield f"{', '.join(places[:SHOWN_ROWS])}{more}: {reason}"
+    if len(left_out) > SHOWN_ROWS:
+        yield f"{sum(map(len, list(left_out.values())[SHOWN_ROWS:]))} more rows for other reasons"
 
 
 def _first(conflicts: Sequence[str]) -> list[str]:

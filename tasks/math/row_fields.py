@@ -228,7 +228,8 @@ def _content(content: Any) -> str:
 
 
 def _number_or_text(value: Any, what: str) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if finite and not isinstance(value, bool):
         return repr(value)
     if not isinstance(value, str):
         raise RowFault(f"its {what} is no text and no finite number: {value!r:.80}")

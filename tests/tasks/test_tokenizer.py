@@ -1,3 +1,4 @@
+import json
 import random
 from pathlib import Path
 
@@ -105,3 +106,11 @@ def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> No
         ids = [chance.randrange(text.size + 8) for _ in range(chance.randrange(40))]
         told = ids[:-1] if ids[-1:] == [text.eos] else ids
         assert text.decode(ids) == tokenizer.decode(told, skip_special_tokens=False)
+
+
+def test_a_file_at_which_the_library_panics_is_named(tmp_path: Path) -> None:
+    fields = json.loads(char_tokenizer().to_str())
+    fields["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "////"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(fields))
+    with pytest.raises(text.TokenizerFault, match="charsmap"):
+        text.load(tmp_path / "tokenizer.json", 1)

@@ -1,5 +1,6 @@
 """An invite from a run's page: who vouches for it, and when its owner is asked."""
 
+import asyncio
 import io
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -120,6 +121,20 @@ async def test_a_page_of_something_else_is_named(serve: Serve, texts: dict[str, 
 async def test_a_damaged_or_endless_invite_is_refused(serve: Serve, text: str) -> None:
     with pytest.raises(BadConfig, match="serves an invite that cannot be read"):
         await fetch_invite(await serve({"/invite": text}))
+
+
+async def test_an_invite_may_come_in_several_pieces() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        text = INVITE.to_text().encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text[:20])
+        await asyncio.sleep(0.1)
+        writer.write(text[20:])
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await fetch_invite(f"http://127.0.0.1:{port}")).invite == INVITE
 
 
 async def test_a_page_that_does_not_answer_is_tried_later(serve: Serve) -> None:

@@ -156,6 +156,13 @@ def test_a_file_that_is_one_endless_row_is_refused_without_reading_all_of_it(tmp
         values(tmp_path / "huge.jsonl")
 
 
+def test_a_line_of_csv_without_an_end_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "wide.csv.gz", "wb", 1) as file:
+        file.write(b"question,answer\n" + b"x," * LONGEST_ROW)
+    with pytest.raises(DataFault, match=rf"wide\.csv\.gz line 2 has more than {LONGEST_ROW} characters"):
+        values(tmp_path / "wide.csv.gz")
+
+
 def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     jsonl(tmp_path / "rows.jsonl", ROWS)
     os.mkfifo(tmp_path / "other.jsonl")

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001  (signs that look like others are what this is about)
 import random
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -13,9 +14,12 @@ from tests.tasks.math.answer_table import IN_SENTENCES, TABLE
 
 pytest.importorskip("math_verify", reason="needs the extra math")
 
+from echo2.coordinator.environments.limits import Limits
+from echo2.coordinator.settings.config import EnvironmentSection
+from echo2.tasks.math import equality
 from echo2.tasks.math.answer_size import is_too_large
 from echo2.tasks.math.cpu_limit import OutOfTime, cpu_limit
-from echo2.tasks.math.equality import is_equal, within_limits
+from echo2.tasks.math.equality import CPU_SECONDS, SECOND_TRY, is_any, is_equal, within_limits
 from echo2.tasks.math.notation import number_of, plain
 
 
@@ -218,6 +222,22 @@ def test_an_answer_that_takes_too_long_is_wrong_after_a_second_try_and_counted(
     assert within_limits(compare, 0.01) is False
     assert len(tries) == 2
     assert "could not be compared in time" in caplog.text
+
+
+def test_a_tower_of_powers_without_a_box_is_wrong_and_raises_nothing() -> None:
+    assert is_equal("5", "2^" * 999) is False
+
+
+def test_both_tries_end_well_before_the_environment_is_ended() -> None:
+    """The end of the environment would mask the rollout, so that an answer that hangs costs its policy nothing."""
+    assert 4 * (1 + SECOND_TRY) * CPU_SECONDS <= Limits().seconds == EnvironmentSection().seconds
+
+
+def test_several_right_answers_share_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equality, "_is_equal", lambda answer, said: all(iter(int, 1)))
+    before = time.process_time()
+    assert is_any(["1"] * 9, "2") is False
+    assert time.process_time() - before < 1.5 * (1 + SECOND_TRY) * CPU_SECONDS
 
 
 def test_a_comparison_that_raises_is_wrong() -> None:

@@ -100,6 +100,14 @@ def test_rows_that_cannot_be_used_are_left_out_up_to_a_share(tmp_path: Path) -> 
     assert data.remarks[-1].startswith("5 rows or problems are left out: rows.jsonl row 96, rows.jsonl row 97, ")
 
 
+def test_of_many_reasons_the_first_are_named(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", sums(0, 100) + [{f"key{number}": "x"} for number in range(1000)])
+    (*_, said) = data_of(path, "?left_out=1").remarks
+    assert "1000 rows or problems are left out" in said
+    assert said.endswith("990 more rows for other reasons")
+    assert len(said) < 3000
+
+
 def test_rows_of_another_kind_are_counted(tmp_path: Path) -> None:
     rows = [{**row, "kind": "sum"} for row in sums(0, 90)] + [{"kind": "essay"}] * 10
     data = data_of(jsonl(tmp_path / "rows.jsonl", rows), "?where=kind=sum")

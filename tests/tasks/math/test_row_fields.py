@@ -136,6 +136,10 @@ def test_a_row_that_cannot_be_used_says_why(row: Any, says: str) -> None:
         read_row(row)
 
 
+def test_a_whole_number_beyond_floating_point_is_an_answer() -> None:
+    assert read_row({"problem": "10^400?", "answer": 10**400})[1] == (str(10**400),)
+
+
 def test_a_field_has_names_and_positions() -> None:
     assert field_of("a.b[0][-1].c").steps == ("a", "b", 0, -1, "c")
     assert field_of("a").value({"a": 1}) == 1
