@@ -4,7 +4,6 @@
 2. What a system does not show is said to be not known, and is no warning.
 """
 
-import ipaddress
 import json
 import shutil
 import subprocess
@@ -63,10 +62,8 @@ def addresses(invited: Sequence[str], state: RunState | None) -> KeyCheck:
 
 def is_public(address: str) -> bool:
     """Tell whether a multiaddress may be reached from the internet: a public IP address, or a name."""
-    kind, host = next(iter(address_of(address).components), ("", ""))
-    if kind in ("ip4", "ip6"):
-        return ipaddress.ip_address(host).is_global
-    return kind in ("dns", "dns4", "dns6", "dnsaddr") and host != "localhost"
+    parsed = address_of(address)
+    return parsed.ip.is_global if parsed.ip is not None else parsed.is_named and parsed.host != "localhost"
 
 
 def disk(place: Path, to_run: int, free: Callable[[Path], int] | None = None) -> KeyCheck:

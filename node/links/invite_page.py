@@ -12,6 +12,7 @@ Rules
 
 import asyncio
 import json
+import posixpath
 import re
 import ssl
 import sys
@@ -138,7 +139,7 @@ def _places(page: str) -> list[str]:
     """Return the addresses at which a page's invite may lie, first to last (rule 1)."""
     parts = urlsplit(page)
     top = f"{parts.scheme}://{parts.netloc}"
-    whole, beside = parts.path.rstrip("/"), parts.path.rpartition("/")[0]
+    whole, beside = parts.path.rstrip("/"), posixpath.dirname(parts.path).rstrip("/")
     return list(dict.fromkeys(f"{top}{path}/invite" for path in (whole, beside, "")))
 
 
