@@ -19,6 +19,7 @@ def test_a_file_keeps_its_rows(tmp_path: Path) -> None:
             file.do("INSERT INTO asks VALUES (?)", (count,))
 
 
+@pytest.mark.slow
 def test_a_file_that_another_process_has_locked_is_not_called_damaged(tmp_path: Path) -> None:
     """SQLite waits 5 s for the lock, which costs no CPU."""
     path = tmp_path / "file.sqlite"

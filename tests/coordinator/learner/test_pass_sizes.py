@@ -49,6 +49,7 @@ def test_a_pass_that_runs_out_of_memory_is_repeated_with_half_the_tokens(model_f
     assert equal(made(model_folder, PassSizes(tokens=96), where, one), small)
 
 
+@pytest.mark.slow
 def test_a_rollout_is_never_split_and_what_does_not_fit_alone_is_a_fault_of_the_machine(model_folder: Path) -> None:
     whole = made(model_folder, PassSizes(tokens=48))
     single = PassSizes(tokens=1)

@@ -57,7 +57,8 @@ def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGHUP])
 def test_an_init_that_is_told_to_end_leaves_nothing(by: signal.Signals, tmp_path: Path, repository: Path) -> None:
     words = [str(tmp_path / "run"), "--model", str(make_model(tmp_path / "model")), "--task", "reverse", "--yes"]
     assert ended(by, "_make_documents", words, repository) == Exit.INTERRUPTED

@@ -114,6 +114,7 @@ async def test_a_pause_by_hand_is_above_the_rules(small_run: SmallRun) -> None:
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_node_works_in_its_hours_alone(small_run: SmallRun) -> None:
     now = datetime.datetime.fromtimestamp(wall() / 1000)
     begin, end = now + datetime.timedelta(minutes=5), now + datetime.timedelta(minutes=10)
@@ -196,6 +197,7 @@ async def test_no_weights_are_fetched_over_a_metered_line(small_run: SmallRun) -
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_probe_that_fails_blocks_nothing_and_is_tried_again(small_run: SmallRun) -> None:
     owner = FakeOwner()
     owner.fault = OSError("broken")
@@ -207,6 +209,7 @@ async def test_a_probe_that_fails_blocks_nothing_and_is_tried_again(small_run: S
 
 
 @on_fake_clock
+@pytest.mark.slow
 async def test_a_node_looks_once_in_0_9_s_while_it_works_and_rarely_while_it_rests(small_run: SmallRun) -> None:
     owner = FakeOwner()
     async with small_run.working(owner=[owner.probe]) as node:
