@@ -24,12 +24,14 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tokenizers import Tokenizer, models
+
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 
 bench.one_thread()
 
-from benchmarks.turns_cost import EOS, make_model  # noqa: E402
+from benchmarks.turns_cost import EOS, VOCABULARY, make_model  # noqa: E402
 from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.rate import TaskShare, Workload  # noqa: E402
 from echo2.node.config import load_config  # noqa: E402
@@ -59,13 +61,16 @@ class Took(NamedTuple):
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="3 pairs instead of 10, with a shorter load")
+    parser.add_argument("--quick", action="store_true", help="2 pairs instead of 10, with a shorter load")
     options = parser.parse_args()
     bench.header("idle: the owner's own programs beside a node's engine", ["torch", "transformers"])
-    pairs, times = (3, 2) if options.quick else (10, 6)
+    pairs, times = (2, 1) if options.quick else (10, 6)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         place = Path(folder)
-        snapshot = make_model(place / "model")
+        words = Tokenizer(
+            models.WordLevel({f"word{number}": number for number in range(VOCABULARY)}, unk_token="word0")
+        )
+        snapshot = make_model(place / "model", text=words)
         rows = [runner.run(_beside(place, snapshot, "idle", pairs, times, None))]
         names = ["one group"]
         with _idle_group() as group:
@@ -118,6 +123,8 @@ async def _working(place: Path, snapshot: Path, priority: Priority) -> AsyncIter
         generating = asyncio.ensure_future(_generate(process, place / "model"))
         await asyncio.sleep(2.0)  # until it generates; a load that begins earlier only has less beside it
         yield process.pid
+        if generating.done():
+            generating.result()  # raises why the engine stopped
         generating.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await generating

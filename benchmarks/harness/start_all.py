@@ -59,6 +59,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     "claims": ((),),
     "curves": (("run", "gcd", "--steps", "1", "--folder", FOLDER, "--out", FOLDER),),
     "endurance": (("--steps", "3", "--seconds", "20"),),
+    "engines": [("--quick", "--engine", name) for name in ("transformers", "llamacpp")],
     "flood": [
         *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
         ("--only", "wires"),
