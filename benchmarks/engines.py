@@ -154,6 +154,8 @@ async def measure(
             await process.load(setup.folder, folder)
             running[name] = process
         drift = {name: await _drift(running, name, jobs[0]) for name in running}
+        for name, (mean, most) in drift.items():
+            print(f"{name}: differs by {mean:.2g} nats a token in the mean, {most:.2g} at most", flush=True)
         for process in running.values():
             await process.generate_all(jobs * 2)  # finds the number of rows
         runs: dict[str, list[Measured]] = {name: [] for name in running}
