@@ -258,7 +258,7 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 		&& $(BIN)/python -m zipfile -e .interop/wheel/hivemind-*.whl .interop/wheel \
 		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
-bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (4 to 5 minutes on two cores)
+bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (some ten minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all
 	$(BIN)/python -m benchmarks.claims
 

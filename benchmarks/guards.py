@@ -136,7 +136,7 @@ DEATHS: Final = "deaths"
 
 
 class Fate(NamedTuple):
-    """What the guard made of a run. `named`: first step at which it warned of the kind, by kind. `paused`: kind, step
+    """The guard's answer to a run. `named`: first step at which it warned of the kind, by kind. `paused`: kind, step
     and sentence. `solved`: held-out result at the start and at the end."""
 
     named: dict[str, int]

@@ -262,7 +262,7 @@ class CountMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model takes. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
+    """A model's memory. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
     memory_count.KeptBytes. `words`, `width`: the head's. `card`: bytes of this machine's smallest card, 0: it has none.
     """
 

@@ -25,7 +25,7 @@ FREE_SHARE: Final = 0.9
 
 
 class PassMemory(NamedTuple):
-    """What a pass takes, in bytes. `fixed`: bytes whatever its tokens. `token`: bytes of each. `row`: bytes of each
+    """The memory of a pass, bytes. `fixed`: bytes whatever its tokens. `token`: bytes of each. `row`: bytes of each
     row of the head, of which there are `rows` at most."""
 
     fixed: int

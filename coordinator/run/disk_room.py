@@ -1,7 +1,7 @@
 """Check that the disk has room for a run, before its model is made and before its coordinator starts.
 
-A run takes, per trained parameter, the bytes of `RUN_BYTES`; docs/operations.md says for which files. What lies in the
-run folder already counts as there.
+A run takes, per trained parameter, the bytes of `RUN_BYTES`; docs/operations.md says for which files. Files in the
+run folder already count as there.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """`echo2-coord doctor`: whether this machine and its network are fit for the run. Each check is a `KeyCheck`.
 
-1. Nothing here can see this machine from outside. What says most is who has connected: the running coordinator knows.
-2. What a system does not show is said to be not known, and is no warning.
+1. Nothing here can see this machine from outside. The connected nodes say most: the running coordinator knows them.
+2. A figure that the system does not show is said to be not known, and is no warning.
 """
 
 import json
