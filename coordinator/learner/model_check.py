@@ -1,6 +1,6 @@
 """Check that a model's folder can be trained, and its groups be scored, before a run is made from it.
 
-1. The cheapest check comes first: config.json, the types of the tensors, the memory, their values, then the model itself:
+1. The cheapest check comes first: config.json, the types of the tensors, the memory, their values, then the model:
    its tensors, its output layer, and a decode step of the engine that the scorer has.
 2. Each refusal is one sentence that names what is wrong and what would work. Remarks tell what works otherwise than
    the owner may think.

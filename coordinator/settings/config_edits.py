@@ -4,7 +4,8 @@ Rules
 1. A key that stands in coordinator.toml changes in place, with its comment; a new one is added. All other lines stay as
    they are. The new file is whole or absent (runtime/files.py).
 2. Nothing is written unless all settings are valid with the new value.
-3. A signed setting binds nodes, and its change is refused: another run has it. Others count from the coordinator's next start.
+3. A signed setting binds nodes, and its change is refused: another run has it. Others count from the coordinator's
+   next start.
 """
 
 import os
@@ -47,9 +48,7 @@ def change(path: Path, key: str, text: str | None, *, env: Mapping[str, str] = o
     values = config.from_assignments([f"{key}={'' if text is None else text}"])
     ((section, ((name, value),)),) = ((one, tuple(inner.items())) for one, inner in values.items())
     if key in SIGNED:
-        raise SettingsFault(
-            f"{key} is signed, and binds nodes: make another run, `echo2-coord init --set {key}=...`"
-        )
+        raise SettingsFault(f"{key} is signed, and binds nodes: make another run, `echo2-coord init --set {key}=...`")
     source = _with_key(path.read_text("utf-8-sig"), section, name, None if text is None else value)
     after = config.parse(tomlkit.parse(source).unwrap(), source=path.name)
     with writing(path) as file:
