@@ -16,8 +16,8 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple, Protocol
 
 import anyio.to_thread
 import msgspec
@@ -39,7 +39,7 @@ from echo2.coordinator.web.node_ranking import Ranking, Source
 from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.rationed_reads import RationedReads
-from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
+from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource, etag_of, headers_unless_known
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import EntryProof
 
@@ -65,7 +65,9 @@ _WORTH_PACKING = 1000  # bytes
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Render = Callable[[RunState], bytes]
 
-BODIES: Final[dict[str, tuple[str, Render]]] = {
+Bodies = Mapping[str, tuple[str, Render]]
+
+BODIES: Final[Bodies] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/invite": ("text/plain; charset=utf-8", lambda state: state.invite.encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
@@ -95,18 +97,44 @@ class Shown(Source, TileSource, Protocol):
         """Return the proof of a ledger entry under a signed head; None: there is none. Called in a thread."""
 
 
-class ResponseCache:
-    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds."""
+class Body(NamedTuple):
+    """A body and its ETag."""
 
-    def __init__(self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
+    content: bytes
+    etag: str
+
+
+class ResponseCache:
+    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds. `bodies`: as `BODIES`."""
+
+    def __init__(
+        self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], bodies: Bodies = BODIES
+    ) -> None:
         self._build = build
         self._clock = clock
+        self._renderers = bodies
         self._state: RunState | None = None
         self._due = 0.0
-        self._bodies: dict[tuple[str, bool], bytes] = {}
+        self._bodies: dict[tuple[str, bool], Body] = {}
         self._working = asyncio.Lock()
 
-    async def body(self, path: str, packed: bool) -> bytes:
+    def add_to(self, router: web.UrlDispatcher, prefix: str = "") -> None:
+        """Add a route for each body. `prefix`: begin of all paths."""
+        for path, (kind, _) in self._renderers.items():
+            router.add_get(prefix + path, self._handler(path, kind))
+
+    def _handler(self, path: str, kind: str) -> Handler:
+        async def show(request: web.Request) -> web.StreamResponse:
+            packed = "gzip" in request.headers.get("Accept-Encoding", "")
+            body = await self.body(path, packed)
+            headers = {"Content-Type": kind, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": body.etag}
+            if packed:
+                headers["Content-Encoding"] = "gzip"
+            return web.Response(body=body.content, headers=headers_unless_known(request, headers))
+
+        return show
+
+    async def body(self, path: str, packed: bool) -> Body:
         """Return a body of the current state, gzipped if `packed`."""
         async with self._working:
             state = await self._present()
@@ -130,9 +158,11 @@ class ResponseCache:
 
     def _render(self, state: RunState, path: str, packed: bool) -> None:
         if (path, False) not in self._bodies:
-            self._bodies[path, False] = BODIES[path][1](state)
+            content = self._renderers[path][1](state)
+            self._bodies[path, False] = Body(content, etag_of(content))
         if packed:
-            self._bodies[path, True] = gzip.compress(self._bodies[path, False], 6, mtime=0)
+            content = gzip.compress(self._bodies[path, False].content, 6, mtime=0)
+            self._bodies[path, True] = Body(content, etag_of(content))
 
 
 def application(
@@ -145,8 +175,7 @@ def application(
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[_check_host(public | {host.lower()})])
     app.on_response_prepare.append(_add_headers(public))
-    for path in BODIES:
-        app.router.add_get(path, _page_handler(response_cache, path))
+    response_cache.add_to(app.router)
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)
@@ -185,18 +214,6 @@ async def serve_web(app: web.Application, host: str, port: int, limits: WebLimit
     """Serve an application; `port` 0 chooses a free port. Raises `LocalFault` if listening fails."""
     listener = Listener(app, limits or WebLimits(), time.monotonic)
     return Site(listener, host, await listener.start(host, port))
-
-
-def _page_handler(response_cache: ResponseCache, path: str) -> Handler:
-    async def show(request: web.Request) -> web.StreamResponse:
-        packed = "gzip" in request.headers.get("Accept-Encoding", "")
-        body = await response_cache.body(path, packed)
-        headers = {"Content-Type": BODIES[path][0], "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        if packed:
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
-
-    return show
 
 
 def _asset(body: bytes, kind: str) -> Handler:

@@ -58,7 +58,7 @@ class TileRoutes:
         self._source = source
         self._reads = RationedReads("tiles of the ledger", clock)
         self._tiles: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
-        self._etag = f'"{hashlib.sha256(source.sealed_runspec()).hexdigest()[:32]}"'
+        self._etag = etag_of(source.sealed_runspec())
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
@@ -117,6 +117,11 @@ class TileRoutes:
         """Return the headers for caches (rule 1). Raises `HTTPNotModified`."""
         headers = {**(FOR_EVER if place.width == WIDTH else FOR_A_DAY), "ETag": self._etag}
         return headers_unless_known(request, headers)
+
+
+def etag_of(body: bytes) -> str:
+    """Return the ETag of a body."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def headers_unless_known(request: web.Request, headers: dict[str, str]) -> dict[str, str]:

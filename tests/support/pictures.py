@@ -114,7 +114,14 @@ def steps(count: int, seed: int = 1) -> list[StepPoint]:
                 success=round(max(0.0, level - 0.12), 4),
                 staleness=1.2,
                 seconds=1.1,
-                metrics={"entropy": 0.8},
+                metrics={
+                    "entropy": round(0.35 + 0.6 * math.exp(-step / 20), 4),
+                    "kl": round(0.0004 + 0.0002 * math.sin(step), 6),
+                    "grad_norm": round(0.4 + 0.3 * math.exp(-step / 9), 4),
+                    "learning_rate": 0.0003 * min(1.0, step / 10),
+                    "length": round(6.0 - 0.04 * step % 1, 3),
+                    "tokens": 1_536.0,
+                },
             )
         )
     return points
