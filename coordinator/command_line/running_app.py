@@ -154,6 +154,20 @@ def report(
     print(report_file.write(home, file))
 
 
+page_app = typer.Typer(help="The run's page and yours: their addresses, and a copy for a web host.")
+
+
+@page_app.callback(invoke_without_command=True)
+@errors_reported
+def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
+    """Print the addresses of the public page and of your own, which asks for the token in its address."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
+
+    if context.invoked_subcommand is None:
+        print("\n".join(status.pages_in(RunFolder(home))))
+
+
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:

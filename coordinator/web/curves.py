@@ -14,7 +14,7 @@ from typing import Final
 
 from echo2.coordinator.metrics.views import RunState, StepPoint
 from echo2.coordinator.web import charts
-from echo2.coordinator.web.charts import Chart, Point, Series, Tick
+from echo2.coordinator.web.charts import Chart, Point, Series
 from echo2.coordinator.web.formatting import duration
 from echo2.runtime.quantiles import quantile
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from echo2.coordinator.metrics.views import NodeRow, RunState
+from echo2.coordinator.submissions import rollouts_report
 from echo2.coordinator.web import (
     broadcast_chart,
     charts,
@@ -77,9 +78,9 @@ def ranking(state: RunState, shown: Page, *, suffix: str = "") -> str:
     )
 
 
-def render(template: str, values: Mapping[str, Any] = {}, **others: Any) -> str:  # noqa: B006 (never written)
+def render(template: str, values: Mapping[str, Any] | None = None, **others: Any) -> str:
     """Render a template. `base`: path from its page to the site's start; "" by default."""
-    return _environment().get_template(template).render({"base": "", "suffix": "", **values, **others})
+    return _environment().get_template(template).render({"base": "", "suffix": "", **(values or {}), **others})
 
 
 def facts(state: RunState, *, kept: bool = False, suffix: str = "") -> dict[str, Any]:
@@ -92,6 +93,7 @@ def facts(state: RunState, *, kept: bool = False, suffix: str = "") -> dict[str,
     return {
         "state": state,
         "kept": kept,
+        "private": None,
         "suffix": suffix,
         "phase": label,
         "mood": mood,
@@ -198,7 +200,14 @@ def _environment() -> Environment:
     named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named}
     environment.filters |= {"percent": charts.percent, "minute": minute, "static": static_address}
+    environment.filters["visible"] = visible
     return environment
+
+
+def visible(text: str, most: int | None = None) -> str:
+    """Return a text of a model: characters that are not printed, but for the ends of lines, are escapes."""
+    cut = text if most is None or len(text) <= most else text[:most] + "…"
+    return "\n".join(rollouts_report.escape(one) for one in cut.split("\n"))
 
 
 @functools.cache

@@ -40,6 +40,7 @@ from echo2.coordinator.verdicts.draw_record import read_draws
 from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
+from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
 from echo2.ledger.tile_places import TilePlace
@@ -190,7 +191,7 @@ class RunViewBuilder:
             too_old=0,
             refused={},
             unscored=0,
-            trouble=self.training.watch.view(),
+            trouble=public_trouble(self.training.watch.view()),
             guard=self.training.guarding.view(),
             expired=0,
             staleness=list(self.group_service.buffer.histogram),
@@ -203,7 +204,7 @@ class RunViewBuilder:
             full_bytes=history.full_bytes,
             nodes=[],
             invite=self.invite,
-            faults=list(self.faults),
+            faults=[without_places(fault) for fault in self.faults],
             relayed_bytes=self.relayed,
             links=self.links,
             root_serial=self.run.root.serial,
@@ -259,6 +260,7 @@ class RunViewBuilder:
             running=counted.running,
             received=counted.received,
             accepted=counted.accepted,
+            rollouts=counted.rollouts,
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,

@@ -166,18 +166,24 @@ class ResponseCache:
 
 
 def application(
-    run: Shown, clock: Callable[[], float] = time.monotonic, *, host: str = "", names: Collection[str] = ()
+    run: Shown,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    host: str = "",
+    names: Collection[str] = (),
+    cache: ResponseCache | None = None,
 ) -> web.Application:
-    """Return the web application of a run. `host`: the listening host. `names`: the public names of the page."""
+    """Return the web application of a run. `host`: the listening host. `names`: the public names of the page. `cache`:
+    cache of the run's state, where others use it too."""
     page.compile_templates()
-    response_cache = ResponseCache(run.current_state, clock)
+    response_cache = cache or ResponseCache(run.current_state, clock)
     ranking = Ranking(run, response_cache.current_state, clock)
     public = {name.lower() for name in names}
-    app = web.Application(middlewares=[_check_host(public | {host.lower()})])
+    app = web.Application(middlewares=[check_host(public | {host.lower()})])
     app.on_response_prepare.append(_add_headers(public))
     response_cache.add_to(app.router)
     for name, kind in STATIC.items():
-        app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
+        app.router.add_get(f"/static/{name}", answer_static(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
@@ -210,13 +216,16 @@ class Site:
         await self._listener.stop()
 
 
-async def serve_web(app: web.Application, host: str, port: int, limits: WebLimits | None = None) -> Site:
-    """Serve an application; `port` 0 chooses a free port. Raises `LocalFault` if listening fails."""
+async def serve_web(
+    app: web.Application, host: str, port: int, limits: WebLimits | None = None, setting: str = "web.port"
+) -> Site:
+    """Serve an application; `port` 0 chooses a free port. `setting`: setting of the port. Raises `LocalFault` if
+    listening fails."""
     listener = Listener(app, limits or WebLimits(), time.monotonic)
-    return Site(listener, host, await listener.start(host, port))
+    return Site(listener, host, await listener.start(host, port, setting))
 
 
-def _asset(body: bytes, kind: str) -> Handler:
+def answer_static(body: bytes, kind: str) -> Handler:
     packed = gzip.compress(body, 9, mtime=0)
 
     async def show(request: web.Request) -> web.StreamResponse:
@@ -276,7 +285,7 @@ def _add_headers(public: Collection[str]) -> Callable[[web.Request, web.StreamRe
     return head
 
 
-def _check_host(names: Collection[str]) -> Middleware:
+def check_host(names: Collection[str]) -> Middleware:
     """Return a middleware that refuses requests with an unknown Host (rule 3)."""
 
     @web.middleware
