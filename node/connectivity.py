@@ -119,7 +119,7 @@ class Connectivity:
             software=f"echo2/{_software()}",
             name=self._config.name or self._peer_id[-8:],
             engine=probed.engine_class,
-            device=self._engine.hardware,
+            device=self._engine.hardware if self._config.show_hardware else probed.engine_class.rpartition("/")[2],
             tasks=[TaskReference(name=name, version=number) for name, number in list_tasks()],
             record=await self.reachability.record(),
             kinds=list(PLAYED_KINDS),

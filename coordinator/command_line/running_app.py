@@ -168,6 +168,18 @@ def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
         print("\n".join(status.pages_in(RunFolder(home))))
 
 
+@page_app.command("export")
+@errors_reported
+def export_page(
+    folder: Annotated[Path, typer.Argument(help="The folder to write: empty or missing.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write a copy of the public page, with those of its nodes, for any web host."""
+    from echo2.coordinator.web.pages import page_export
+
+    print(page_export.export(home, folder, command_options.now()))
+
+
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:

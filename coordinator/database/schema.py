@@ -49,6 +49,10 @@ CREATE TABLE draws (
     lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, at INTEGER NOT NULL, loaded INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX draws_by_step ON draws (step);
+CREATE TABLE learned (
+    node BLOB NOT NULL, step INTEGER NOT NULL, groups INTEGER NOT NULL, PRIMARY KEY (node, step)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX learned_by_step ON learned (step);
 CREATE TABLE on_their_way (
     era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
     twin_open INTEGER NOT NULL DEFAULT 0, twin_received INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (era, version)

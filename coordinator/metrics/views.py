@@ -62,6 +62,32 @@ class TeamRow(View, frozen=True, kw_only=True):
     score: int
 
 
+class MadeGroup(View, frozen=True, kw_only=True):
+    """A group that a node made. `at`: time of the verdict, ms. `code`: reason of a refusal; empty: accepted."""
+
+    lease: str
+    at: int
+    version: int
+    code: str
+    rollouts: int
+
+
+class LearnedStep(View, frozen=True, kw_only=True):
+    """A step that learned from groups of a node."""
+
+    step: int
+    groups: int
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    """A node and what became of its work. `groups`: the newest decided ones, at most 50. `learned`: those of the last
+    250 steps that learned from it, the newest first."""
+
+    node: NodeRow
+    groups: list[MadeGroup]
+    learned: list[LearnedStep]
+
+
 class StepPoint(View, frozen=True, kw_only=True):
     """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
     `cut_answers`: share of its rollouts that the token limit cut; None: not known."""

@@ -8,7 +8,7 @@ Rules
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -69,6 +69,22 @@ def reward_chart(state: RunState) -> Chart:
         x_last=_last(raw),
         y_ticks=_fit([y for _, y in raw], wanted=4),
         hints=[(x, f"step {x:.0f}: reward {y:.3f}") for x, y in raw],
+    )  # fmt: skip
+    return _with_times(chart, _times(state))
+
+
+def learned_chart(state: RunState, steps: Collection[int]) -> Chart:
+    """Lay out the reward by step, with a dot at each of `steps`."""
+    raw = [(float(one.step), one.reward) for one in state.steps]
+    chosen = charts.pick_records([point for point in raw if point[0] in steps])
+    chart = charts.line_chart(
+        "learned",
+        "Reward, and the steps that learned from this node",
+        [Series("reward", "first", charts.thin(raw, _SMALL_POINTS), faint=True),
+         Series("learned from this node", "second", chosen[-_SMALL_POINTS:], dots=True)],
+        x_name="step",
+        x_last=_last(raw),
+        y_ticks=_fit([y for _, y in raw], wanted=4),
     )  # fmt: skip
     return _with_times(chart, _times(state))
 

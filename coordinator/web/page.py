@@ -4,6 +4,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, cast
 
@@ -66,11 +67,10 @@ def report(state: RunState, settings: Sequence[str]) -> str:
 
 def ranking(state: RunState, shown: Page, *, suffix: str = "") -> str:
     """Render a page of the complete ranking. `suffix`: see `facts`."""
-    total = _work(state)
     return render(
         "nodes.html",
         state=state,
-        volunteers=[_volunteer(state, rank, node, total) for rank, node in enumerate(shown.rows, shown.first)],
+        volunteers=[volunteer_of(state, rank, node) for rank, node in enumerate(shown.rows, shown.first)],
         after=shown.after and f"nodes?after={shown.after}",
         first=shown.first,
         known=max(state.nodes_known, len(state.nodes)),
@@ -89,7 +89,7 @@ def facts(state: RunState, *, kept: bool = False, suffix: str = "") -> dict[str,
     label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
     refused = sum(state.refused.values())
     decided = state.accepted + refused
-    total, known = _work(state), max(state.nodes_known, len(state.nodes))
+    known = max(state.nodes_known, len(state.nodes))
     return {
         "state": state,
         "kept": kept,
@@ -105,7 +105,7 @@ def facts(state: RunState, *, kept: bool = False, suffix: str = "") -> dict[str,
         "accuracy": curves.accuracy_chart(state),
         "reward": curves.reward_chart(state),
         "small": curves.small_charts(state),
-        "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
+        "volunteers": [volunteer_of(state, rank, node) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
         "unshown": max(0, known - NODES_SHOWN),
         "known": known,
         "refusals": refusal_texts.rows(state.refused),
@@ -132,7 +132,9 @@ def asset(name: str) -> bytes:
     return files("echo2.coordinator.web").joinpath("static", name).read_bytes()
 
 
-def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunteer:
+def volunteer_of(state: RunState, rank: int, node: NodeRow) -> Volunteer:
+    """Return the row of a node. `rank`: its place in the ranking."""
+    total = _work(state)
     return Volunteer(
         rank=rank,
         node=node,
@@ -164,7 +166,7 @@ def online(state: RunState) -> int:
 
 def _work(state: RunState) -> int:
     """Return the accepted work of all nodes."""
-    return max(state.weight, sum(node.weight for node in state.nodes))
+    return state.weight or sum(node.weight for node in state.nodes)
 
 
 def _supply_share(state: RunState) -> float | None:
@@ -199,9 +201,14 @@ def _environment() -> Environment:
     )
     named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named}
-    environment.filters |= {"percent": charts.percent, "minute": minute, "static": static_address}
+    environment.filters |= {"percent": charts.percent, "minute": minute, "instant": instant, "static": static_address}
     environment.filters["visible"] = visible
     return environment
+
+
+def instant(at: int) -> str:
+    """Format a time in ms as RFC 3339."""
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def visible(text: str, most: int | None = None) -> str:

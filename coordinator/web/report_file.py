@@ -16,7 +16,7 @@ def write(home: Path, file: Path) -> str:
     """Write the report on the run in a folder; return where it is and from when. Raises `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
     settings = list(config_edits.list_differences(place.config))
-    state, source = _state(place)
+    state, source = state_of(place)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(page.report(state, settings))
@@ -27,7 +27,7 @@ def write(home: Path, file: Path) -> str:
     return f"{file}: {source}, step {state.step}, version {state.version}"
 
 
-def _state(place: RunFolder) -> tuple[RunState, str]:
+def state_of(place: RunFolder) -> tuple[RunState, str]:
     """Return the state to report, and its source in words."""
     _, _, _, spec = setup.read_documents(place)
     try:

@@ -28,7 +28,15 @@ from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics.group_stages import stages
-from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
+from echo2.coordinator.metrics.views import (
+    BroadcastView,
+    CapacityView,
+    LinksView,
+    NodeRow,
+    NodeView,
+    ReserveView,
+    RunState,
+)
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import ends_soon
@@ -40,6 +48,7 @@ from echo2.coordinator.verdicts.draw_record import read_draws
 from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
+from echo2.coordinator.web.pages import node_page
 from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
@@ -123,6 +132,22 @@ class RunViewBuilder:
             if present is None:
                 return shown
             return shown._replace(rows=self._nodes_pay.with_pay(shown.rows, present, database))
+
+    def find_node(self, name: str) -> str | None:
+        """Return the peer id of the node that a name or peer id names; None: it names no node, or several. It blocks:
+        call it in a thread."""
+        with Database.read(self.group_service.database.path) as database:
+            return node_page.find_node(database, name)
+
+    def node(self, peer: str) -> NodeView | None:
+        """Return a node and what became of its work; None: there is no such node. It blocks: call it in a thread."""
+        present = self._market()
+        with Database.read(self.group_service.database.path) as database, database.reading():
+            view = node_page.read_node(database, peer, self.connected, int(self.clock() * 1000))
+            if view is None or present is None:
+                return view
+            (row,) = self._nodes_pay.with_pay([view.node], present, database)
+            return msgspec.structs.replace(view, node=row)
 
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return the proof of a ledger entry under the signed head of `size` entries; None: there is no such entry or

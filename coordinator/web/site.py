@@ -37,6 +37,7 @@ from echo2.coordinator.web import (
 )
 from echo2.coordinator.web.node_ranking import Ranking, Source
 from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
+from echo2.coordinator.web.pages.node_page import NodePages, NodeSource
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource, etag_of, headers_unless_known
@@ -83,7 +84,7 @@ BODIES: Final[Bodies] = {
 """Path -> (content type, renderer of the body from a state)."""
 
 
-class Shown(Source, TileSource, Protocol):
+class Shown(Source, NodeSource, TileSource, Protocol):
     """The source of a site's data: coordinator/web/run_view_builder.py."""
 
     async def current_state(self) -> RunState:
@@ -187,6 +188,7 @@ def application(
     app.router.add_get("/nodes", ranking.html)
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
+    NodePages(run, response_cache.current_state, clock).add_to(app.router)
     app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(run, clock))
     app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run, clock))
     TileRoutes(run, clock).add_to(app.router)

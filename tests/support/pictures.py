@@ -20,7 +20,10 @@ from echo2.coordinator.metrics.views import (
     CapacityView,
     DeliveryView,
     Evaluation,
+    LearnedStep,
+    MadeGroup,
     NodeRow,
+    NodeView,
     ReserveView,
     RunState,
     StagesView,
@@ -138,6 +141,19 @@ def evaluations(versions: list[int]) -> list[Evaluation]:
         )
         for version in versions
     ]
+
+
+def made_by(row: NodeRow) -> NodeView:
+    """Return a node with invented groups: one in ten was refused."""
+    groups = [
+        MadeGroup(
+            lease=f"{number:032x}", at=STARTED + 99_000 - 1_700 * number, version=26 - number // 4,
+            code="late" if number % 10 == 7 else "", rollouts=0 if number % 10 == 7 else 16,
+        )
+        for number in range(50 if row.accepted else 0)
+    ]  # fmt: skip
+    learned = [LearnedStep(step=step, groups=1 + step % 3) for step in range(26, 2, -2 if row.accepted else -99)]
+    return NodeView(node=row, groups=groups, learned=learned if row.accepted else [])
 
 
 NODES = [

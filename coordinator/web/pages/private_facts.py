@@ -8,7 +8,10 @@ import msgspec
 from echo2.coordinator.metrics.views import TroubleView
 
 _PATH: Final = re.compile(r"(?<![\w.:/<])~?(?:/[^\s/'\"`<>(),;:]+)+/([^\s/'\"`<>(),;:]*)")
-_HOST: Final = re.compile(r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|localhost:\d{2,5}|(?:[\w-]+\.)+(?!py:)[A-Za-z][\w-]*:\d{2,5})(?![\w:])")
+_HOST: Final = re.compile(
+    r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?|localhost:\d{2,5}|(?:[\w-]+\.)+(?!py:)[A-Za-z][\w-]*:\d{2,5})"
+    r"(?![\w:])"
+)
 
 
 def without_places(text: str) -> str:
