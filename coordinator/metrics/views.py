@@ -399,18 +399,18 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step. `rollouts`:
-    rollouts of accepted groups. `window`: the most batches on their way to the learner
-    (coordinator/leases/lease_window.py); None: no draw has shown it yet. `relayed_bytes`: bytes relayed between nodes
-    that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: evaluations and
-    versions at most 500 each: the newest 250, and thinned earlier ones. `nodes`: those with the most accepted work, at
-    most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in pages.
-    `nodes_connected`: nodes connected of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
-    `root_expires`: number and end of the newest Root. `root_ends`: a warning that it expires soon, with the command
-    that renews it; empty: it does not. `objective`: the loss that the learner lowers, in words. `market`: None in a run
-    that pays in points. `teams`: the first 50 at most, with the most work. `description`, `page`, `contact`: those of
-    the RunSpec; empty: not stated. `fingerprint`: that of the invite. `installing`: the command that installs this
-    build of echo2."""
+    learned from. `rollouts`: rollouts of accepted groups.
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
+    most batches on their way to the learner (coordinator/leases/lease_window.py); None: no draw has shown it yet.
+    `relayed_bytes`: bytes relayed between nodes that could not reach each other, since the coordinator's start.
+    `steps`, `evaluations`, `versions`: evaluations and versions at most 500 each: the newest 250, and thinned earlier
+    ones. `nodes`: those with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast;
+    /api/v1/nodes has all of them, in pages. `nodes_connected`: nodes connected of all. `weight`: accepted work of all
+    nodes, milli-RE. `root_serial`, `root_expires`: number and end of the newest Root. `root_ends`: a
+    warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
+    learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
+    the most work. `description`, `page`, `contact`: those of the RunSpec; empty: not stated.
+    `fingerprint`: that of the invite. `installing`: the command that installs this build of echo2."""
 
     run: str
     name: str
