@@ -128,8 +128,8 @@ def _pace(steps: Sequence[StepPoint]) -> Chart:
     )  # fmt: skip
     if not idle:
         return chart
-    heights = charts.apart([line.end[1] for line in (*behind.lines, *chart.lines)])
-    lines = [dataclasses.replace(line, label_y=heights[line.end[1]]) for line in (*behind.lines, *chart.lines)]
+    heights = charts.apart([plotted.end[1] for plotted in (*behind.lines, *chart.lines)])
+    lines = [dataclasses.replace(one, label_y=heights[one.end[1]]) for one in (*behind.lines, *chart.lines)]
     summary = f"{chart.summary} The learner is idle {charts.percent(idle[-1][1])} of that time."
     return dataclasses.replace(chart, lines=tuple(lines), summary=summary)
 

@@ -98,7 +98,7 @@ class Shown(Source, NodeSource, TileSource, Protocol):
         """Return the proof of a ledger entry under a signed head; None: there is none. Called in a thread."""
 
 
-class Body(NamedTuple):
+class RenderedBody(NamedTuple):
     """A body and its ETag."""
 
     content: bytes
@@ -116,7 +116,7 @@ class ResponseCache:
         self._renderers = bodies
         self._state: RunState | None = None
         self._due = 0.0
-        self._bodies: dict[tuple[str, bool], Body] = {}
+        self._bodies: dict[tuple[str, bool], RenderedBody] = {}
         self._working = asyncio.Lock()
 
     def add_to(self, router: web.UrlDispatcher, prefix: str = "") -> None:
@@ -135,7 +135,7 @@ class ResponseCache:
 
         return show
 
-    async def body(self, path: str, packed: bool) -> Body:
+    async def body(self, path: str, packed: bool) -> RenderedBody:
         """Return a body of the current state, gzipped if `packed`."""
         async with self._working:
             state = await self._present()
@@ -160,10 +160,10 @@ class ResponseCache:
     def _render(self, state: RunState, path: str, packed: bool) -> None:
         if (path, False) not in self._bodies:
             content = self._renderers[path][1](state)
-            self._bodies[path, False] = Body(content, etag_of(content))
+            self._bodies[path, False] = RenderedBody(content, etag_of(content))
         if packed:
             content = gzip.compress(self._bodies[path, False].content, 6, mtime=0)
-            self._bodies[path, True] = Body(content, etag_of(content))
+            self._bodies[path, True] = RenderedBody(content, etag_of(content))
 
 
 def application(

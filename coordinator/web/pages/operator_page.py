@@ -111,7 +111,9 @@ def settings(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-async def serve(folder: RunFolder, section: WebSection, faults: Sequence[str], cache: ResponseCache) -> "Served | None":
+async def serve(
+    folder: RunFolder, section: WebSection, faults: Sequence[str], cache: ResponseCache
+) -> "OperatorSite | None":
     """Serve the operator's page; None: the setting switches it off. `faults`, `cache`: see `application`. Raises
     `LocalFault`, `DiskFull`."""
     place, token = section.operator_place, _token(folder)
@@ -127,10 +129,10 @@ async def serve(folder: RunFolder, section: WebSection, faults: Sequence[str], c
         except BaseException:
             await runner.cleanup()
             raise
-        served = Served(f"http://localhost/{token}/ at the Unix socket {place.absolute()}", runner.cleanup)
+        served = OperatorSite(f"http://localhost/{token}/ at the Unix socket {place.absolute()}", runner.cleanup)
     else:
         site = await serve_web(app, *place, limits=_LIMITS, setting="web.operator_listen")
-        served = Served(f"{site.url}{token}/", site.stop)
+        served = OperatorSite(f"{site.url}{token}/", site.stop)
     with writing(folder.operator_page) as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(f"{served.address}\n".encode())
@@ -138,7 +140,7 @@ async def serve(folder: RunFolder, section: WebSection, faults: Sequence[str], c
     return served
 
 
-class Served:
+class OperatorSite:
     """The operator's page being served. `address`: how to open it, with the token."""
 
     def __init__(self, address: str, stop: Callable[[], Awaitable[None]]) -> None:
