@@ -123,11 +123,12 @@ class HostileTexts:
 async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> None:
     (tmp_path / "coordinator.toml").touch()
     world = World(tmp_path)
-    leases = [world.lease() for _ in range(20)]
-    for number, lease in enumerate(leases):
+    for number in range(20):
+        if number and number % 4 == 0:
+            world.learner_at(number // 4)
+        lease = world.lease(version=number // 4)
         world.submit(group(lease, [f"{number} {sample}" for sample in range(len(lease.seeds))]))
-    world.decide_all()
-    lease = leases[-1]
+        world.decide_all()
     cache = ResponseCache(FixedRun(hostile_state()).current_state, time.monotonic)
     app = operator_page.application(
         RunFolder(tmp_path), HOSTILE[:5], cache, TOKEN, tokenizer_of=lambda _: HostileTexts()
