@@ -18,7 +18,7 @@ from echo2.coordinator.web.charts import Chart, Point, Series
 from echo2.coordinator.web.formatting import duration
 from echo2.runtime.quantiles import quantile
 
-SMALL: Final = (
+SMALL_CURVES: Final = (
     ("length", "Length of answers, tokens"),
     ("entropy", "Entropy, nats"),
     ("kl", "KL to the generating version"),
@@ -90,12 +90,12 @@ def learned_chart(state: RunState, steps: Collection[int]) -> Chart:
 
 
 def small_charts(state: RunState) -> list[Chart]:
-    """Lay out the small curves, those of `SMALL` and the learner's pace; none before the first step."""
+    """Lay out the small curves, those of `SMALL_CURVES` and the learner's pace; none before the first step."""
     if not state.steps:
         return []
     drawn = [
         _small(name, title, [(float(one.step), one.metrics[name]) for one in state.steps if name in one.metrics])
-        for name, title in SMALL
+        for name, title in SMALL_CURVES
     ]
     return [_with_times(chart, _times(state)) for chart in (*drawn, _pace(state.steps))]
 

@@ -106,7 +106,8 @@ class RenderedBody(NamedTuple):
 
 
 class ResponseCache:
-    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds. `bodies`: as `BODIES`."""
+    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds. `bodies`: paths and
+    renderers, as `BODIES`."""
 
     def __init__(
         self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], bodies: Bodies = BODIES

@@ -31,7 +31,7 @@ MOST_GROUPS: Final = 50
 MOST_STEPS: Final = 20
 PAGE_SECONDS: Final = 10
 _MOST_LEASES: Final = 200
-_SHARE: Final = 1.0
+_READ_SHARE: Final = 1.0
 _LETTER: Final = 6.6  # width of a letter of the badge, in its units
 _PEER: Final = "/nodes/{peer:[0-9A-Za-z]{40,64}}"
 
@@ -76,7 +76,7 @@ class NodePages:
     ) -> None:
         self._source = source
         self._state = state
-        self._reads = RationedReads("pages of nodes", clock, _SHARE)
+        self._reads = RationedReads("pages of nodes", clock, _READ_SHARE)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""

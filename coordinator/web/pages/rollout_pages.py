@@ -27,7 +27,7 @@ from echo2.tasks.task import Tokenizer
 
 MOST_TEXT: Final = 20_000
 SEARCH_SECONDS: Final = 5.0
-SHOWN: Final = 20
+GROUPS_SHOWN: Final = 20
 _FIELDS: Final = ("words", "order", "version", "task", "prompt", "node", "refused")
 _BANDS: Final = (0.01, 0.1, 0.5)
 """Probabilities below which a token is marked, the rarest first."""
@@ -96,7 +96,7 @@ def wanted_groups(asked: Mapping[str, str]) -> Wanted:
     if order not in ("newest", "best", "worst"):
         raise LocalFault(f"{order[:20]!r} is no order: choose newest, best or worst")
     return Wanted(
-        order=order, most=SHOWN, version=_number(asked, "version"), task=asked["task"],
+        order=order, most=GROUPS_SHOWN, version=_number(asked, "version"), task=asked["task"],
         node=key_of(asked["node"]) if asked["node"] else None, prompt=_number(asked, "prompt"), words=asked["words"],
         refused=bool(asked["refused"]),
     )  # fmt: skip
