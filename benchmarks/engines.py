@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 
@@ -57,7 +57,7 @@ SHARE = 0.005
 """Part of the weights that a version changes."""
 APPLY, PAUSE, START = 0.25, 0.5, 6.0
 """The bars: a share of CPU time, seconds, and CPU seconds per 1e9 parameters."""
-WIDE: Final = {
+WIDE: Final[dict[str, Any]] = {
     "vocab_size": 20_000, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
 }  # fmt: skip

@@ -145,7 +145,7 @@ def _build(folder: Path, dtype: torch.dtype, room: int) -> Any:
         nbytes = model_config.count_weight_bytes(config, dtype)
         if nbytes > room:
             raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
-        model = build_unfilled(config, dtype)
+        model: Any = build_unfilled(config, dtype)
     except UnsuitableModel as error:
         raise EngineError(f"{folder}: transformers cannot build this model from its config.json: {error}") from error
     except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any
