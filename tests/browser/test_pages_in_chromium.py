@@ -124,9 +124,9 @@ async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> No
     (tmp_path / "coordinator.toml").touch()
     world = World(tmp_path)
     for number in range(20):
-        if number and number % 4 == 0:
-            world.learner_at(number // 4)
-        lease = world.lease(version=number // 4)
+        if number and number % 2 == 0:
+            world.learner_at(number // 2)
+        lease = world.lease(version=number // 2)
         world.submit(group(lease, [f"{number} {sample}" for sample in range(len(lease.seeds))]))
         world.decide_all()
     cache = ResponseCache(FixedRun(hostile_state()).current_state, time.monotonic)
