@@ -35,6 +35,9 @@ from echo2.ledger.tile_places import WIDTH, TilePlace
 
 RATE: Final = 200.0
 BAR_SECONDS, BAR_COST, BAR_BYTES, BAR_NEWS = 0.1, 2.0, 150_000, 5.0
+SETTLED_SECONDS: Final = 2.0
+"""Seconds after the last answer until the coordinator has nothing to do for visitors."""
+IDLE_SECONDS: Final = 5.0
 _PAGES: Final = ("/", "/live")
 
 
@@ -70,14 +73,15 @@ def measure(place: Station, seconds: float, folder: Path) -> Sequence[Claim]:
     url = f"http://127.0.0.1:{place.page}"
     ask = requests_of(url)
     asyncio.run(visit(url, ask, RATE / 4, 3.0, seed=2))
-    idle = _idle(place, seconds / 3)
     before = place.measure()
     answers = asyncio.run(visit(url, ask, RATE, seconds))
     after = place.measure()
+    time.sleep(SETTLED_SECONDS)
+    idle = _idle(place, max(IDLE_SECONDS, seconds / 3))
     cpu = (after.cpu - before.cpu - idle * (after.at - before.at)) / len(answers)
     anchor = static_cost(answers, seconds, folder)
     size = sum(len(_get(url, path)) for path in page_files(url))
-    _print(answers, cpu, anchor)
+    _print(answers, cpu, anchor, idle)
     wrong = [one for one in answers if one.status not in (200, 304)]
     if wrong:
         print(f"{len(wrong)} answers were wrong, the first {wrong[0]}")
@@ -146,7 +150,7 @@ def _idle(place: Station, seconds: float) -> float:
     return (after.cpu - before.cpu) / (after.at - before.at)
 
 
-def _print(answers: Sequence[Answer], cpu: float, anchor: float) -> None:
+def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) -> None:
     rows = []
     for kind in sorted({one.kind for one in answers}):
         some = [one for one in answers if one.kind == kind]
@@ -154,7 +158,9 @@ def _print(answers: Sequence[Answer], cpu: float, anchor: float) -> None:
         size = sum(one.nbytes for one in some) / len(some) / 1000
         rows.append((kind, len(some), percentile(spent, 0.5), percentile(spent, 0.99), max(spent), size))
     bench.table(("kind", "requests", "median, ms", "p99, ms", "longest, ms", "kB"), rows)
-    print(f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms\n")
+    print(
+        f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms; without visitors {idle:.1%} of a core\n"
+    )
 
 
 def _nodes(url: str, path: str) -> tuple[list[str], str]:
