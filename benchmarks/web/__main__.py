@@ -158,9 +158,8 @@ def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) ->
         size = sum(one.nbytes for one in some) / len(some) / 1000
         rows.append((kind, len(some), percentile(spent, 0.5), percentile(spent, 0.99), max(spent), size))
     bench.table(("kind", "requests", "median, ms", "p99, ms", "longest, ms", "kB"), rows)
-    print(
-        f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms; without visitors {idle:.1%} of a core\n"
-    )
+    print(f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms")
+    print(f"Without visitors: {idle:.1%} of a core\n")
 
 
 def _nodes(url: str, path: str) -> tuple[list[str], str]:
