@@ -23,8 +23,7 @@ Rules
    may have leases open (open_lease_limit.py): groups that were under way together arrive together.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
-   such keys could otherwise take the whole room. Of room that is more than half free each has what it asks for: keys
-   that wait in great number, and come back late, would else leave it empty.
+   such keys could otherwise take the whole room.
 8. In sequential mode (S = 0) the room is one batch. The groups of new keys, up to their share, do not reduce the room
    of the others, and no last share is reserved.
 """
@@ -165,8 +164,6 @@ class RoomShares:
             free = most - room.slow if self.known_present(now) else left
             served = free > 0 and self._wait["slow"].is_next(_path(requester), free, now)
             return None if served else Denial("slow-share", {"share": share, "whole": room.whole})
-        if 2 * left > room.whole and not room.sequential:
-            return None
         share = max(1, int(room.whole * self._rates.part(requester.node)))
         if self._wait["known"].anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})

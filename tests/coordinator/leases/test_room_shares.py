@@ -268,15 +268,3 @@ def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_fa
     assert [answer is None for answer in answers] == [True] * given + [False]
     new = Requester(b"n" * 32, "new", Origin("n", "10.0.2.0/24"), 0, 0, 0.0, 1)
     assert shares.denial_for(new, room, MINUTE) is not None, "new keys get none of it"
-
-
-def test_keys_that_wait_and_come_back_late_leave_no_room_empty_that_is_more_than_half_free() -> None:
-    """120 known keys of 30 subnets, each of which asked once, left a fleet 0.24 of its steps for ten minutes."""
-    shares = RoomShares()
-    for number in range(30):
-        waiting = Requester(bytes([number]) * 32, "known", Origin(f"{number}", f"10.1.{number}.0/24"), 0, 0, 1.0, 100)
-        shares.denial_for(waiting, Room(whole=20, left=0, new=0, slow=0), 0)
-        shares.waits(waiting, 10_000, 0)
-    alice = Requester(ALICE, "known", Origin("a", "10.0.1.0/24"), 0, 0, 1.0, 100)
-    codes = [shares.denial_for(alice, Room(whole=20, left=left, new=0, slow=0), 1) for left in (10, 11)]
-    assert [denial and denial.code for denial in codes] == ["no-room", None]
