@@ -68,7 +68,7 @@ def test_the_command_prints_a_line_per_check(home: Path) -> None:
     result = CliRunner().invoke(cli.app, ["doctor", "--home", str(home)])
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == len(findings(home))
-    assert all(line.startswith(("ok  ", "warn")) for line in result.stdout.splitlines())
+    assert all(line.startswith(("ok  ", "warn", "?   ")) for line in result.stdout.splitlines())
 
 
 def test_a_folder_without_a_run_is_said_to_have_none(tmp_path: Path) -> None:
