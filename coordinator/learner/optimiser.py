@@ -156,6 +156,11 @@ class Optimiser:
                 self._weights[name] = weight = _Weight(parameter, on_host=hyper.optimiser_state == "host")
                 put(masters.pop(name), weight.parameter, weight.residual)
 
+    @property
+    def trained(self) -> list[str]:
+        """The names of the trained parameters."""
+        return list(self._weights)
+
     def master(self, name: str) -> Tensor:
         """Return a copy of a parameter's master."""
         return self._weights[name].master
