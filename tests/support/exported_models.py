@@ -49,6 +49,11 @@ MODELS: Final = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1_000_000.0,
         "tie_word_embeddings": True, "use_sliding_window": False, "attention_bias": False,
     }),
+    "qwen3, untied, yarn": Exported("qwen2", {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1_000_000.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        "tie_word_embeddings": False, "use_sliding_window": False, "attention_bias": False,
+    }),
     "mixtral": Exported("smaug-bpe", {
         "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "rope_theta": 77_000.0,
         "tie_word_embeddings": False, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None,
