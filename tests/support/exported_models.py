@@ -41,6 +41,10 @@ MODELS: Final = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_theta": 25_000.0,
         "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "tie_word_embeddings": False,
     }),
+    "llama, untied, SentencePiece": Exported(bpe_tokenizers.SENTENCE_PIECE, {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+    }),
     "qwen2, untied": Exported("qwen2", {
         "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1_000_000.0,
         "tie_word_embeddings": False, "use_sliding_window": False,
