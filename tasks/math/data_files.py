@@ -6,7 +6,7 @@ Rules
 2. The split of a folder's file is what the first word of its name says, or else the name of the folder that it is in.
    Names that say two splits are refused, and so is a file that says none beside files that do: a guess would train on
    a test. One file by itself has no split, whatever its name.
-3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so are a line of CSV and an element
+3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so are a row of CSV and an element
    of a JSON array, in characters. What a file says of its size counts for nothing: a few bytes may stand for many.
 4. A value of a Parquet file may stand for many rows. So few rows are read at a time that `MOST_GROUP_BYTES` suffice if
    each has the largest value that its row group has room for.
@@ -32,7 +32,7 @@ SPLIT_WORDS: Final[dict[str, FileSplit]] = {
 METADATA_NAMES: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 MOST_FILES: Final = 10_000
 LONGEST_ROW: Final = 6_400_000
-"""Most bytes of a row of JSONL, which may have keys that are not read; most characters of a line of CSV."""
+"""Most bytes of a row of JSONL, which may have keys that are not read; most characters of a row of CSV."""
 MOST_GROUP_BYTES: Final = 1 << 30
 """Most bytes of a row group of a Parquet file, of the columns that are read."""
 _READ_CHARACTERS: Final = 1 << 16
@@ -187,13 +187,17 @@ def _elements(text: io.TextIOWrapper) -> Iterator[Any]:
         if divider not in ",]":
             raise ValueError(f"{divider!r} stands behind it")
         yield value
+    if known[place:].strip() or text.read(_READ_CHARACTERS).strip():
+        raise ValueError("the array has an end, and more stands behind it")
 
 
 def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(LONGEST_ROW)
     text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
     try:
-        for number, row in enumerate(csv.DictReader(_lines(file, text)), start=1):
+        lines = _Lines(file, text)
+        for number, row in enumerate(csv.DictReader(lines), start=1):
+            lines.of_row = 0
             yield number, {key: value for key, value in row.items() if key is not None}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataFault(f"{file.name} is no CSV file in UTF-8: {error}"[:300]) from error
@@ -201,11 +205,23 @@ def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
         text.detach()  # whoever opened the stream closes it
 
 
-def _lines(file: DataFile, text: io.TextIOWrapper) -> Iterator[str]:
-    for number, row in enumerate(iter(lambda: text.readline(LONGEST_ROW + 1), ""), start=1):
-        if len(row) > LONGEST_ROW:
-            raise DataFault(f"{file.name} line {number} has more than {LONGEST_ROW} characters: divide it")
-        yield row
+class _Lines(Iterator[str]):
+    """The lines of a file, of which a row may take several. `of_row`: characters of the row that is being read."""
+
+    def __init__(self, file: DataFile, text: io.TextIOWrapper) -> None:
+        self._file, self._text = file, text
+        self.of_row = self._number = 0
+
+    def __next__(self) -> str:
+        row = self._text.readline(LONGEST_ROW + 1)
+        if not row:
+            raise StopIteration
+        self.of_row, self._number = self.of_row + len(row), self._number + 1
+        if self.of_row > LONGEST_ROW:
+            raise DataFault(
+                f"{self._file.name} line {self._number}: its row has more than {LONGEST_ROW} characters: divide it"
+            )
+        return row
 
 
 def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:

@@ -139,6 +139,11 @@ def test_parquet_has_the_same_rows_and_damaged_files_are_named(tmp_path: Path) -
         ("cut.json", b'[{"question": "a"', r"cut\.json row 1 is no JSON"),
         ("open.json", b'[{"question": "a"},', r"open\.json row 2 is no JSON"),
         ("ended.json", b'[{"question": "a"}', r"ended\.json row 1 is no JSON: the array has no end"),
+        (
+            "after.json",
+            b'[{"question": "a"}] [{"question": "b"}]',
+            r"after\.json row 2 is no JSON: the array has an end",
+        ),
         ("two.json", b'[{"question": "a"} {}]', r"two\.json row 1 is no JSON: '\{' stands behind it"),
         ("latin.json", b'[{"question": "\xe9"}]', r"latin\.json row 1 is no JSON"),
         ("cut.jsonl.gz", gzip.compress(b"{}" * 999)[:20], "is no gzip file, or a damaged one"),
@@ -209,7 +214,11 @@ def test_a_parquet_value_that_stands_for_many_rows_is_not_made_for_all_at_once(
 def test_a_line_of_csv_without_an_end_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "wide.csv.gz", "wb", 1) as file:
         file.write(b"question,answer\n" + b"x," * LONGEST_ROW)
-    with pytest.raises(DataFault, match=rf"wide\.csv\.gz line 2 has more than {LONGEST_ROW} characters"):
+    with pytest.raises(DataFault, match=rf"wide\.csv\.gz line 2: its row has more than {LONGEST_ROW} characters"):
+        values(tmp_path / "wide.csv.gz")
+    with gzip.open(tmp_path / "wide.csv.gz", "wb", 1) as file:
+        file.write(b"question,answer\n" + (b'"' + b"x" * 99_998 + b'\n",') * (LONGEST_ROW // 50_000))
+    with pytest.raises(DataFault, match=r"wide\.csv\.gz line 6\d: its row has more"):
         values(tmp_path / "wide.csv.gz")
 
 
