@@ -248,8 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="these alone, as `load` or `flood.churn`")
     names = parser.parse_args(arguments).names or benchmarks()
-    for one in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT, and so would these
-        signal.signal(one, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT, and so would these
+        signal.signal(number, _stop)
     names = sorted(names, key=lambda name: name not in LONGEST)
     jobs = [(name, options) for name in names for options in REDUCED.get(name, _QUICK)]
     began, failed, cpu, again = time.monotonic(), 0, 0.0, list[tuple[str, Sequence[str]]]()

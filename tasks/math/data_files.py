@@ -250,7 +250,7 @@ def _rows_at_a_time(file: DataFile, group: Any, names: Collection[str]) -> int:
     size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.partition(".")[0] in names)
     if size > MOST_GROUP_BYTES:
         raise DataFault(f"{file.name} has a row group of more than {MOST_GROUP_BYTES} bytes: write it in smaller ones")
-    return min(1 << 16, MOST_GROUP_BYTES // max(1, size))
+    return min(1 << 16, MOST_GROUP_BYTES // max(1, int(size)))
 
 
 _READERS: Final = {
