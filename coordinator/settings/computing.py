@@ -3,8 +3,8 @@
 1. `auto` takes the GPU with the most free memory that PyTorch can use, else the CPU. Where the system shows no GPU,
    nothing else is asked; else a child process asks PyTorch, which the main process never imports.
 2. One answer counts for a process's life: checkpoints and journal record it, so that a replay computes alike.
-3. A device that is named is used or refused, never replaced: `init` refuses it before anything is made, and `run` and
-   `calibrate` before they start anything.
+3. A device that is named is used or refused, never replaced: PyTorch is asked for it, whatever the system shows. `init`
+   refuses it before anything is made, and `run` and `calibrate` before they start anything.
 """
 
 import subprocess
@@ -62,7 +62,7 @@ def check_present(section: LearnerSection) -> None:
     if kind in (AUTO, "cpu"):
         return
     last = f"{kind}:{section.ranks - 1}" if section.ranks > 1 else section.device
-    _, _, fault = device_by_torch(last) if system_gpus() else ("", "", "the system shows no GPU")
+    _, _, fault = device_by_torch(last)
     if fault:
         raise SettingsFault(f"learner.device is {section.device}, which this machine cannot use ({fault}): set auto")
 

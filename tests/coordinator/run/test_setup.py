@@ -205,7 +205,10 @@ def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
         ({"run": {"task": "math+"}}, "there is no task math+; did you mean math?"),
         ({"learner": {"device": "cudda"}}, "learner.device: 'cudda' is no device: use auto, cuda, "),
         ({"learner": {"device": "gpu"}}, "learner.device: 'gpu' is no device: use auto, cuda, "),
-        ({"learner": {"device": "cuda"}}, "learner.device is cuda, which this machine cannot use (the system shows no"),
+        (
+            {"learner": {"device": "cuda"}},
+            "learner.device is cuda, which this machine cannot use (no such card): set auto",
+        ),
         ({"learner": {"device": "cuda:3"}}, "learner.device is cuda:3, which this machine cannot use"),
         ({"learner": {"device": "mps"}}, "learner.device is mps, which this machine cannot use"),
         ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
@@ -215,7 +218,7 @@ def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
 def test_what_can_be_refused_without_the_model_is_refused_before_it_is_loaded(
     settings: dict[str, dict[str, object]], sentence: str, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(computing, "system_gpus", list)
+    monkeypatch.setattr(computing, "device_by_torch", lambda name: ("", "", "no such card"))
     config = setup.settings_for(str(model), {**settings, "run": {"task": "reverse"} | settings.get("run", {})}, env={})
     with pytest.raises(LocalFault, match=re.escape(sentence)):
         setup.init(tmp_path / "run", str(model), config, now=NOW, report=pytest.fail, check_model=pytest.fail)
