@@ -137,7 +137,7 @@ def _busy_cores() -> Iterator[None]:
 
 
 def _ask_all(process: ProbeProcess, questions: Sequence[Question], patience: int = 1) -> Answers:
-    """Ask all questions. `patience`: by how much a question may take longer. Raises `_Stopped`."""
+    """Ask all questions. `patience`: factor of the time limit. Raises `_Stopped`."""
     answers: Answers = {}
     for question in questions:
         place = f"{question.split} {question.index}"

@@ -59,8 +59,7 @@ class ProbeProcess:
                     continue
 
     def ask(self, question: Question, patience: int = 1) -> ProbedPrompt:
-        """Return the answer to a question. `patience`: by how much it may take longer. Raises `ProbeSilent`,
-        `ProbeDied`."""
+        """Return the answer to a question. `patience`: factor of its time limit. Raises `ProbeSilent`, `ProbeDied`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")
