@@ -15,6 +15,7 @@ Rules
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 import anyio
 import structlog
@@ -46,6 +47,9 @@ from echo2.protocol.task_kinds import PLAYED_KINDS
 from echo2.runtime.units import MBIT
 from echo2.tasks.registry import list_tasks
 
+NOT_SHOWN: Final = "not shown"
+"""Device of a greeting whose owner shows none."""
+
 _log = structlog.get_logger("node")
 
 
@@ -63,6 +67,8 @@ class Connectivity:
         self._config, self._context, self._peer_id = config, context, network.links.peer_id
         self._engine, self._follower = engine, follower
         self._tasks: TaskGroup | None = None
+        self._forgotten = False
+        """Whether name, team and device are not told any more."""
         self._succeeded = ""
         """The coordinator's last answer to the succession."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
@@ -114,12 +120,13 @@ class Connectivity:
         """Return a greeting that describes this node now (rule 1)."""
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
+        shown = self.shown()
         return Hello(
             protocols=SPOKEN_NUMBERS,
-            software=f"echo2/{_software()}",
-            name=self._config.name or self._peer_id[-8:],
+            software=shown["software"],
+            name=shown["name"],
             engine=probed.engine_class,
-            device=self._engine.hardware,
+            device=shown["device"],
             tasks=[TaskReference(name=name, version=number) for name, number in list_tasks()],
             record=await self.reachability.record(),
             kinds=list(PLAYED_KINDS),
@@ -127,8 +134,23 @@ class Connectivity:
             ledger=self.newest_head(),
             after=self._context.instance.after,
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
-            team=self._config.team,
+            team=shown["team"],
         )
+
+    def shown(self) -> dict[str, str]:
+        """Return what this node tells of itself, for the page: name, team, device and build."""
+        config = self._config
+        return {
+            "name": (not self._forgotten and config.name) or self._peer_id[-8:],
+            "team": "" if self._forgotten else config.team,
+            "device": self._engine.hardware if config.show_device and not self._forgotten else NOT_SHOWN,
+            "software": f"echo2/{_software()}",
+        }
+
+    def forget(self) -> None:
+        """Tell the run neither name nor team nor device from now on."""
+        self._forgotten = True
+        self.coordinator_client.greet_again("it shows no name, team and device any more")
 
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""
