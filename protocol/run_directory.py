@@ -3,7 +3,7 @@
     {"directory": 1, "author": KEY, "sequence": 7, "issued": MS, "expires": MS, "runs": [RUN, ..], "signature": HEX}
 
 Rules
-1. The signature is of `SIGNED_PREFIX` and the text without the field `signature`: JSON with sorted keys, without blanks, in
+1. The signature is of `SIGNED_PREFIX` and the text without the field `signature`: JSON with sorted keys, no blanks, in
    ASCII. So any program that writes JSON may keep the file, and change its layout.
 2. A directory has at most `MOST_BYTES` bytes and `MOST_RUNS` runs, and names a run once. A text has no control
    characters. Its words are the author's: they vouch for no run, whose invite pins its keys.

@@ -27,7 +27,7 @@ def _ask_run(config: NodeConfig, *, market: bool) -> tuple[list[str], str]:
     try:
         for command in ("market", "payee") if market else ():
             ask_daemon(config.home, command=command)
-        return [], str(ask_daemon(config.home, command="status")["rank"] or "")
+        return [], str(ask_daemon(config.home, command="status").get("rank") or "")
     except NoDaemonAnswers:
         return [f"{what}: no node runs here"], ""
     except TryLater as error:

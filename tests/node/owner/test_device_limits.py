@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from echo2.node.errors import BadConfig
 from echo2.node.owner.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
 from echo2.node.owner.device_sensors import DeviceSensors, PowerLimit, Reading
 from tests.support.clock import on_fake_clock
-from tests.support.fake_coordinator import until
+from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
 
 
@@ -70,7 +71,7 @@ async def test_a_hot_device_pauses_its_node_and_why_names_it(small_run: SmallRun
 
 @on_fake_clock
 async def test_a_limit_that_only_root_may_set_is_kept_by_pauses_and_the_command_is_said(
-    small_run: SmallRun, capsys: pytest.CaptureFixture[str]
+    small_run: SmallRun,
 ) -> None:
     def refuse(watts: float) -> None:
         raise OSError("nvmlDeviceSetPowerManagementLimit failed with 4")
@@ -78,8 +79,11 @@ async def test_a_limit_that_only_root_may_set_is_kept_by_pauses_and_the_command_
     sensors = StandInSensors()
     sensors.limit = PowerLimit(300.0, 100.0, 350.0, refuse, lambda watts: f"sudo nvidia-smi -i 0 -pl {watts:.0f}")
     sensors.shown = Reading(watts=290.0)
-    async with small_run.working(power=150, sensors=sensors) as node:
-        await until(lambda: node.daemon.engine.duty < 100, 100)
+    with structlog.testing.capture_logs() as logs:
+        async with small_run.working(power=150, sensors=sensors, engine=InProcessEngine(seconds=7.0)) as node:
+            await until(lambda: node.daemon.engine.duty < 100, 100)
+    (said,) = [one for one in logs if one["event"] == "power capped by pauses"]
+    assert said["better"] == "sudo nvidia-smi -i 0 -pl 150"
 
 
 @on_fake_clock
