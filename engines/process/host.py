@@ -70,12 +70,10 @@ class EngineHost:
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
         """Return the table for `Pipe.serve`."""
         calls: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {call.method: (call, self.run) for call in CALLS}
-        own = {
-            "inventory": (InventoryCall, self.inventory),
-            "probe": (ProbeCall, self.probe),
-            "duty": (DutyCall, self.duty),
-        }
-        return {**own, **calls}
+        return {
+            "inventory": (InventoryCall, self.inventory), "probe": (ProbeCall, self.probe),
+            "duty": (DutyCall, self.duty), **calls,
+        }  # fmt: skip
 
     def duty(self, call: DutyCall) -> None:
         """Compute for this share of the time from now on."""

@@ -45,9 +45,9 @@ from echo2.protocol.appeals import AppealRequest
 from echo2.protocol.methods import APPEAL
 from echo2.protocol.refusals import STANDBY
 from echo2.protocol.sealed_asks import BadAsk
+from echo2.protocol.versions import Head
 from echo2.runtime.control_socket import Command
 from echo2.runtime.errors import LocalFault
-from echo2.weights.documents import Version
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
@@ -441,6 +441,6 @@ class ControlCommands:
         return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY
 
 
-def _lag(current: LoadedVersion | None, newest: Version | None) -> int | None:
+def _lag(current: LoadedVersion | None, newest: Head | None) -> int | None:
     """Return the versions between the one loaded and the newest one heard; None: see `status`."""
     return newest.version - current.version if newest and current and newest.era == current.era else None

@@ -95,7 +95,7 @@ def _device(row: Mapping[str, Any], state: str) -> list[str]:
     ]
 
 
-def _number(value: float | None, unit: str = "") -> str:
+def _number(value: int | float | None, unit: str = "") -> str:
     if value is None:
         return UNKNOWN
     return f"{value:.1f}{unit}" if isinstance(value, float) and value < 10 else f"{value:.0f}{unit}"
