@@ -345,7 +345,7 @@ def privacy_forget(home: Home = None) -> None:
     from echo2.node.errors import NoDaemonAnswers
 
     place = _config(home=home).home
-    for key, value in (("name", ""), ("team", ""), ("show_device", "false")):
+    for key, value in (("name", ""), ("team", ""), ("show_hardware", "false")):
         set_key(key, value, os.environ, place)
     try:
         _ask(place, command="privacy", forget=True)

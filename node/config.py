@@ -56,8 +56,9 @@ class NodeConfig(BaseModel):
         "", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters."
     )
     team: str = Field("", max_length=40, description="Team that this node's work counts for, any name. Empty: none.")
-    show_device: bool = Field(
-        True, description="Show the name of this node's device on the page. Its kind is in the engine's class."
+    show_hardware: bool = Field(
+        False,
+        description="Show on the run's page the name of the device, as in NVIDIA GeForce RTX 3060; else its kind.",
     )
     gpu: str = Field(
         "auto",

@@ -15,7 +15,6 @@ Rules
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
 
 import anyio
 import structlog
@@ -46,9 +45,6 @@ from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
 from echo2.runtime.units import MBIT
 from echo2.tasks.registry import list_tasks
-
-NOT_SHOWN: Final = "not shown"
-"""Device of a greeting whose owner shows none."""
 
 _log = structlog.get_logger("node")
 
@@ -120,7 +116,7 @@ class Connectivity:
         """Return a greeting that describes this node now (rule 1)."""
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
-        shown = self.shown()
+        shown = self.shown(probed.engine_class)
         return Hello(
             protocols=SPOKEN_NUMBERS,
             software=shown["software"],
@@ -137,20 +133,21 @@ class Connectivity:
             team=shown["team"],
         )
 
-    def shown(self) -> dict[str, str]:
-        """Return what this node tells of itself, for the page: name, team, device and build."""
-        config = self._config
+    def shown(self, engine_class: str) -> dict[str, str]:
+        """Return what this node tells of itself, for the page: name, team, device and build. `engine_class`: the class
+        of its engine."""
+        config, names_device = self._config, self._config.show_hardware and not self._forgotten
         return {
             "name": (not self._forgotten and config.name) or self._peer_id[-8:],
             "team": "" if self._forgotten else config.team,
-            "device": self._engine.hardware if config.show_device and not self._forgotten else NOT_SHOWN,
+            "device": self._engine.hardware if names_device else engine_class.rpartition("/")[2],
             "software": f"echo2/{_software()}",
         }
 
     def forget(self) -> None:
-        """Tell the run neither name nor team nor device from now on."""
+        """Tell the run neither a name of the owner's nor team nor the device's name from now on."""
         self._forgotten = True
-        self.coordinator_client.greet_again("it shows no name, team and device any more")
+        self.coordinator_client.greet_again("it shows neither name nor team nor device any more")
 
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""

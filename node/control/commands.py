@@ -379,7 +379,9 @@ class ControlCommands:
         team nor device from now on."""
         if asked.get("forget") is True:
             self._parts.connectivity.forget()
-        return {**self._parts.connectivity.shown(), "addresses": await self._parts.network.inbound.addresses()}
+        engine_class = self._parts.fleet.probed.engine_class if self._parts.fleet.probed else ""
+        shown = self._parts.connectivity.shown(engine_class)
+        return {**shown, "addresses": await self._parts.network.inbound.addresses()}
 
     def _state_of(self, asked: dict[str, Any]) -> NodeRunState:
         """Return the state of the device that a command names, or of the node. Raises `ValueError` for a device that

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from echo2.node import cli
 from echo2.node.config import NodeConfig, home_file
-from echo2.node.connectivity import NOT_SHOWN
 from echo2.node.control import privacy_report
 from echo2.node.control.share_report import share_of
 from echo2.node.errors import BadConfig, TryLater
@@ -59,13 +58,13 @@ async def test_a_node_that_is_forgotten_greets_without_name_team_and_device(smal
         return hello(node, body)
 
     small_run.coordinator.hello = note  # type: ignore[method-assign]
-    async with small_run.working(team="foxes") as node:
+    async with small_run.working(team="foxes", show_hardware=True) as node:
         await until(lambda: node.coordinator_client.peer)
         seen = await node.daemon.commands.privacy({"forget": True})
-        await until(lambda: hellos[-1].device == NOT_SHOWN)
+        await until(lambda: hellos[-1].team == "")
     assert (hellos[0].team, hellos[0].device) == ("foxes", "a table")
-    assert (hellos[-1].team, hellos[-1].name) == ("", node.peer_id[-8:])
-    assert (seen["device"], seen["team"]) == (NOT_SHOWN, "")
+    assert (hellos[-1].device, hellos[-1].name) == ("cpu", node.peer_id[-8:])
+    assert (seen["device"], seen["team"]) == ("cpu", "")
 
 
 def test_what_is_public_and_what_the_operator_sees_is_said() -> None:
@@ -77,7 +76,7 @@ def test_what_is_public_and_what_the_operator_sees_is_said() -> None:
         "addresses": ["/ip4/1.2.3.4/tcp/5"],
     }
     rows = privacy_report.lines(NodeConfig(uplink=4), {**STATUS, "engine": None}, seen)
-    assert "  device  RTX 4090 (setting show_device)" in rows
+    assert "  device  RTX 4090 (setting show_hardware)" in rows
     assert "  address the one from which it connects; peers dial /ip4/1.2.3.4/tcp/5" in rows
     assert "  work    118 groups accepted, 3 refused with reasons, 118.25 points" in rows
 
@@ -86,7 +85,7 @@ def test_forgetting_without_a_node_counts_from_its_next_start(tmp_path: Any) -> 
     done = CliRunner().invoke(cli.app, ["privacy", "forget", "--home", str(tmp_path)])
     assert done.exit_code == Exit.OK
     assert "at the next start of the node" in done.stdout
-    assert "show_device = false" in home_file(tmp_path).read_text()
+    assert "show_hardware = false" in home_file(tmp_path).read_text()
 
 
 def test_the_old_key_ends_only_once_its_owner_agrees(tmp_path: Any) -> None:
