@@ -44,7 +44,7 @@ from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
 from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
-from echo2.node.market.market_words import re_text
+from echo2.node.market.market_words import MILLI
 from echo2.node.market.payee_keeper import PayeeKeeper
 from echo2.node.owner.caps import OwnerCaps
 from echo2.node.owner.caps_watch import MONTH_FILE, CapsWatch
@@ -203,18 +203,19 @@ class NodeDaemon:
             with translated_errors():
                 await self._run()
         finally:
-            waiting, shown = self.outbox.waiting(), self._shown_work()
+            waiting, points = self.outbox.waiting(), self.outbox.work() / MILLI
             await self.fleet.stop()
             self.close()
-        _log.info("ended", why=self.run_state.why_finishing.partition(";")[0], undelivered=waiting, **shown)
+        why = self.run_state.why_finishing.partition(";")[0]
+        _log.info(
+            "ended", why=why, undelivered=waiting, points=points, rank=self.own_rank.words(), page=self._own_page()
+        )
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
-    def _shown_work(self) -> dict[str, str]:
-        """Return points, rank and page of this node, as far as they are known, for its owner."""
+    def _own_page(self) -> str:
+        """Return the address of this node's part of the run's page; empty: it is not known, or the run has none."""
         spec = self.context.trust_store.trusted.runspec
-        page = "" if spec is None else joined_run.permalink(spec.value, self.network.links.peer_id)
-        told = {"points": re_text(self.outbox.work()), "rank": self.own_rank.words(), "page": page}
-        return {name: words for name, words in told.items() if words}
+        return "" if spec is None else joined_run.permalink(spec.value, self.network.links.peer_id)
 
     def close(self) -> None:
         """Close the outbox and the stores. The daemon must not run."""

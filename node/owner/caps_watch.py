@@ -78,8 +78,8 @@ class CapsWatch:
         self._plan_client.limits = RateLimits(*(_bytes(one) for one in self._in_force[:2]))
         await self._set_duty(self._in_force.duty)
         if before is not None:
-            shown = {name: "none" if one is None else one for name, one in self._in_force._asdict().items()}
-            _log.info("caps changed", **shown)
+            caps = self._in_force
+            _log.info("caps changed", uplink=caps.uplink, downlink=caps.downlink, duty=caps.duty)
 
     def _store(self) -> None:
         if not self.caps.counts_months or not self.caps.month.month:
