@@ -119,7 +119,10 @@ class ControlCommands:
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
-        traffic, peers = await parts.network.exchange.traffic(), await links.peers()
+        try:
+            traffic, peers = await parts.network.exchange.traffic(), await links.peers()
+        except P2PError as error:
+            raise ValueError(f"the node starts, or ends: {error}") from error
         head = parts.ledger_store.newest()
         return {
             "state": self._state(),
