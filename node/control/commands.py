@@ -186,7 +186,7 @@ class ControlCommands:
                 "lag": _lag(one.current, newest),
                 "rows": one.rows.running,
                 "most_rows": one.rows.limit,
-                "rate": worker.rate.per_second(now),
+                "rate": None if (rate := worker.rate.per_second(now)) is None else round(rate, 1),
                 "under_way": len(worker.leases),
                 "leases": worker.done,
                 "restarts": one.deaths,
@@ -378,13 +378,13 @@ class ControlCommands:
         return {"slow": caps.caps.slow, "caps": caps.caps.now._asdict()}
 
     async def privacy(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return what this node tells of itself, and the addresses that it announces. `forget`: tell neither name nor
+        """Return what this node tells of itself, and how peers reach it. `forget`: tell neither name nor
         team nor device from now on."""
         if asked.get("forget") is True:
             self._parts.connectivity.forget()
         engine_class = self._parts.fleet.probed.engine_class if self._parts.fleet.probed else ""
         shown = self._parts.connectivity.shown(engine_class)
-        return {**shown, "addresses": await self._parts.network.inbound.addresses()}
+        return {**shown, "reached": self._parts.connectivity.reachability.summary}
 
     def _state_of(self, asked: dict[str, Any]) -> NodeRunState:
         """Return the state of the device that a command names, or of the node. Raises `ValueError` for a device that

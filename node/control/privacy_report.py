@@ -23,7 +23,7 @@ def lines(config: NodeConfig, status: Mapping[str, Any], seen: Mapping[str, Any]
         ("page", status["permalink"] or "the run has none"),
     ]  # fmt: skip
     operator = [
-        ("address", f"the one from which it connects{_behind(seen['addresses'])}"),
+        ("address", f"the one from which it connects; peers reach it {seen['reached'] or 'not yet'}"),
         ("when", "times of its requests, and when it is connected"),
         ("build", seen["software"]),
     ]
@@ -42,10 +42,6 @@ def forgotten(applied: bool) -> list[str]:
     """Return what became of `forget`. `applied`: whether a running node has told the run."""
     when = "the run is told now" if applied else "the run is told at the next start of the node"
     return [f"name, team and device are off the page ({when}); later nodes of this home show none", STAYS]
-
-
-def _behind(addresses: Sequence[str]) -> str:
-    return f"; peers dial {', '.join(addresses)}" if addresses else "; it announces none at which it is dialled"
 
 
 def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:

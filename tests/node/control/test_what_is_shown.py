@@ -73,11 +73,11 @@ def test_what_is_public_and_what_the_operator_sees_is_said() -> None:
         "team": "",
         "device": "RTX 4090",
         "software": "echo2/0.1",
-        "addresses": ["/ip4/1.2.3.4/tcp/5"],
+        "reached": "directly, at /ip4/1.2.3.4/tcp/5",
     }
     rows = privacy_report.lines(NodeConfig(uplink=4), {**STATUS, "engine": None}, seen)
     assert "  device  RTX 4090 (setting show_hardware)" in rows
-    assert "  address the one from which it connects; peers dial /ip4/1.2.3.4/tcp/5" in rows
+    assert "  address the one from which it connects; peers reach it directly, at /ip4/1.2.3.4/tcp/5" in rows
     assert "  work    118 groups accepted, 3 refused with reasons, 118.25 points" in rows
 
 
