@@ -180,7 +180,8 @@ class CoordinatorClient:
             failures += 1
             await self._greeter.search()
             pause = DIAL_BACKOFF.delay(failures, self._random.random())
-            self._next_try = asyncio.get_running_loop().time() + pause
+            again = asyncio.get_running_loop().time() + pause
+            self._next_try = again if failures >= TRIES_UNTIL_SAID else None
             if failures == TRIES_UNTIL_SAID:
                 _log.warning(
                     "no coordinator yet: the node keeps trying", seconds=round(pause, 1), stop="echo2-node finish"
