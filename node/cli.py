@@ -739,12 +739,12 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
             for text in _rows(value):
                 _say(f"  {text}")
         elif isinstance(value, dict):
-            _say(f"{name.replace('_', ' ')}: {_counted(value)}")
+            _say(f"{name.replace('_', ' ')}: {_count_words(value)}")
         elif value not in (None, ""):
             _say(f"{name.replace('_', ' ')}: {value}")
 
 
-def _counted(named: dict[str, Any]) -> str:
+def _count_words(named: dict[str, Any]) -> str:
     return ", ".join(f"{value} {name}" for name, value in named.items() if value is not None) or "none"
 
 

@@ -116,7 +116,7 @@ class Connectivity:
         """Return a greeting that describes this node now (rule 1)."""
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
-        shown = self.shown(probed.engine_class)
+        shown = self.own_words(probed.engine_class)
         return Hello(
             protocols=SPOKEN_NUMBERS,
             software=shown["software"],
@@ -133,7 +133,7 @@ class Connectivity:
             team=shown["team"],
         )
 
-    def shown(self, engine_class: str) -> dict[str, str]:
+    def own_words(self, engine_class: str) -> dict[str, str]:
         """Return what this node tells of itself, for the page: name, team, device and build. `engine_class`: the class
         of its engine."""
         config, names_device = self._config, self._config.show_hardware and not self._forgotten

@@ -42,13 +42,13 @@ from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
+from echo2.node.limits.caps import OwnerCaps
+from echo2.node.limits.caps_watch import MONTH_FILE, CapsWatch
+from echo2.node.limits.device_limits import DeviceLimits
 from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
 from echo2.node.market.market_words import MILLI
 from echo2.node.market.payee_keeper import PayeeKeeper
-from echo2.node.owner.caps import OwnerCaps
-from echo2.node.owner.caps_watch import MONTH_FILE, CapsWatch
-from echo2.node.owner.device_limits import DeviceLimits
 from echo2.node.owner.device_sensors import DeviceSensors
 from echo2.node.owner.owner_probes import Probe
 from echo2.node.owner.owner_rules import OwnerRules

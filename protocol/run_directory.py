@@ -26,7 +26,7 @@ from echo2.runtime.errors import LocalFault
 MOST_BYTES: Final = 1 << 20
 MOST_RUNS: Final = 1_000
 SIGNED_PREFIX: Final = b"echo2 directory 1\0"
-Line = Annotated[str, Meta(max_length=200)]
+ShortText = Annotated[str, Meta(max_length=200)]
 Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
@@ -38,17 +38,17 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A run as the author describes it. `state`: state in the author's words, as in open. `page`: address, or empty."""
 
     invite: Annotated[str, Meta(max_length=MOST_INVITE_CHARACTERS)]
-    name: Line = ""
+    name: ShortText = ""
     description: Annotated[str, Meta(max_length=1000)] = ""
-    model: Line = ""
-    task: Line = ""
-    state: Line = ""
-    page: Line = ""
+    model: ShortText = ""
+    task: ShortText = ""
+    state: ShortText = ""
+    page: ShortText = ""
 
 
 class RunDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """`author`: public key in hexadecimal digits. `sequence`: number that rises with each list. `issued`, `expires`:
-    ms. `runs`: in the author's order."""
+    ms. `runs`: runs in the author's order."""
 
     directory: int
     author: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -77,10 +77,12 @@ class RunDirectory(msgspec.Struct, frozen=True, kw_only=True):
 def write(runs: Sequence[ListedRun], key: Ed25519PrivateKey, sequence: int, issued: int, expires: int) -> bytes:
     """Return a signed list. Raises `BadDirectory`."""
     author = public_bytes(key).hex()
-    made = RunDirectory(directory=1, author=author, sequence=sequence, issued=issued, expires=expires, runs=list(runs))
-    _check(made)
-    fields = msgspec.to_builtins(made)
-    fields["signature"] = key.sign(_signed(fields)).hex()
+    written = RunDirectory(
+        directory=1, author=author, sequence=sequence, issued=issued, expires=expires, runs=list(runs)
+    )
+    _check(written)
+    fields = msgspec.to_builtins(written)
+    fields["signature"] = key.sign(_signed_text(fields)).hex()
     data = json.dumps(fields, indent=1).encode() + b"\n"
     if len(data) > MOST_BYTES:
         raise BadDirectory(
@@ -96,7 +98,7 @@ def read(data: bytes, author: bytes) -> RunDirectory:
     try:
         fields = json.loads(data)
         signature = bytes.fromhex(fields.pop("signature"))
-        signed = _signed(fields)
+        signed = _signed_text(fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadDirectory("it is no signed directory: is the address right?") from error
     if fields.get("author") != author.hex() or not verifies(author, signature, signed):
@@ -120,5 +122,5 @@ def _check(known: RunDirectory) -> None:
     known.invites()
 
 
-def _signed(fields: dict[str, Any]) -> bytes:
+def _signed_text(fields: dict[str, Any]) -> bytes:
     return SIGNED_PREFIX + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

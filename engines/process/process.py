@@ -97,7 +97,7 @@ class EngineProcess(Child, EngineClient):
     """One process of an engine, `python -m echo2.engines.process.host`. `async with EngineProcess() as engine:` starts
     and ends it. `probed`: the chosen engine and device; `loaded`: its weights. Each is None at first. After a failed
     load or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `duty`:
-    percent of the time that it computes. `rows`: from its last notification, with the groups requested since; `on_rows`
+    percent of the time that it computes. `rows`: rows as it last notified, with the groups requested since; `on_rows`
     is called at each notification."""
 
     def __init__(

@@ -22,13 +22,13 @@ from echo2.node.control.owner_socket import lease_of
 from echo2.node.engine_child import starting_words
 from echo2.node.errors import BadConfig, NodeError, TrustFailure
 from echo2.node.joined_run import page_address, permalink
+from echo2.node.limits.caps_watch import CapsWatch
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
 from echo2.node.market.market_words import MILLI, ask_standing, place_text
 from echo2.node.market.payee_keeper import PayeeKeeper
-from echo2.node.owner.caps_watch import CapsWatch
-from echo2.node.owner.device_sensors import NOTHING_READ, DeviceSensors, Reading
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors
 from echo2.node.rollouts.engine_workers import EngineWorkers
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.outbox import Outbox
@@ -173,7 +173,7 @@ class ControlCommands:
 
     async def _engines(self) -> list[dict[str, Any]]:
         """Return a row per engine. `rate`: tokens of complete groups per second. `under_way`: leases whose groups are
-        under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.Reading`."""
+        under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
         parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.newest
         trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
         readings = await self._readings(parts.fleet.engines)
@@ -207,7 +207,7 @@ class ControlCommands:
             or None
         )
 
-    async def _readings(self, engines: Sequence[VersionedEngine]) -> list[Reading]:
+    async def _readings(self, engines: Sequence[VersionedEngine]) -> list[DeviceReading]:
         """Return what each engine's device shows; nothing where its sensors do not answer in time."""
         sensors = self._parts.sensors
         if sensors is None:
@@ -383,7 +383,7 @@ class ControlCommands:
         if asked.get("forget") is True:
             self._parts.connectivity.forget()
         engine_class = self._parts.fleet.probed.engine_class if self._parts.fleet.probed else ""
-        shown = self._parts.connectivity.shown(engine_class)
+        shown = self._parts.connectivity.own_words(engine_class)
         return {**shown, "reached": self._parts.connectivity.reachability.summary}
 
     def _state_of(self, asked: dict[str, Any]) -> NodeRunState:

@@ -56,19 +56,19 @@ def follow(home: Path, wait: Callable[[float], None] = time.sleep) -> Generator[
         file.close()
 
 
-def readable(line: str) -> str:
+def readable(text: str) -> str:
     """Return a line of the file for people: time, level, event, fields."""
     try:
-        event = json.loads(line)
+        event = json.loads(text)
     except ValueError:
-        return line
+        return text
     if not isinstance(event, dict):
-        return line
+        return text
     fields = {key: value for key, value in event.items() if key not in ("timestamp", "level", "event", "exception")}
-    words = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
+    words = "".join(f" {key}={_value_text(value)}" for key, value in fields.items())
     return f"{str(event.get('timestamp', ''))[:19]} {event.get('level', ''):<7} {event.get('event', '')}{words}"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return repr(text) if " " in text else text

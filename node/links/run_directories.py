@@ -70,7 +70,7 @@ async def fetch_directories(
     names: Sequence[DirectoryName], home: Path, now: int, fetch: Fetch = fetch_bytes
 ) -> list[FetchedDirectory]:
     """Fetch all directories, side by side. `now`: ms."""
-    kept = _kept(home)
+    kept = _read_kept(home)
     fetched = await asyncio.gather(*(_fetch_one(name, kept, now, fetch) for name in names))
     newest = {one.name.key.hex(): one.content.sequence for one in fetched if one.content is not None}
     if any(kept.get(key) != sequence for key, sequence in newest.items()):
@@ -96,7 +96,7 @@ def _keep(home: Path, sequences: dict[str, int]) -> None:
         file.write(json.dumps(sequences).encode())
 
 
-def _kept(home: Path) -> dict[str, int]:
+def _read_kept(home: Path) -> dict[str, int]:
     """Return the highest sequence number by key; none where the file cannot be read."""
     try:
         known = json.loads((home / KEPT_FILE).read_bytes())

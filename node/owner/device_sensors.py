@@ -25,7 +25,7 @@ READING_SECONDS: Final = 1.0
 _SYSFS_VENDORS: Final = ("0x1002", "0x8086")
 
 
-class Reading(NamedTuple):
+class DeviceReading(NamedTuple):
     """What a device shows. `temperature`: degrees Celsius. `watts`: its power. `memory_used`, `memory`: bytes; of a
     CPU those of the machine."""
 
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     memory: int | None = None
 
 
-NOTHING_READ: Final = Reading()
+NOTHING_READ: Final = DeviceReading()
 
 
 class PowerLimit(NamedTuple):
@@ -75,9 +75,9 @@ class DeviceSensors:
             self._cards = nvidia()
         self._energy: tuple[float, int] | None = None
         """When the processor's counter was read last, and its microjoules then."""
-        self._known: dict[str, tuple[float, Reading]] = {}
+        self._known: dict[str, tuple[float, DeviceReading]] = {}
 
-    def read(self, device: str, name: str) -> Reading:
+    def read(self, device: str, name: str) -> DeviceReading:
         """Return the reading of a device. `device`: kind and number, as in cuda:1. `name`: name of its hardware."""
         at, known = self._known.get(device, (-READING_SECONDS, NOTHING_READ))
         if self._now() - at >= READING_SECONDS:
@@ -85,7 +85,7 @@ class DeviceSensors:
             self._known[device] = self._now(), known
         return known
 
-    def _read(self, device: str, name: str) -> Reading:
+    def _read(self, device: str, name: str) -> DeviceReading:
         kind, _, number = device.partition(":")
         if kind == "cpu":
             return self._processor()
@@ -128,7 +128,7 @@ class DeviceSensors:
             lambda watts: f"sudo nvidia-smi -i {index} -pl {watts:.0f}",
         )  # fmt: skip
 
-    def _nvidia(self, card: ctypes.c_void_p) -> Reading:
+    def _nvidia(self, card: ctypes.c_void_p) -> DeviceReading:
         cards = self._cards
         assert cards is not None
         memory = _Memory()
@@ -139,10 +139,10 @@ class DeviceSensors:
             watts = cards.number("nvmlDeviceGetPowerUsage", card) / 1000
         with contextlib.suppress(OSError):
             cards.call("nvmlDeviceGetMemoryInfo", card, ctypes.byref(memory))
-            return Reading(temperature, watts, memory.used, memory.total)
-        return Reading(temperature, watts)
+            return DeviceReading(temperature, watts, memory.used, memory.total)
+        return DeviceReading(temperature, watts)
 
-    def _kernel(self, number: int) -> Reading:
+    def _kernel(self, number: int) -> DeviceReading:
         """Return what the kernel shows of a card of AMD or Intel, by its number among them."""
         cards = sorted((self._root / "sys/class/drm").glob("card[0-9]*/device"))
         ours = [card for card in cards if _text(card / "vendor") in _SYSFS_VENDORS and "-" not in card.parent.name]
@@ -151,16 +151,18 @@ class DeviceSensors:
         card = ours[number]
         temperature = _first_number(card, "hwmon/hwmon*/temp1_input")
         watts = _first_number(card, "hwmon/hwmon*/power1_average") or _first_number(card, "hwmon/hwmon*/power1_input")
-        return Reading(
+        return DeviceReading(
             None if temperature is None else temperature / 1e3,
             None if watts is None else watts / 1e6,
             _first_number(card, "mem_info_vram_used"),
             _first_number(card, "mem_info_vram_total"),
         )
 
-    def _processor(self) -> Reading:
+    def _processor(self) -> DeviceReading:
         memory = psutil.virtual_memory()
-        return Reading(_processor_temperature(), self._processor_watts(), memory.total - memory.available, memory.total)
+        return DeviceReading(
+            _processor_temperature(), self._processor_watts(), memory.total - memory.available, memory.total
+        )
 
     def _processor_watts(self) -> float | None:
         """Return the mean power since the last read, by the counter of all packages; most systems show it to root

@@ -18,7 +18,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
 from echo2.node.errors import NodeError
-from echo2.node.top.top_view import Sample, View, view_of
+from echo2.node.top.top_view import TimedStatus, TopScreen, view_of
 
 PERIOD_SECONDS: Final = 2.0
 TWICE_SECONDS: Final = 5.0
@@ -45,8 +45,8 @@ class TopApp(App[None]):
     def __init__(self, ask: Ask, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(ansi_color=True)
         self._ask, self._clock = ask, now
-        self._newest: Sample | None = None
-        self._before: Sample | None = None
+        self._newest: TimedStatus | None = None
+        self._before: TimedStatus | None = None
         self._message = self._fault = ""
         """What became of the last key, and why the node does not answer; empty: nothing is to be said."""
         self._finish_asked = float("-inf")
@@ -74,7 +74,7 @@ class TopApp(App[None]):
             self._fault = f"{error}; asked again every {PERIOD_SECONDS:g} s"
         else:
             self._fault = ""
-            self._before, self._newest = self._newest, Sample(status, self._clock())
+            self._before, self._newest = self._newest, TimedStatus(status, self._clock())
         self._show()
 
     async def action_order(self, command: str, **more: Any) -> None:
@@ -104,20 +104,20 @@ class TopApp(App[None]):
         if self._newest is None:
             body.update(Text(self._fault or "asking the node"))
             return
-        body.update(_styled(view_of(self._newest, self._before, self._fault or self._message), width))
+        body.update(_style_of(view_of(self._newest, self._before, self._fault or self._message), width))
 
 
-def _styled(view: View, width: int) -> Text:
+def _style_of(view: TopScreen, width: int) -> Text:
     """Return a screen with its title, and the names of columns and facts, set off."""
-    lines = view.lines(width)
-    text = Text("\n".join(lines), no_wrap=True, overflow="crop")
-    text.stylize("bold reverse", 0, len(lines[0]))
+    rows = view.lines(width)
+    text = Text("\n".join(rows), no_wrap=True, overflow="crop")
+    text.stylize("bold reverse", 0, len(rows[0]))
     at = 0
     names = {name for name, _ in view.facts}
-    for line in lines:
-        if line.startswith("DEVICE "):
-            text.stylize("bold", at, at + len(line))
-        elif (name := line.partition(" ")[0]) in names:
+    for row in rows:
+        if row.startswith("DEVICE "):
+            text.stylize("bold", at, at + len(row))
+        elif (name := row.partition(" ")[0]) in names:
             text.stylize("bold green" if name == "why" else "bold", at, at + len(name))
-        at += len(line) + 1
+        at += len(row) + 1
     return text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from echo2.node.errors import BadConfig
-from echo2.node.top.top_view import Sample, view_of
+from echo2.node.top.top_view import TimedStatus, view_of
 
 Ask = Callable[..., dict[str, Any]]
 PERIOD: Final = 2.0
@@ -19,9 +19,9 @@ def once(ask: Ask, *, as_json: bool) -> list[str]:
     """Return one screen as lines, or the state as one line of JSON. Raises `NodeError`."""
     if as_json:
         return [json.dumps(ask(command="status"))]
-    before = Sample(ask(command="status"), time.monotonic())
+    before = TimedStatus(ask(command="status"), time.monotonic())
     time.sleep(PERIOD / 4)
-    newest = Sample(ask(command="status"), time.monotonic())
+    newest = TimedStatus(ask(command="status"), time.monotonic())
     return view_of(newest, before).lines(shutil.get_terminal_size((80, 24)).columns)
 
 

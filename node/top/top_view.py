@@ -21,14 +21,14 @@ MOST_REASONS: Final = 3
 UNKNOWN: Final = "-"
 
 
-class Sample(NamedTuple):
+class TimedStatus(NamedTuple):
     """A status, and when it came: seconds of a clock that never goes back."""
 
     status: Mapping[str, Any]
     at: float
 
 
-class View(NamedTuple):
+class TopScreen(NamedTuple):
     """What a screen shows. `title`: run, node and state. `devices`: rows of cells under `COLUMNS`. `facts`: labels with
     their texts."""
 
@@ -44,7 +44,7 @@ class View(NamedTuple):
         facts = [
             f"{name if not number else '':<{label}}{part}"
             for name, text in self.facts
-            for number, part in enumerate(_wrapped(text, width - label))
+            for number, part in enumerate(_wrap(text, width - label))
         ]
         return [self.title[:width], "", *(row[:width].rstrip() for row in rows), "", *facts]
 
@@ -55,7 +55,7 @@ def column_widths(width: int) -> list[int]:
     return [WIDTHS[0] + more // 3, *WIDTHS[1:-1], WIDTHS[-1] + more - more // 3]
 
 
-def view_of(newest: Sample, before: Sample | None, message: str = "") -> View:
+def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") -> TopScreen:
     """Return the screen of the newest status. `before`: an earlier one, for the rates of the lines. `message`: what
     became of the last key."""
     status = newest.status
@@ -68,14 +68,14 @@ def view_of(newest: Sample, before: Sample | None, message: str = "") -> View:
         ("groups", _groups(status)),
         *(("refused", text) for text in _refusals(status)),
         ("points", _points(status)),
-        ("upload", _line(newest, before, "sent_bytes", "uplink")),
-        ("download", _line(newest, before, "received_bytes", "downlink")),
+        ("upload", _rate_text(newest, before, "sent_bytes", "uplink")),
+        ("download", _rate_text(newest, before, "received_bytes", "downlink")),
         ("peers", _peers(status)),
         ("page", status.get("permalink") or "the run has none"),
         *([("node", message)] if message else []),
     ]
     devices = [_device(row, str(status.get("state"))) for row in status.get("engines", [])]
-    return View(printable(title), devices, [(label, printable(text)) for label, text in facts])
+    return TopScreen(printable(title), devices, [(label, printable(text)) for label, text in facts])
 
 
 def _device(row: Mapping[str, Any], state: str) -> list[str]:
@@ -122,7 +122,7 @@ def _points(status: Mapping[str, Any]) -> str:
     return f"{status.get('points', 0):g} RE of accepted work, rank {status.get('rank') or 'not known yet'}"
 
 
-def _line(newest: Sample, before: Sample | None, counter: str, cap: str) -> str:
+def _rate_text(newest: TimedStatus, before: TimedStatus | None, counter: str, cap: str) -> str:
     total, limit = newest.status.get(counter, 0), newest.status.get("caps", {}).get(cap)
     rate = UNKNOWN
     if before is not None and newest.at > before.at and total >= before.status.get(counter, 0):
@@ -133,14 +133,14 @@ def _line(newest: Sample, before: Sample | None, counter: str, cap: str) -> str:
 
 
 def _peers(status: Mapping[str, Any]) -> str:
-    ways = ", ".join(f"{count} {way}" for way, count in status.get("ways", {}).items())
-    way = status.get("way")
-    coordinator = f"the coordinator over {way}" if way else "the coordinator is not reached"
+    ways = ", ".join(f"{count} {route}" for route, count in status.get("ways", {}).items())
+    coordinator = status.get("way")
+    reach = f"the coordinator over {coordinator}" if coordinator else "the coordinator is not reached"
     reached = status.get("reached")
     return (
         f"{status.get('peers', 0)}"
         + (f" ({ways})" if ways else "")
-        + f"; {coordinator}"
+        + f"; {reach}"
         + (f"; {reached}" if reached else "")
     )
 
@@ -154,7 +154,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     )
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     """Return a text on one row or two; what does not fit ends in "..."."""
     if len(text) <= width:
         return [text]

@@ -61,7 +61,7 @@ def test_a_list_of_another_author_is_refused() -> None:
 
 
 def test_a_run_named_twice_too_many_runs_and_hostile_texts_are_refused_by_writer_and_reader() -> None:
-    with pytest.raises(BadDirectory, match="names the run 'b' twice"):
+    with pytest.raises(BadDirectory, match="names the run 'a' twice"):
         made(ListedRun(invite=invite(1), name="a"), ListedRun(invite=invite(257), name="b"))
     with pytest.raises(BadDirectory, match="cannot be printed"):
         made(ListedRun(invite=invite(1), name="\x1b[2J"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from echo2.node.owner.device_sensors import NOTHING_READ, DeviceSensors, Reading
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors
 from echo2.node.owner.nvml import NvidiaCards
 
 
@@ -58,8 +58,10 @@ def sensors(*cards: tuple[str, int | None, int | None, int, int], root: Path = P
 def test_a_card_is_found_by_its_name_and_else_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     two = sensors(("NVIDIA RTX 3060", 50, 90_500, 1, 12), ("NVIDIA RTX 4090", 61, 212_000, 2, 24))
-    assert two.read("cuda:0", "NVIDIA RTX 4090") == Reading(61.0, 212.0, 2, 24), "CUDA may number the fastest first"
-    assert two.read("vulkan:1", "RTX 3060") == Reading(50.0, 90.5, 1, 12)
+    assert two.read("cuda:0", "NVIDIA RTX 4090") == DeviceReading(61.0, 212.0, 2, 24), (
+        "CUDA may number the fastest first"
+    )
+    assert two.read("vulkan:1", "RTX 3060") == DeviceReading(50.0, 90.5, 1, 12)
     alike = sensors(("RTX 3060", 50, 1000, 1, 12), ("RTX 3060", 70, 2000, 2, 12))
     assert alike.read("cuda:1", "RTX 3060").temperature == 70.0
     assert alike.read("cuda:2", "RTX 3060") == NOTHING_READ
@@ -69,7 +71,7 @@ def test_a_card_is_found_by_its_name_and_else_by_its_number(monkeypatch: pytest.
 
 def test_what_a_card_does_not_show_is_not_guessed() -> None:
     one = sensors(("RTX 3060", None, None, 1, 12))
-    assert one.read("cuda:0", "RTX 3060") == Reading(None, None, 1, 12)
+    assert one.read("cuda:0", "RTX 3060") == DeviceReading(None, None, 1, 12)
     assert one.read("mps", "Apple M3") == NOTHING_READ
 
 
@@ -85,7 +87,7 @@ def test_a_machine_without_nvml_reads_the_kernel(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         (card / name).write_text(text + "\n")
     seen = DeviceSensors(missing, tmp_path)
-    assert seen.read("rocm:0", "Radeon") == Reading(54.0, 88.0, 7, 16)
+    assert seen.read("rocm:0", "Radeon") == DeviceReading(54.0, 88.0, 7, 16)
     assert seen.read("rocm:1", "Radeon") == NOTHING_READ
     assert seen.read("cuda:0", "RTX 3060") == NOTHING_READ
 

@@ -2,7 +2,7 @@
 
 import json
 
-from echo2.node.owner.caps_watch import MONTH_FILE, STORE_SECONDS, WATCH_SECONDS
+from echo2.node.limits.caps_watch import MONTH_FILE, STORE_SECONDS, WATCH_SECONDS
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.small_run import SmallRun

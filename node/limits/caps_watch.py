@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
+from echo2.node.limits.caps import Caps, MonthTraffic, OwnerCaps
 from echo2.node.links.plan_client import PlanClient, RateLimits
-from echo2.node.owner.caps import Caps, MonthTraffic, OwnerCaps
 from echo2.node.run_state import NodeRunState
 from echo2.p2p.network import PayloadExchange
 from echo2.runtime.files import writing

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from echo2.node.config import NodeConfig
-from echo2.node.owner.caps import TRICKLE_MBIT, Caps, MonthTraffic, OwnerCaps
+from echo2.node.limits.caps import TRICKLE_MBIT, Caps, MonthTraffic, OwnerCaps
 
 MONDAY = datetime(2026, 11, 30, 12, 0)
 

@@ -27,7 +27,7 @@ class Caps(NamedTuple):
 
 
 class MonthTraffic(NamedTuple):
-    """Payload bytes of a month. `month`: as in 2026-11."""
+    """Payload bytes of a month. `month`: year and month, as in 2026-11."""
 
     month: str = ""
     up: int = 0

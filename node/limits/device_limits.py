@@ -21,7 +21,7 @@ import structlog
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig
-from echo2.node.owner.device_sensors import DeviceSensors, PowerLimit, Reading
+from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
 from echo2.node.run_state import DeviceRunState
 
 COOLER: Final = 10.0
@@ -70,7 +70,8 @@ class PowerRule:
 
 
 class DeviceLimits:
-    """The limits of a node's devices. `states`: in the order of the engines. `sensors`: None: nothing can be read."""
+    """The limits of a node's devices. `states`: states of the devices, in the order of the engines.
+    `sensors`: None: nothing can be read."""
 
     def __init__(
         self, config: NodeConfig, engines: Sequence[VersionedEngine], states: Sequence[DeviceRunState],
@@ -127,17 +128,17 @@ class DeviceLimits:
                 _log.warning("power capped by pauses", device=kind, watts=watts, reason=str(error), better=command)
         return done
 
-    async def _read(self) -> list[Reading]:
+    async def _read(self) -> list[DeviceReading]:
         sensors, devices = self._sensors, [one.probed for one in self._engines]
         if sensors is not None:
             with anyio.move_on_after(SENSOR_ANSWER_SECONDS):
                 return await anyio.to_thread.run_sync(
-                    lambda: [sensors.read(one.kind, one.name) if one else Reading() for one in devices],
+                    lambda: [sensors.read(one.kind, one.name) if one else DeviceReading() for one in devices],
                     abandon_on_cancel=True,
                 )
-        return [Reading()] * len(self._engines)
+        return [DeviceReading()] * len(self._engines)
 
-    async def _look(self, number: int, reading: Reading) -> None:
+    async def _look(self, number: int, reading: DeviceReading) -> None:
         state = self._states[number]
         if self._heat:
             self._say_missing("temperature", reading.temperature, number)

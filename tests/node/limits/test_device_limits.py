@@ -7,8 +7,8 @@ import pytest
 import structlog
 
 from echo2.node.errors import BadConfig
-from echo2.node.owner.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
-from echo2.node.owner.device_sensors import DeviceSensors, PowerLimit, Reading
+from echo2.node.limits.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
+from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
@@ -19,9 +19,9 @@ class StandInSensors(DeviceSensors):
 
     def __init__(self) -> None:
         super().__init__(_no_cards, Path("/nowhere"))
-        self.shown, self.limit = Reading(temperature=50.0, watts=100.0), None  # type: PowerLimit | None
+        self.shown, self.limit = DeviceReading(temperature=50.0, watts=100.0), None  # type: PowerLimit | None
 
-    def read(self, device: str, name: str) -> Reading:
+    def read(self, device: str, name: str) -> DeviceReading:
         return self.shown
 
     def power_limit(self, device: str, name: str) -> PowerLimit | None:
@@ -61,11 +61,11 @@ async def test_a_hot_device_pauses_its_node_and_why_names_it(small_run: SmallRun
     sensors = StandInSensors()
     async with small_run.working(hottest=80, sensors=sensors) as node:
         await until(lambda: node.daemon.rollouts.working)
-        sensors.shown = Reading(temperature=85.0)
+        sensors.shown = DeviceReading(temperature=85.0)
         await until(lambda: node.daemon.device_states[0].paused, 2 * LOOK_SECONDS)
         why = await node.daemon.commands.why({})
         assert why["blocked"].startswith("the device has 85 °C")
-        sensors.shown = Reading(temperature=69.0)
+        sensors.shown = DeviceReading(temperature=69.0)
         await until(lambda: node.daemon.rollouts.working, 4 * LOOK_SECONDS)
 
 
@@ -78,7 +78,7 @@ async def test_a_limit_that_only_root_may_set_is_kept_by_pauses_and_the_command_
 
     sensors = StandInSensors()
     sensors.limit = PowerLimit(300.0, 100.0, 350.0, refuse, lambda watts: f"sudo nvidia-smi -i 0 -pl {watts:.0f}")
-    sensors.shown = Reading(watts=290.0)
+    sensors.shown = DeviceReading(watts=290.0)
     with structlog.testing.capture_logs() as logs:
         async with small_run.working(power=150, sensors=sensors, engine=InProcessEngine(seconds=7.0)) as node:
             await until(lambda: node.daemon.engine.duty < 100, 100)
