@@ -14,5 +14,5 @@ def share_of(status: Mapping[str, Any]) -> dict[str, str]:
     link = status["permalink"]
     if not link:
         raise BadConfig(f"the run {status['run']} names no page, so nothing can be shared: ask its operator for one")
-    badge = f"{link}/badge.svg"
+    badge = f"{link}.svg"
     return {"page": link, "badge": badge, "markdown": f"[![echo2]({badge})]({link})"}

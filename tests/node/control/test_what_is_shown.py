@@ -23,7 +23,7 @@ from tests.support.swarm import accepted
 def test_a_node_shares_its_part_of_the_page_and_its_badge() -> None:
     shared = share_of(STATUS)
     assert shared["page"] == STATUS["permalink"]
-    assert shared["badge"] == f"{STATUS['permalink']}/badge.svg"
+    assert shared["badge"] == f"{STATUS['permalink']}.svg"
     assert shared["markdown"] == f"[![echo2]({shared['badge']})]({shared['page']})"
 
 
