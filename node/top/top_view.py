@@ -64,6 +64,7 @@ def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") 
     title = f"{run} - node {name} - {status.get('state')}" + (" - slow" if status.get("slow") else "")
     facts = [
         ("why", status.get("blocked") or "nothing blocks: the node works"),
+        *((str(row["device"]), row["why"]) for row in status.get("engines", []) if row.get("why")),
         ("leases", _leases(status)),
         ("groups", _groups(status)),
         *(("refused", text) for text in _refusals(status)),
@@ -91,7 +92,7 @@ def _device(row: Mapping[str, Any], state: str) -> list[str]:
         _number(row.get("temperature"), " C"),
         _number(row.get("watts")),
         UNKNOWN if used is None or memory is None else f"{used / 1e9:.1f}/{memory / 1e9:.0f}",
-        printable(row.get("why") or (state if state in ("paused", "finishing") else row.get("state"))),
+        printable(state if state in ("paused", "finishing") else str(row.get("state"))),
     ]
 
 
@@ -135,13 +136,13 @@ def _rate_text(newest: TimedStatus, before: TimedStatus | None, counter: str, ca
 def _peers(status: Mapping[str, Any]) -> str:
     ways = ", ".join(f"{count} {route}" for route, count in status.get("ways", {}).items())
     coordinator = status.get("way")
-    reach = f"the coordinator over {coordinator}" if coordinator else "the coordinator is not reached"
+    reach = f"coordinator: {coordinator}" if coordinator else "the coordinator is not reached"
     reached = status.get("reached")
     return (
         f"{status.get('peers', 0)}"
         + (f" ({ways})" if ways else "")
         + f"; {reach}"
-        + (f"; {reached}" if reached else "")
+        + (f"; reached: {reached}" if reached else "")
     )
 
 

@@ -38,4 +38,5 @@ def test_words_of_a_run_cannot_clear_the_terminal() -> None:
 
 def test_a_paused_node_shows_it_at_each_device() -> None:
     view = view_of(TimedStatus({**STATUS, "state": "paused"}, 1.0), None)
-    assert view.devices[0][-1] == "paused"
+    assert [row[-1] for row in view.devices] == ["paused", "paused"]
+    assert dict(view.facts)["cuda:1"] == "the engine died 7 times in a row: out of memory"
