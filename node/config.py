@@ -49,6 +49,9 @@ class NodeConfig(BaseModel):
         None,
         description="Join the run of this fingerprint, by its page or on the local network. Unset: it is asked for.",
     )
+    directories: tuple[Annotated[str, Field(pattern=r"^https?://[^\s#/]+[^\s#]*#[0-9a-f]{64}$")], ...] = Field(
+        (), max_length=16, description="Lists of runs for `echo2-node discover`, each as URL#KEY of its author."
+    )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(
         "", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters."
@@ -108,6 +111,30 @@ class NodeConfig(BaseModel):
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. Unset: no limit."
     )
+    month_up: float | None = Field(
+        None, gt=0, description="Most payload sent in a calendar month, in GB; then a trickle. Unset: no limit."
+    )
+    month_down: float | None = Field(
+        None, gt=0, description="Most payload received in a calendar month, in GB; then none. Unset: no limit."
+    )
+    duty: int = Field(100, ge=5, le=100, description="Percent of the time that each device computes.")
+    reserve: float = Field(0.0, ge=0, description="Memory of each device left to other programs, in GB.")
+    hottest: float | None = Field(
+        None,
+        gt=20,
+        le=120,
+        description="Temperature above which a device rests until it is 10 °C cooler, in °C. Unset: no limit.",
+    )
+    power: int | None = Field(
+        None, gt=0, description="Most power of each GPU, in W: by its driver's limit, else by duty. Unset: no limit."
+    )
+    slow_hours: str = Field(
+        "",
+        description="Hours at which the slow caps are in force, written as hours. Empty: only at `echo2-node slow on`.",
+    )
+    slow_uplink: float | None = Field(None, gt=0, description="uplink while slow, in Mbit/s. Unset: as uplink.")
+    slow_downlink: float | None = Field(None, gt=0, description="downlink while slow, in Mbit/s. Unset: as downlink.")
+    slow_duty: int | None = Field(None, ge=5, le=100, description="duty while slow, in percent. Unset: as duty.")
     priority: Literal["idle", "low", "normal"] = Field(
         "idle",
         description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
@@ -166,7 +193,7 @@ class NodeConfig(BaseModel):
             raise ValueError("names no fingerprint: type the one that the operator tells you, as ABCD-EFGH-...")
         return value
 
-    @field_validator("hours")
+    @field_validator("hours", "slow_hours")
     @classmethod
     def _check_hours(cls, value: str) -> str:
         parse_hours(value)

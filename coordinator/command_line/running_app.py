@@ -232,6 +232,22 @@ def invite(home: Home = Path(".")) -> None:
 
 @running_app.command()
 @errors_reported
+def directory(
+    runs: Annotated[
+        Path, typer.Argument(help="A TOML file: [[runs]] with invite, name, description, model, task, state, page.")
+    ],
+    out: Annotated[Path, typer.Argument(help="The signed list; an older one there is replaced.")],
+    key: Annotated[Path, typer.Option("--key", help="Your key for directories; it is made where there is none.")],
+    days: Annotated[int, typer.Option("--days", min=1, max=365, help="Days until the list counts as old.")] = 30,
+) -> None:
+    """Write a directory: a signed list of runs that anybody may host, and name to volunteers as URL#KEY."""
+    from echo2.coordinator.nodes import directory_file
+
+    print("\n".join(directory_file.write_directory(runs, out, key, days, command_options.now())))
+
+
+@running_app.command()
+@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     from echo2.protocol.numbers import build

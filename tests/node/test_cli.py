@@ -52,6 +52,39 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "a quiet below zero": (["run", "--quiet", "-1"], {}, Exit.CONFIG, "quiet should be greater"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
+        "no daemon to watch": (["top", "--once", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to share": (["status", "--share", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon's privacy": (["privacy", "show", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to pause": (["pause", "--gpu", "1", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to slow": (["slow", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "half slow": (["slow", "half", "--home", home], {}, Exit.CONFIG, "slow takes on, off or auto, not 'half'"),
+        "no log": (["logs", "-f", "--home", home], {}, Exit.CONFIG, "there is no log in"),
+        "no key to rotate": (["keys", "rotate", "--home", home], {}, Exit.CONFIG, "no key file"),
+        "an upload of nothing": (["run", "--uplink", "0"], {}, Exit.CONFIG, "uplink should be greater"),
+        "a month below zero": (["join", "--month-down", "-1"], {}, Exit.CONFIG, "month_down should be greater"),
+        "a month that is none": (["run"], {"ECHO2_MONTH_UP": "much"}, Exit.CONFIG, "month_up"),
+        "a disk of nothing": (["run", "--disk", "0"], {}, Exit.CONFIG, "disk should be greater"),
+        "a duty of nothing": (["run", "--duty", "0"], {}, Exit.CONFIG, "duty should be greater"),
+        "a duty above all": (["join", "--duty", "101"], {}, Exit.CONFIG, "duty should be less"),
+        "a reserve below zero": (["run", "--reserve", "-1"], {}, Exit.CONFIG, "reserve should be greater"),
+        "a frozen card": (["run", "--hottest", "-10"], {}, Exit.CONFIG, "hottest should be greater"),
+        "a molten card": (["run", "--hottest", "900"], {}, Exit.CONFIG, "hottest should be less"),
+        "a power of nothing": (["run", "--power", "0"], {}, Exit.CONFIG, "power should be greater"),
+        "slow hours that never come": (["run", "--slow-hours", "8:00-8:00"], {}, Exit.CONFIG, "never comes"),
+        "a slow duty of nothing": (["run"], {"ECHO2_SLOW_DUTY": "1"}, Exit.CONFIG, "slow_duty should be greater"),
+        "a cap with a typing error": (
+            ["run"],
+            {"ECHO2_SLOW_UPLNK": "1"},
+            Exit.CONFIG,
+            "did you mean ECHO2_SLOW_UPLINK",
+        ),
+        "a directory without its key": (
+            ["discover"],
+            {"ECHO2_DIRECTORIES": "https://a.b/c"},
+            Exit.CONFIG,
+            "directories",
+        ),
+        "a directory that is no page": (["discover"], {"ECHO2_DIRECTORIES": "runs"}, Exit.CONFIG, "directories"),
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
         "an ask that is no number": (["config", "set", "ask", "NaN/h"], {}, Exit.CONFIG, "is no ask"),
@@ -167,7 +200,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.slow
 def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     shown = command("status", "--home", str(home)).stdout.splitlines()
-    assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows  version", "  transformers  8"]
+    assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows", "  transformers  8"]
 
 
 @pytest.mark.parametrize(
