@@ -218,6 +218,8 @@ class Coordinator:
 
     def _take_settings(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
         self.ledger_heads.every = config.ledger.head_seconds * 1000
+        if config.network.uplink != before.network.uplink:
+            self.feeding.limit(bytes_per_second(config.network.uplink))
 
     def _keep_state(self) -> None:
         """Write the state that the page would show, for `echo2-coord report` while no coordinator runs."""

@@ -104,6 +104,8 @@ class LiveSettings:
             return NEXT_START
         if self._is_finished() and key.startswith(("run.", "learner.")):
             return f"{NEXT_START}: the run is finished"
+        if not key.startswith(("run.", "learner.")):
+            return "it counts at once"
         step = self._first_step(key)
         if step is None:
             return "it counts from the first step after the learner has opened"

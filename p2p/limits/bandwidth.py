@@ -27,9 +27,18 @@ _OTHER_PEERS = ""
 S = TypeVar("S")
 
 
-def bandwidth(rate: float | None) -> TokenBucket:
-    """Return the bucket of a machine limited to `rate` bytes per second; None for no limit. Raises `ValueError`."""
-    return TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
+Rate = float | TokenBucket | None
+"""Bytes per second; None for no limit; or the bucket of a limit that may change meanwhile."""
+
+
+def bandwidth(rate: Rate) -> TokenBucket:
+    """Return the bucket of a machine limited to `rate`. Raises `ValueError`."""
+    return rate if isinstance(rate, TokenBucket) else TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
+
+
+def change_bandwidth(bucket: TokenBucket, rate: float | None) -> None:
+    """Let the bucket of a machine have another rate, from any thread."""
+    bucket.change(rate, BURST_SECONDS * (rate or 0.0))
 
 
 class FairQueue(Generic[S]):
