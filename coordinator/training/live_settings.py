@@ -80,7 +80,7 @@ class LiveSettings:
         self._note(changed)
         for key in changed:
             log.warning("setting changed", key=key, old=old[key], new=new[key], step=changed[key])
-        return edit.sentences(self._when)
+        return edit._replace(before=before).sentences(self._when)
 
     def _with_live(self, settings: CoordinatorConfig) -> CoordinatorConfig:
         after = config_edits.with_live(self._run.config, settings)

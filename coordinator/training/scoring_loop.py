@@ -39,6 +39,7 @@ from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
 
 EVALUATION_WAIT_SECONDS = 2.0
 """Seconds for which an evaluation lets groups go first."""
@@ -267,7 +268,10 @@ class Scoring:
         """End the run where `exams` evaluations in a row were no better (run.stop_after)."""
         at = self.group_service.progress
         if self.stop_after is not None and exams >= self.stop_after and at is not None and not at.finished:
-            log.warning("held-out results rise no more: the run ends", evaluations=exams, last_step=self.end_run())
+            try:
+                log.warning("held-out results rise no more: the run ends", evaluations=exams, last_step=self.end_run())
+            except LocalFault as fault:
+                log.error("run.steps could not be written: after a restart the run goes on", reason=str(fault))
 
     def _put_off(self, away: EnvironmentAway) -> None:
         """Evaluate nothing for a while: an environment cannot be opened (rule 5)."""
