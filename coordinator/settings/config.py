@@ -66,55 +66,49 @@ class LeasesSection(Section):
 
     per_node: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=1024,
-            json_schema_extra=LIVE,
             description="Most open leases per node that is not measured yet: one at work, one prefetched, one left by "
             "a crash. A measured node gets as many as it has been seen to use.",
         ),
     ] = 3
-    minimum_seconds: Annotated[
-        float, Field(gt=0, json_schema_extra=LIVE, description="Shortest life of a lease, seconds.")
-    ] = 30.0
+    minimum_seconds: Annotated[float, LIVE, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
     maximum_seconds: Annotated[
-        float, Field(gt=0, le=2_592_000, json_schema_extra=LIVE, description="Longest life of a lease, seconds.")
+        float, LIVE, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")
     ] = 900.0
     gamma: Annotated[
         float,
-        Field(
-            ge=1,
-            le=10,
-            json_schema_extra=LIVE,
-            description="Safety factor on the rollouts per second that the learner needs.",
-        ),
+        LIVE,
+        Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
     ] = 1.1
     newcomers: Annotated[
         float,
+        LIVE,
         Field(
             ge=0.01,
             le=0.5,
-            json_schema_extra=LIVE,
             description="Share of the leases that go to new keys, most while known keys ask for all, and the part that "
             "known keys leave them while they ask.",
         ),
     ] = 0.1
     canaries: Annotated[
         float,
+        LIVE,
         Field(
             ge=0,
             le=0.05,
-            json_schema_extra=LIVE,
             description="Canaries, of all leases: leases whose answer is known, so that their groups are checked by "
             "comparison. The first group of a new key is one as well. 0: none at all.",
         ),
     ] = 0.005
     audits: Annotated[
         float,
+        LIVE,
         Field(
             ge=0,
             le=0.05,
-            json_schema_extra=LIVE,
             description="Audits, of all leases: leases that a proven node of another party gets as well, so that both "
             "groups are compared. Exact classes alone. 0: none.",
         ),
@@ -142,29 +136,26 @@ class GuardSection(Section):
 
     heldout_share: Annotated[
         float,
+        LIVE,
         Field(
-            ge=0, le=1, json_schema_extra=LIVE,
+            ge=0, le=1,
             description="Least share of the best held-out result, above the task's floor, once the best lies two "
             "standard errors above the first.",
         ),
     ] = 0.5  # fmt: skip
-    exams: Annotated[
-        int, Field(ge=1, le=1000, json_schema_extra=LIVE, description="Evaluations in a row below that share.")
-    ] = 3
+    exams: Annotated[int, LIVE, Field(ge=1, le=1000, description="Evaluations in a row below that share.")] = 3
     warn_only: Annotated[
         tuple[GuardKind, ...],
         BeforeValidator(frozen_list),
-        Field(
-            json_schema_extra=LIVE,
-            description="Ways to die of which the guard only warns, as `too-easy`: it does not pause the run.",
-        ),
+        LIVE,
+        Field(description="Ways to die of which the guard only warns, as `too-easy`: it does not pause the run."),
     ] = ()
     auto_rollback: Annotated[
         bool,
+        LIVE,
         Field(
-            json_schema_extra=LIVE,
             description="Publish the best version again instead, with half the learning rate, at most three times: "
-            "true or false.",
+            "true or false."
         ),
     ] = False
 
@@ -174,17 +165,16 @@ class CalibrationSection(Section):
 
     every: Annotated[
         int,
+        LIVE,
         Field(
             ge=0,
             le=10**9,
-            json_schema_extra=LIVE,
             description="Versions after which an open class is calibrated again, where this machine can: training "
             "makes the policy more certain. 0: never.",
         ),
     ] = 200
     tokens: Annotated[
-        int,
-        Field(ge=2_000, le=1_000_000, json_schema_extra=LIVE, description="Least tokens per machine of a Calibration."),
+        int, LIVE, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")
     ] = 4_000
 
 
@@ -192,15 +182,14 @@ class StoreSection(Section):
     """Disk space of published versions."""
 
     budget_bytes: Annotated[
-        int,
-        Field(ge=10**6, le=10**17, json_schema_extra=LIVE, description="Most bytes of snapshots and payloads on disk."),
+        int, LIVE, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
     ] = 20 * 10**9
     payload_bytes: Annotated[
         int,
+        LIVE,
         Field(
             ge=10**3,
             le=10**17,
-            json_schema_extra=LIVE,
             description="Most bytes of payloads among them, never more than the weights take. The oldest are "
             "dropped first; those that lead to versions in use stay, and one between two versions that can still be "
             "read is rebuilt when a node requests it.",
@@ -213,10 +202,10 @@ class LedgerSection(Section):
 
     head_seconds: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=86_400,
-            json_schema_extra=LIVE,
             description="Seconds between two signed heads of the ledger, which show nodes that it only grows. While it "
             "does not grow none is signed.",
         ),

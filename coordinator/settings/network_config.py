@@ -39,17 +39,16 @@ class NetworkSection(Section):
     ] = True
     uplink: Annotated[
         float | None,
+        LIVE,
         Field(
             gt=0,
             le=1e7,
-            json_schema_extra=LIVE,
             description="Limit of payloads sent, Mbit/s; nodes that the plan assigns to the coordinator go first. "
             "Unset: no limit, and the plan assumes 100.",
         ),
     ] = None
     downlink: Annotated[
-        float | None,
-        Field(gt=0, le=1e7, json_schema_extra=LIVE, description="Limit of payloads received, Mbit/s. Unset: no limit."),
+        float | None, LIVE, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
         bool, Field(description="Plan which node sends new versions to which: true, or false for random peers.")
@@ -59,38 +58,21 @@ class NetworkSection(Section):
     ] = True
     relay_rate: Annotated[
         float,
-        Field(
-            gt=0,
-            le=1e7,
-            json_schema_extra=LIVE,
-            description="Limit of relayed data, all connections and both directions together, Mbit/s.",
-        ),
+        LIVE,
+        Field(gt=0, le=1e7, description="Limit of relayed data, all connections and both directions together, Mbit/s."),
     ] = 20.0
     relays: Annotated[
         Texts,
-        Field(
-            max_length=16,
-            json_schema_extra=LIVE,
-            description="Addresses of relays to use, if nodes cannot dial the coordinator directly.",
-        ),
+        LIVE,
+        Field(max_length=16, description="Addresses of relays to use, if nodes cannot dial the coordinator directly."),
     ] = ()
     connections: Annotated[
         int,
-        Field(
-            ge=1,
-            le=32768,
-            json_schema_extra=LIVE,
-            description="Most connections with peers over libp2p; each takes an open file.",
-        ),
+        LIVE,
+        Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file."),
     ] = 1024
     subnet_connections: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=32768,
-            json_schema_extra=LIVE,
-            description="Most of these connections per public IPv4 /24 or IPv6 /48.",
-        ),
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
     trusted_proxies: Annotated[
         Texts,
@@ -147,19 +129,10 @@ class HttpsSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int,
-        Field(
-            ge=1, le=32768, json_schema_extra=LIVE, description="Most connections over HTTPS; each takes an open file."
-        ),
+        int, LIVE, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
     ] = 1024
     address_connections: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=32768,
-            json_schema_extra=LIVE,
-            description="Most of these connections per IPv4 address or IPv6 /64.",
-        ),
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
     ] = 128
 
     former_listen: Annotated[
@@ -193,20 +166,14 @@ class WebSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=32768,
-            json_schema_extra=LIVE,
-            description="Most connections with the page; each takes an open file.",
-        ),
+        int, LIVE, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
     ] = 256
     address_connections: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=32768,
-            json_schema_extra=LIVE,
             description="Most of these connections per public IPv4 address or IPv6 /64. Private addresses have no "
             "such limit.",
         ),
