@@ -54,16 +54,10 @@ def read_changes(database: Database, *, public: bool) -> list[SettingChange]:
     return [SettingChange(at=at, step=step, key=key, old=old, new=new) for at, step, key, old, new in rows]
 
 
-def sentence_of(change: SettingChange) -> str:
-    """Describe a change."""
-    when = "" if change.step is None else f", from step {change.step}"
-    return f"{change.key} = {change.new}, it was {change.old}{when}"
-
-
 def lines_of(path: Path) -> list[str]:
     """Return the last changes as comments of TOML, the newest first. `path`: run.sqlite; empty while there is none."""
     if not path.exists():
         return []
     with Database.read(path) as database, database.reading():
         changes = read_changes(database, public=False)
-    return [f"# {datetime.fromtimestamp(one.at / 1000, UTC):%Y-%m-%d %H:%M} UTC: {sentence_of(one)}" for one in changes]
+    return [f"# {datetime.fromtimestamp(one.at / 1000, UTC):%Y-%m-%d %H:%M} UTC: {one.sentence()}" for one in changes]

@@ -13,7 +13,6 @@ import msgspec
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.market_views import MarketView, PaymentView
-from echo2.coordinator.metrics.setting_changes import sentence_of
 from echo2.coordinator.metrics.views import (
     AuditView,
     CanaryView,
@@ -165,7 +164,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("loss", state.objective))
     if state.learning_rate:
         rows.append(("rate", state.learning_rate))
-    rows += [("changed", sentence_of(change)) for change in state.changes[:MOST_CHANGES]]
+    rows += [("changed", change.sentence()) for change in state.changes[:MOST_CHANGES]]
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.window is not None:

@@ -380,6 +380,11 @@ class SettingChange(View, frozen=True, kw_only=True):
     old: str
     new: str
 
+    def sentence(self) -> str:
+        """Describe the change."""
+        when = "" if self.step is None else f", from step {self.step}"
+        return f"{self.key} = {self.new}, it was {self.old}{when}"
+
 
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.

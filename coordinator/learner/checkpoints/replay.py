@@ -95,12 +95,12 @@ def _save_checkpoint(trainer: Trainer, order: Open, last: JournalEntry, report: 
 def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry], read: Read) -> None:
     trainer.start(entries[0].hyper, None, newest)
     restore_random(newest.tensors)
-    steps, made = newest.state.steps, newest.state.steps_made
+    steps, steps_made = newest.state.steps, newest.state.steps_made
     for entry in entries:
         for step, groups, passes in entry.steps:
-            trainer.tune(at_step(entry.hyper, newest.state.rate, made + 1))
+            trainer.tune(at_step(entry.hyper, newest.state.rate, steps_made + 1))
             trainer.step(TrainBatch(step=step, groups=read(groups)), steps, PassSizes(passes))
-            steps, made = steps + 1, made + 1
+            steps, steps_made = steps + 1, steps_made + 1
 
 
 def _check(trainer: Trainer, order: Open, last: JournalEntry, folder: Path, report: Callable[[str], None]) -> None:
