@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from echo2.coordinator.metrics.views import SettingChange
 from echo2.coordinator.settings import config
 from echo2.coordinator.settings.rate_schedule import decay
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.units import unix_milliseconds
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.real_learner import coordinating, make_run
@@ -100,7 +102,8 @@ def test_a_running_coordinator_refuses_what_cannot_be_and_changes_none_of_it(
             assert run.folder.config.read_bytes() == before
             assert changes_of(coordinator) == []
             assert coordinator.learning.training.hyper.learning_rate != 0.01
-            coordinator.learning.guarding.order(0)
+            assert coordinator.publisher.latest is not None
+            coordinator.learning.guarding.order(coordinator.publisher.latest.version)
             (said,) = await coordinator.settings.change(["learner.learning_rate=0.01"], [])
             assert said.endswith("it counts from the first step after the learner has opened")
             await until(lambda: coordinator.view_builder.build().era > 1, 300)
@@ -197,10 +200,14 @@ def test_a_change_in_mid_run_survives_kill_9_before_and_after_it_with_the_same_v
         "learning_rate": 1e-3, "schedule": "cosine", "schedule_steps": 1000, "schedule_end": 0.0, "warmup_steps": 0,
         "checkpoint_share": 1e-9,
     }  # fmt: skip
-    home = make_run(tmp_path / "run", model_folder, learner=learner, publish_every=2).folder.path
+    home = make_run(
+        tmp_path / "run", model_folder, learner=learner, now=unix_milliseconds(), publish_every=2
+    ).folder.path
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
     with real_run(home, repository) as run:
         assert "next start" in run.command(
-            "config", "set", "network.listen=/ip4/127.0.0.1/tcp/0", "network.mdns=false", "web.port=0"
+            "config", "set", f"network.listen=/ip4/127.0.0.1/tcp/{port}", "network.mdns=false", "web.port=0"
         )
         coordinator = run.start_coordinator()
         invite = run.wait(lambda state: state["invite"] and state["era"])["invite"]
@@ -223,7 +230,7 @@ def test_a_change_in_mid_run_survives_kill_9_before_and_after_it_with_the_same_v
         last = run.wait(lambda state: state["step"] >= second["step"] + 2)
         assert last["era"] == first["era"], "no version was lost, and none came again with other weights"
         assert published <= {row["version"] for row in last["versions"]}
-        assert "made again" in (home / "logs" / "coordinator.jsonl").read_text()
+        assert "made again" in (tmp_path / "coordinator.log").read_text()
         check_rates(home, last)
         assert "learner.weight_decay = 0.01, it was 0.0, from step" in run.command("config", "diff")
         assert "changed  learner." in run.command("status")
