@@ -18,20 +18,79 @@ import pytest
 
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.views import SettingChange
+from echo2.coordinator.run import setup
 from echo2.coordinator.settings import config
 from echo2.coordinator.settings.rate_schedule import decay
+from echo2.coordinator.training.model_processes import Models
+from echo2.p2p.memory.transport import MemoryNetwork
+from echo2.p2p.network import Network
+from echo2.p2p.peer.peer import Peer
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import unix_milliseconds
+from echo2.weights.store import Store
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.real_learner import coordinating, make_run
+from tests.support.real_learner import Believer, coordinating, make_run
+from tests.support.run_folders import NOW
 
 
 def changes_of(coordinator: Coordinator) -> list[SettingChange]:
     """Return the changes, the oldest first."""
     return setting_changes.read_changes(coordinator.group_service.database, public=False)[::-1]
+
+
+class NoLearner:
+    """A learner that never opens."""
+
+    async def open(self, order: Open) -> Opened:
+        raise NotImplementedError
+
+    async def step(self, batch: Batch) -> Stepped:
+        raise NotImplementedError
+
+    async def renew(self) -> None:
+        """Keep it."""
+
+
+async def test_a_coordinator_whose_learner_has_not_opened_takes_settings_for_its_first_step(home: Path) -> None:
+    run = setup.load_run(home, now=NOW, env={}, flags={"run": {"steps": 9}})
+    network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
+    with Store(home / "store") as store, Database.open(home / "run.sqlite") as database:
+        models = Models(NoLearner(), Believer())
+        coordinator = Coordinator(run, network, models, store=store, database=database, clock=lambda: NOW / 1000)
+        coordinator.settings.start()
+        said = await coordinator.settings.change(
+            [
+                "learner.learning_rate=0.5", "leases.per_node=7", "leases.newcomers=0.3", "leases.canaries=0.0",
+                "run.refill=true", "run.evaluate_every=3", "run.stop_after=4", "guard.exams=2",
+                "ledger.head_seconds=60", "run.batch_groups=12", "network.uplink=10.0", "run.steps=20", "web.port=1",
+            ],
+            ["run.heldout"],
+        )  # fmt: skip
+        first, *others = said
+        assert first.endswith("it counts from the first step after the learner has opened")
+        assert others[0] == "leases.per_node = 7, it was 3: it counts at once"
+        assert "run.steps = 20, it was 9" in others
+        assert "in force here is the value from command line" in others
+        learning, service = coordinator.learning, coordinator.group_service
+        assert (service.terms.per_node, service.terms.batch_groups, service.buffer.refill) == (7, 12, True)
+        assert service.leases.terms is service.terms
+        assert service.leases.window.batch == 12
+        assert (learning.scoring.evaluate_every, learning.scoring.stop_after) == (3, 4)
+        assert learning.training.last_step == 9
+        assert coordinator.ledger_heads.every == 60_000
+        changed = {one.key: (one.old, one.new, one.step) for one in changes_of(coordinator)}
+        assert changed["learner.learning_rate"][1:] == ("0.5", None)
+        assert {"run.steps", "web.port"}.isdisjoint(changed), "the one is overridden, the other waits for a start"
+        learning.training.opened(1)
+        assert {one.step for one in changes_of(coordinator)} == {1}
+        with pytest.raises(LocalFault, match="did you mean"):
+            await coordinator.settings.change(["leases.per_node=8", "leases.per_nod=8"], [])
+        assert config.load(home / "coordinator.toml", env={}).leases.per_node == 7
+        coordinator.history.close()
 
 
 @pytest.mark.slow
