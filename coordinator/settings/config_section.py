@@ -12,7 +12,7 @@ LIVE: Final[Any] = Field(json_schema_extra={"live": True})
 
 def is_live(field: FieldInfo) -> bool:
     """Tell whether a setting has that mark."""
-    return field.json_schema_extra == LIVE.json_schema_extra
+    return field.json_schema_extra == {"live": True}
 
 
 def frozen_list(value: object) -> object:
