@@ -97,7 +97,7 @@ class LiveSettings:
         at, training = self._group_service.progress, self._learning.training
         if key.startswith("learner."):
             return training.tuned_step()
-        return None if at is None else at.steps_made + (2 if training.is_computing else 1)
+        return None if at is None else at.steps_made + (2 if training.is_stepping else 1)
 
     def _when(self, key: str) -> str:
         if key not in LIVE_KEYS:

@@ -146,6 +146,8 @@ class Training:
     """The groups of the batch that the learner computes; None between two batches."""
     _exports: bool = True
     """Whether that batch ends with an export."""
+    is_stepping: bool = False
+    """Whether a step is under way, from its draw until its version is published."""
     _tuned: Hyper | None = None
     """Settings that the learner is to take (rule 7)."""
     _undurable: list[list[bytes]] = field(default_factory=list)
@@ -190,14 +192,9 @@ class Training:
         at, latest = self.group_service.progress, self.publisher.latest
         if at is None or latest is None:
             raise LocalFault("the learner has not started yet: try again in a minute")
-        begun = self._computed is not None
+        begun = self.is_stepping
         published = at.step == latest.version and not begun
         return at.steps_made + (0 if published else 2 if begun else 1)
-
-    @property
-    def is_computing(self) -> bool:
-        """Whether the learner computes a step."""
-        return self._computed is not None
 
     def tune(self, hyper: Hyper) -> None:
         """Let the learner have these settings from `tuned_step` on (rule 7)."""
@@ -208,7 +205,7 @@ class Training:
         at = self.group_service.progress
         if at is None or self.guarding.ordered:
             return None
-        if self._computed is not None:
+        if self.is_stepping:
             return at.steps_made + (2 if self._exports else 3)
         return at.steps_made + (2 if self._undurable else 1)
 
@@ -297,7 +294,11 @@ class Training:
         while not self._is_finished():
             batch = await self._next_batch()
             if batch is not None:
-                await self._step(batch)
+                self.is_stepping = True
+                try:
+                    await self._step(batch)
+                finally:
+                    self.is_stepping = False
             elif not self._is_finished():
                 return
         self._stand(self._at().step, self._latest(), finished=True, unchanged=self._at().unchanged)

@@ -104,7 +104,7 @@ def test_live_settings_count_from_the_step_that_is_named_and_others_from_the_nex
             change = coordinator.settings.change
             await until(lambda: coordinator.view_builder.build().step >= 2, 300)
             coordinator.learning.training.watch.stop("to look")
-            await until(lambda: not coordinator.learning.training.is_computing, 60)
+            await until(lambda: not coordinator.learning.training.is_stepping, 60)
             made = coordinator.view_builder.build().step
             said = await change(["learner.learning_rate=0.002", "run.batch_groups=3", "web.port=8425"], [])
             assert said == [
