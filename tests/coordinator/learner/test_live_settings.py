@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -23,6 +23,7 @@ from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.views import SettingChange
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import config
+from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.settings.rate_schedule import decay
 from echo2.coordinator.training.model_processes import Models
 from echo2.p2p.memory.transport import MemoryNetwork
@@ -266,7 +267,12 @@ def test_a_change_in_mid_run_survives_kill_9_before_and_after_it_with_the_same_v
         port = taken.getsockname()[1]
     with real_run(home, repository) as run:
         assert "next start" in run.command(
-            "config", "set", f"network.listen=/ip4/127.0.0.1/tcp/{port}", "network.mdns=false", "web.port=0"
+            "config",
+            "set",
+            f"network.listen=/ip4/127.0.0.1/tcp/{port}",
+            "network.mdns=false",
+            "web.port=0",
+            f"guard.warn_only={' '.join(get_args(GuardKind))}",
         )
         coordinator = run.start_coordinator()
         invite = run.wait(lambda state: state["invite"] and state["era"])["invite"]
