@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from echo2.engines.process.device_list import PATTERN
@@ -42,11 +43,11 @@ class NodeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     invite: str | None = Field(
-        None, description="The run's invite, one string, or its page's address. None: the one joined last."
+        None, description="The run's invite, one string, or its page's address. Unset: the one joined last."
     )
     accept_fingerprint: str | None = Field(
         None,
-        description="Join the run of this fingerprint, by its page or on the local network. None: it is asked for.",
+        description="Join the run of this fingerprint, by its page or on the local network. Unset: it is asked for.",
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(
@@ -86,7 +87,9 @@ class NodeConfig(BaseModel):
     via: tuple[Route, ...] = Field(
         ROUTES, min_length=1, description="Routes to other peers, tried in this order: direct, relay, https."
     )
-    uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
+    uplink: float | None = Field(
+        None, gt=0, description="Most payload sent to other peers, in Mbit/s. Unset: no limit."
+    )
     relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")
     relay_rate: float = Field(8.0, gt=0, description="Most that is relayed, both directions together, in Mbit/s.")
     relays: tuple[str, ...] = Field(
@@ -99,7 +102,7 @@ class NodeConfig(BaseModel):
         32, ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48."
     )
     downlink: float | None = Field(
-        None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
+        None, gt=0, description="Most payload received from other peers, in Mbit/s. Unset: no limit."
     )
     priority: Literal["idle", "low", "normal"] = Field(
         "idle",
@@ -126,7 +129,7 @@ class NodeConfig(BaseModel):
         "among its devices.",
     )
     rows: int | None = Field(
-        None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
+        None, ge=1, le=65_536, description="Most rollouts that are generated at a time. Unset: as many as gain and fit."
     )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
@@ -151,6 +154,13 @@ class NodeConfig(BaseModel):
     @classmethod
     def _strip_blanks(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
+
+    @field_validator("accept_fingerprint")
+    @classmethod
+    def _check_fingerprint(cls, value: str | None) -> str | None:
+        if value is not None and not any(map(str.isalnum, value)):
+            raise ValueError("names no fingerprint: type the one that the operator tells you, as ABCD-EFGH-...")
+        return value
 
     @field_validator("hours")
     @classmethod
@@ -236,6 +246,14 @@ def values_of(key: str, text: str) -> dict[str, Any]:
     return _LOADER.from_text(key, text)
 
 
+def text_of(value: Any) -> str:
+    """Return a value as a settings file has it."""
+    if value is None:
+        return "unset"
+    plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return str(tomlkit.item(plain).as_string())
+
+
 def check_key(key: str) -> None:
     """Check that there is a setting of this name. Raises `SettingsFault`."""
     if key not in NodeConfig.model_fields:
@@ -261,5 +279,5 @@ def list_settings(key: str | None, *, origin: bool, home: Path | None = None) ->
         value = getattr(config, name)
         shown = "(set)" if name == "invite" and value else value
         note = f"from {origins[name]}" if origin else NodeConfig.model_fields[name].description
-        lines.append(f"{name} = {shown}  # {note}")
+        lines.append(f"{name} = {text_of(shown)}  # {note}")
     return lines

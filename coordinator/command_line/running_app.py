@@ -114,8 +114,10 @@ def calibrate(
     from echo2.coordinator.calibration import calibrate as calibration
     from echo2.coordinator.calibration import cost_times
     from echo2.coordinator.run import keys, setup
+    from echo2.coordinator.settings.computing import check_present
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
+    check_present(loaded.config.learner)
     if costs:
         path, factors = cost_times.calibrate_costs(loaded, engine_class, command_options.now())
         print(f"{factors.sentence()}: {path}")
@@ -159,7 +161,7 @@ def doctor(home: Home = Path(".")) -> None:
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
-    from echo2.coordinator.settings import computing, config
+    from echo2.coordinator.settings import config
     from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
@@ -168,7 +170,7 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
-    checks.append(key_checks.KeyCheck("device and threads", computing.computing_of(settings.learner).sentence()))
+    checks.append(key_checks.device_and_threads(settings.learner))
     checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)

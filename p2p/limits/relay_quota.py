@@ -25,6 +25,10 @@ from echo2.runtime.units import MBIT
 
 RELAYED_RATE: Final = 8 * MBIT
 """Bytes per second of all circuits together, unless the owner says otherwise."""
+PUNCHES: Final = 4
+"""Connections through a relay that are made direct ones at a time (p2p/libp2p/hole_punch.py)."""
+PUNCH_BURST, PUNCH_EACH = 6.0, 60.0
+"""Rounds of that per peer at once; then seconds per further round."""
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):

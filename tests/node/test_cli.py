@@ -102,24 +102,26 @@ def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> N
 
 def test_the_settings_are_shown_with_their_origin_and_without_the_invite() -> None:
     done = command("config", "get", "--origin", ECHO2_NAME="fox", ECHO2_INVITE="echo2-secret")
-    assert "name = fox  # from ECHO2_NAME" in done.stdout
+    assert 'name = "fox"  # from ECHO2_NAME' in done.stdout
     assert "secret" not in done.stdout
+    shown = dict(row.partition("  # ")[0].split(" = ", 1) for row in done.stdout.splitlines())
+    assert (shown["relay"], shown["uplink"], shown["yield_to"]) == ("false", "unset", "[]")
 
 
 @pytest.mark.slow
 def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
     environ = {"ECHO2_CONFIG": str(tmp_path / "node.toml"), "ECHO2_HOME": str(tmp_path / "home")}
     done = command("config", "set", "ask", "0.12/h", **environ)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, "ask = 0.12/h")
-    assert "ask = 0.12/h  # " in command("config", "get", "ask", **environ).stdout
-    assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = None"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, 'ask = "0.12/h"')
+    assert 'ask = "0.12/h"  # ' in command("config", "get", "ask", **environ).stdout
+    assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = unset"
     assert (tmp_path / "home" / "node.toml").read_text() == ""
     assert not (tmp_path / "node.toml").exists()
     two = [str(tmp_path / name) for name in ("gpu0", "gpu1")]
     for home, ask in zip(two, ("0.08/h", "0.30/h"), strict=True):
         shown = command("config", "set", "ask", ask, "--home", home, **environ).stdout.splitlines()
-        assert shown[:2] == [f"ask = {ask}", f"{home}/node.toml: for the node in {home}"]
-    assert "ask = 0.08/h  # " in command("config", "get", "ask", "--home", two[0], **environ).stdout
+        assert shown[:2] == [f'ask = "{ask}"', f"{home}/node.toml: for the node in {home}"]
+    assert 'ask = "0.08/h"  # ' in command("config", "get", "ask", "--home", two[0], **environ).stdout
     assert command("config", "path", "--home", two[1], **environ).stdout == f"{two[1]}/node.toml\n"
 
 
