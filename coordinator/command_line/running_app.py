@@ -91,12 +91,9 @@ def resume(home: Home = Path(".")) -> None:
 @errors_reported
 def finish(home: Home = Path(".")) -> None:
     """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
-    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import operator_commands
-    from echo2.coordinator.settings import config_edits
 
     last = operator_commands.command(home, "finish")["last"]
-    config_edits.change(RunFolder(home).config, "run.steps", str(max(1, last)))
     print(f"the run ends with step {last}, also after a restart (run.steps); page and ledger stay up until Ctrl-C")
 
 

@@ -108,6 +108,9 @@ CREATE TABLE verdicts (
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TABLE setting_changes (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL, step INTEGER, key TEXT NOT NULL, old TEXT NOT NULL, new TEXT NOT NULL
+) STRICT;
 CREATE TABLE tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE refused_tokens (party TEXT PRIMARY KEY, nbytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE lent (

@@ -38,6 +38,8 @@ _MOST_ANSWER_BYTES: Final = 64 << 20  # bytes of an answer
 INVITE_WAIT_SECONDS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
+MOST_CHANGES: Final = 3
+"""Changes of settings that `status` shows."""
 STARTING_SENTENCE: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
@@ -182,6 +184,9 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows += market_lines(state.market, state.now)
     if state.objective:
         rows.append(("loss", state.objective))
+    if state.learning_rate:
+        rows.append(("rate", state.learning_rate))
+    rows += [("changed", change.sentence()) for change in state.changes[:MOST_CHANGES]]
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.window is not None:

@@ -396,6 +396,22 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
 
 
+class SettingChange(View, frozen=True, kw_only=True):
+    """A change of a setting. `step`: the first one that it counts for; None: the learner has not opened since. `old`,
+    `new`: values as in coordinator.toml, or "unset"."""
+
+    at: int
+    step: int | None
+    key: str
+    old: str
+    new: str
+
+    def sentence(self) -> str:
+        """Describe the change."""
+        when = "" if self.step is None else f", from step {self.step}"
+        return f"{self.key} = {self.new}, it was {self.old}{when}"
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
@@ -410,6 +426,7 @@ class RunState(View, frozen=True, kw_only=True):
     warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
     learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
     the most work. `description`, `page`, `contact`: those of the RunSpec; empty: not stated.
+    `learning_rate`: the rate and its schedule, in words. `changes`: the last changes of settings, the newest first.
     `fingerprint`: that of the invite. `installing`: the command that installs this build of echo2."""
 
     run: str
@@ -474,3 +491,5 @@ class RunState(View, frozen=True, kw_only=True):
     contact: str = ""
     fingerprint: str = ""
     installing: str = ""
+    learning_rate: str = ""
+    changes: list[SettingChange] = []

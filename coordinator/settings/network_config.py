@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from echo2.coordinator.settings.config_section import Section, Texts
+from echo2.coordinator.settings.config_section import LIVE, Section, Texts
 from echo2.p2p.limits.party import TrustedProxies
 from echo2.p2p.multiaddr import address_of, is_open_port
 
@@ -41,6 +41,7 @@ class NetworkSection(Section):
     ] = True
     uplink: Annotated[
         float | None,
+        LIVE,
         Field(
             gt=0,
             le=1e7,
@@ -49,7 +50,7 @@ class NetworkSection(Section):
         ),
     ] = None
     downlink: Annotated[
-        float | None, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
+        float | None, LIVE, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
         bool, Field(description="Plan which node sends new versions to which: true, or false for random peers.")
@@ -59,17 +60,21 @@ class NetworkSection(Section):
     ] = True
     relay_rate: Annotated[
         float,
+        LIVE,
         Field(gt=0, le=1e7, description="Limit of relayed data, all connections and both directions together, Mbit/s."),
     ] = 20.0
     relays: Annotated[
         Texts,
+        LIVE,
         Field(max_length=16, description="Addresses of relays to use, if nodes cannot dial the coordinator directly."),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file.")
+        int,
+        LIVE,
+        Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file."),
     ] = 1024
     subnet_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
     trusted_proxies: Annotated[
         Texts,
@@ -126,10 +131,10 @@ class HttpsSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
+        int, LIVE, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
     ] = 1024
     address_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
     ] = 128
 
     former_listen: Annotated[
@@ -171,10 +176,11 @@ class WebSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
+        int, LIVE, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
     ] = 256
     address_connections: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=32768,

@@ -39,7 +39,7 @@ _SHUTDOWN_SECONDS = 1.0  # seconds for open requests at shutdown
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class WebLimits(ClientLimits):
     """The limits of the page. `head`: bytes."""
 

@@ -28,6 +28,7 @@ from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics.group_stages import stages
+from echo2.coordinator.metrics.setting_changes import read_changes
 from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
@@ -41,6 +42,7 @@ from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import ends_soon
 from echo2.coordinator.settings import objective_choices
+from echo2.coordinator.settings.rate_schedule import describe_rate
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.training_loop import Training
@@ -210,6 +212,7 @@ class RunViewBuilder:
             group_size=config.group_size,
             batch_groups=config.batch_groups,
             objective=objective_choices.describe_loss(self.run.config.learner),
+            learning_rate=describe_rate(self.run.config.learner),
             idle=self.training.utilisation.idle,
             window=window.batches if window.last.windows else None,
             buffered=self.group_service.count_buffered(),
@@ -278,6 +281,7 @@ class RunViewBuilder:
             ledger = run_metrics.ledger(database)
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
+            changes = read_changes(database, public=True)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
@@ -309,6 +313,7 @@ class RunViewBuilder:
             market=market,
             teams=teams,
             stages=learned,
+            changes=changes,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:
