@@ -8,6 +8,7 @@ first token under the new version. Claims:
     apply     a version is written into llama.cpp's memory in at most 0.25 of the CPU time of writing it as GGUF and
               loading that file
     pause     no step to a new version holds generation up for more than 0.5 s by the clock
+    start     the transformers engine loads a model in at most 6 CPU seconds per 1e9 parameters, imports apart
 
 The model is SmolLM2-135M-Instruct; with --quick random weights of its shape. A version changes 0.5 % of all weights by
 one unit in the last place. `--engine llamacpp` or `--engine vllm` measures one engine beside transformers. Without
@@ -24,7 +25,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 
@@ -33,6 +34,8 @@ bench.one_thread()
 import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 import psutil  # noqa: E402
+import torch  # noqa: E402
+from transformers import Qwen3Config  # noqa: E402
 
 from benchmarks.harness import anchor_file  # noqa: E402
 from benchmarks.harness.bench import Claim, Measured  # noqa: E402
@@ -44,14 +47,21 @@ from echo2.engines.llamacpp.resident_model import ResidentModel  # noqa: E402
 from echo2.engines.process.messages import pack_samples  # noqa: E402
 from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.registry import EngineRow  # noqa: E402
+from echo2.engines.transformers.unfilled_model import build_unfilled  # noqa: E402
 from echo2.weights.diff import encode  # noqa: E402
 from echo2.weights.journaled import Rolling  # noqa: E402
 from echo2.weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
+from echo2.weights.torch_io import entries_of, published_bits, published_tensors  # noqa: E402
 
 SHARE = 0.005
 """Part of the weights that a version changes."""
-APPLY, PAUSE = 0.25, 0.5
-"""The bars: a share of CPU time, and seconds."""
+APPLY, PAUSE, START = 0.25, 0.5, 6.0
+"""The bars: a share of CPU time, seconds, and CPU seconds per 1e9 parameters."""
+WIDE: Final[dict[str, Any]] = {
+    "vocab_size": 20_000, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+"""A model of Qwen3-4B's width, of few layers and words."""
 TRANSFORMERS = "transformers float32"
 COMPARED: Final = (registry.LLAMACPP, registry.VLLM)
 
@@ -99,7 +109,7 @@ def main() -> int:
         setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0)
         versions = next_version(setup)
         rows = asyncio.run(measure(setup, versions, compared, groups=12 if quick else 16, rounds=2 if quick else 4))
-        claims = report(rows)
+        claims = [*report(rows), asyncio.run(started(Path(folder), layers=1 if quick else 9))]
         if registry.LLAMACPP in compared:
             claims.append(applied(setup, versions, 3 if quick else 5))
     for row in asked:
@@ -247,6 +257,32 @@ def report(rows: Sequence[Row]) -> list[Claim]:
 
 def _small(value: float) -> str:
     return f"{value:.1e}"
+
+
+# --- the start of an engine
+
+
+async def started(folder: Path, layers: int) -> Claim:
+    """Load a model of Qwen3-4B's width into an engine in float32."""
+    config = Qwen3Config(**WIDE, num_hidden_layers=layers)
+    model = build_unfilled(config, torch.bfloat16)
+    config.save_pretrained(folder / "wide")
+    (folder / "wide" / "tokenizer.json").write_text("{}")
+    entries = entries_of(published_tensors(model), dtype=torch.bfloat16, aliases={})
+    block = published_bits(torch.randn(1 << 20, generator=torch.Generator().manual_seed(0)) * 0.02)
+    with writing_snapshot(folder / "wide" / "v0.safetensors", entries, {}) as writer:
+        for entry in entries:
+            writer.write(np.resize(block, entry.elements))
+        writer.finish()
+    Rolling.create(folder / "wide" / "rolling", Snapshot(folder / "wide" / "v0.safetensors"))
+    parameters = sum(entry.elements for entry in entries)
+    async with EngineProcess(name="wide") as process:
+        await process.probe("cpu", "float32", engine=registry.TRANSFORMERS.name)
+        began = bench.cpu_of(process.pid)
+        await process.load(folder / "wide", folder / "wide" / "rolling")
+        seconds = bench.cpu_of(process.pid) - began
+    print(f"start: {parameters / 1e9:.2f}e9 parameters in {seconds:.2f} CPU seconds")
+    return Claim("start", seconds * 1e9 / parameters / START, f"{START:g} CPU s per 1e9", 1.0, at_most=True)
 
 
 # --- a version into llama.cpp's memory, and through a file

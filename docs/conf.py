@@ -14,7 +14,10 @@ extensions = ["myst_parser"]
 root_doc = "docs/index"
 # The pages link to README and CONTRIBUTING beside docs/, so the repository is the source, without its other folders.
 include_patterns = ["*.md", "changes/README.md", "docs/**"]
-exclude_patterns = ["docs/log", *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "changes"})]
+exclude_patterns = [
+    "docs/log",
+    *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "changes"}),
+]
 source_suffix = {".md": "markdown"}
 # The decisions are reached by their index: in the navigation they would make each page larger.
 suppress_warnings = ["toc.not_included"]

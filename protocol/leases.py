@@ -8,8 +8,8 @@ from echo2.p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, Sente
 
 
 class VerdictsRequest(Wire, frozen=True):
-    """node -> coordinator, method "verdicts", or beside any other request: asks for the receipts of `leases`, and
-    confirms the receipts that the node has stored durably."""
+    """node -> coordinator, beside any request: asks for the receipts of `leases`, and confirms the receipts that the
+    node has stored durably."""
 
     leases: Annotated[list[Id], Meta(max_length=256)]
     confirmed: Annotated[list[Id], Meta(max_length=256)] = []
@@ -131,10 +131,3 @@ class Receipt(Wire, frozen=True):
     at: Milliseconds
     epoch: Count | None = None
     price: Count | None = None
-
-
-class SubmitResponse(Wire, frozen=True):
-    """coordinator -> node, to "submit": the sealed Received, and the sealed Receipt once there is one."""
-
-    received: bytes | None
-    receipt: bytes | None

@@ -28,7 +28,7 @@ from echo2.p2p.peer import gossip
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.appeals import AppealRequest, AppealResponse
 from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
-from echo2.protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
+from echo2.protocol.leases import Lease, LeaseRequest, Received, Submission
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
@@ -118,14 +118,13 @@ SUBMIT: Final = Method(
     "submit",
     _NODE,
     body_of_bytes(Submission.__name__),
-    message(SubmitResponse),
+    body_of_bytes(f"a sealed {Received.__name__}, or empty"),
     SMALL_REQUEST_BYTES,
     sealed=True,
     rank=0,
 )
-VERDICTS: Final = Method(
-    "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL_REQUEST_BYTES, sealed=True, rank=1
-)
+VERDICTS: Final = Method("verdicts", _NODE, EMPTY, EMPTY, SMALL_REQUEST_BYTES, sealed=True, rank=1)
+"""A request that carries nothing but what travels beside any: a request for verdicts, a report on leases."""
 STEP: Final = Method(
     "step", _NODE, message(StepRequest), message(StepResponse), SMALL_REQUEST_BYTES, sealed=True, rank=1
 )

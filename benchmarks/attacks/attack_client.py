@@ -29,9 +29,7 @@ from echo2.protocol.leases import (  # fmt: skip
     LeaseRequest,
     Receipt,
     Submission,
-    SubmitResponse,
     VerdictsRequest,
-    VerdictsResponse,
 )
 from echo2.protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
 from echo2.protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
@@ -94,11 +92,16 @@ class Client:
 
     async def send(self, method: str, sealed: bytes) -> bytes:
         """The answer's body. Raises `AttackRefused`."""
+        body = (await self.exchange(method, sealed)).body
+        assert body is not None
+        return body
+
+    async def exchange(self, method: str, sealed: bytes) -> Response:
+        """Return the answer. Raises `AttackRefused`."""
         answer = decode(await self.network.request(self.peer, method, sealed, timeout=30), Response)
         if answer.refusal is not None:
             raise AttackRefused(answer.refusal.code)
-        assert answer.body is not None
-        return answer.body
+        return answer
 
     async def hello(self) -> None:
         greeting = Hello(
@@ -172,17 +175,19 @@ class Client:
     def tagged(self, lease: Lease, samples: list[Sample]) -> Submission:
         return submission_of(lease, samples)
 
-    async def submit(self, submission: Submission) -> SubmitResponse:
-        body = encode(submission)
-        return decode(await self.send("submit", self.sealed("submit", body)), SubmitResponse)
+    async def submit(self, submission: Submission) -> bytes:
+        return await self.send("submit", self.sealed("submit", encode(submission)))
+
+    async def receipt(self, lease: bytes) -> bytes | None:
+        """Return the sealed Receipt of a lease; None: there is none yet."""
+        asked = self.sealed("verdicts", b"", verdicts=VerdictsRequest(leases=[lease]))
+        verdicts = (await self.exchange("verdicts", asked)).verdicts
+        return None if verdicts is None else verdicts.receipts[0]
 
     async def verdict(self, submission: Submission) -> str:
         """Submit; the code of the Receipt that comes sooner or later."""
-        receipt = (await self.submit(submission)).receipt
+        await self.submit(submission)
         with anyio.fail_after(PATIENCE):
-            while receipt is None:
+            while (receipt := await self.receipt(submission.lease)) is None:  # noqa: ASYNC110 - another process
                 await anyio.sleep(0.1)
-                ask = VerdictsRequest(leases=[submission.lease])
-                answer = decode(await self.send("verdicts", self.sealed("verdicts", encode(ask))), VerdictsResponse)
-                (receipt,) = answer.receipts
         return decode(decode_unverified(receipt).payload, Receipt).code

@@ -90,7 +90,7 @@ class LightNode:
 
     def verdicts(self, leases: list[bytes], confirmed: list[bytes]) -> bytes:
         """Seal a request for the verdicts of `leases` that confirms the receipts of `confirmed`."""
-        return self.sealed("verdicts", encode(VerdictsRequest(leases=leases, confirmed=confirmed)))
+        return self.sealed("verdicts", b"", VerdictsRequest(leases=leases, confirmed=confirmed))
 
 
 def opened(data: bytes) -> bytes | Refusal:

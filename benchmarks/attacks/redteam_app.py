@@ -17,7 +17,7 @@ redteam_app = typer.Typer(**PASSED_APP)
 @redteam_app.command()
 @errors_reported
 def redteam(
-    quick: Annotated[bool, typer.Option("--quick", help="The main attacks, for a shorter time: 90 s.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The main attacks, for a shorter time: some minutes.")] = False,
     attack: Annotated[
         list[str] | None,
         typer.Option(help="A family, or a part of an attack's sentence; as often as needed.", show_default="all"),

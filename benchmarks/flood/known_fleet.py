@@ -7,7 +7,7 @@ run's steps (`share`), and what the fleet tells of itself (`said`).
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -26,6 +26,8 @@ SLOW: Final = Setting(
     nodes=(16.0, 24.0, 32.0), step=8.0, scoring=0.8, before=240.0, seconds=3600.0, batch_groups=2, tick=5.0, look=2.0
 )
 
+SHORTER: Final = 6
+"""How much shorter the calm run is: its speed is constant."""
 MOST_ASKS: Final = 3
 
 
@@ -46,8 +48,9 @@ class PatientHoarders(FormerWorkers):
 
 
 def main() -> int:
-    calm, attacked = went(SLOW), went(SLOW, PatientHoarders(40, 40, 20, seconds=16.0))
-    print(json.dumps({"share": attacked.steps / calm.steps, "said": attacked.said}))
+    calm = went(replace(SLOW, seconds=SLOW.seconds / SHORTER))
+    attacked = went(SLOW, PatientHoarders(40, 40, 20, seconds=16.0))
+    print(json.dumps({"share": attacked.steps / (SHORTER * calm.steps), "said": attacked.said}))
     return 0
 
 

@@ -6,10 +6,9 @@ them all seem private: what strangers hold then is held by one party, and keys w
 own, once the coordinator has named them, which it does every 30 s.
 """
 
-import time
 from typing import Any, Final, NamedTuple
 
-from benchmarks.flood.stopped import BATCH, LEASES, NODES, Stopped, attacked, groups_of
+from benchmarks.flood.stopped import BATCH, EXPIRY, LEASES, NODES, Stopped, attacked, calm_of
 from benchmarks.flood.wire import BODIES, GREETINGS, OVER_HTTPS, REQUESTS
 from benchmarks.flood.wires import SECTIONS, wired_run
 from echo2.coordinator.metrics import status
@@ -39,10 +38,9 @@ def _behind(header: int, seconds: float, attacks: tuple[str, ...]) -> Proxied:
     network: dict[str, Any] = {"advertise": [TOLD], "trusted_proxies": ["127.0.0.1"] if header else []}
     work = {**SECTIONS["run"], "batch_groups": BATCH}
     with wired_run(NODES, header, leases=LEASES, network=network, run=work) as run:
-        newcomers = run.newcomers(https=False)
-        time.sleep(NAMED)
-        calm = groups_of(run, seconds)
-        newcomers.kill()
-        stopped = {name: attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in attacks}
+        before = calm_of(run, seconds, after=NAMED)
+        stopped = {name: attacked(run, name, seconds) for name in attacks}
+        after = calm_of(run, seconds, after=EXPIRY)
+        stopped = {name: one.beside(before, after, name in OVER_HTTPS) for name, one in stopped.items()}
         state = status.decode(status.fetch(f"http://127.0.0.1:{run.at.page}"))
         return Proxied(stopped, state.links.hidden)

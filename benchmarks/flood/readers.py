@@ -3,7 +3,8 @@ end.
 
 A coordinator process serves a run of `SHAPE` (benchmarks/load/large.py). The greedy address sends `GREEDY` requests per
 second. Meanwhile `OTHERS` readers of subnets of their own send one request each. Every request is for another part, so
-that no cache answers it.
+that no cache answers it. The list is read once more with all of them behind a trusted proxy, which names each by
+X-Forwarded-For.
 """
 
 import asyncio
@@ -29,9 +30,12 @@ PATIENCE: Final = 20.0
 """Seconds that a reader waits."""
 NODES: Final = "the list of nodes"
 TILES: Final = "files of the ledger"
+PROXIED: Final = "the list of nodes, all through a proxy"
+PROXY: Final = "127.0.0.1"
 PATHS: Final[dict[str, Callable[[int], str]]] = {
     NODES: lambda number: f"/api/v1/nodes?limit={1 + number % 399}",
     TILES: lambda number: f"/ledger/entries/{number % 16:03d}",
+    PROXIED: lambda number: f"/api/v1/nodes?limit={399 - number % 399}",
 }
 
 
@@ -45,25 +49,26 @@ class Read(NamedTuple):
 
 
 def measured() -> dict[str, Read]:
-    """Measure both kinds of reading."""
+    """Measure each kind of reading."""
     shape = Shape(now=time.time_ns() // 1_000_000, groups=6_000, nodes=2_000, versions=500, open=0)
     options = ("--foreign-loopback",)
     with tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder:
-        run = make_large(Path(folder) / "run", shape)
+        run = make_large(Path(folder) / "run", shape, network={"trusted_proxies": [PROXY]})
         with station(Path(folder), sections={}, options=options, run=run) as place:
-            return {kind: asyncio.run(_read(place.page, path)) for kind, path in PATHS.items()}
+            return {kind: asyncio.run(_read(place.page, path, kind == PROXIED)) for kind, path in PATHS.items()}
 
 
-async def _read(port: int, path: Callable[[int], str]) -> Read:
+async def _read(port: int, path: Callable[[int], str], proxied: bool) -> Read:
     greedy, waits = Counter[int](), list[tuple[int, float]]()
 
     async def ask(source: str, number: int) -> int:
-        connector = aiohttp.TCPConnector(local_addr=(source, 0), force_close=True)
+        connector = aiohttp.TCPConnector(local_addr=(PROXY if proxied else source, 0), force_close=True)
+        forwarded = {"X-Forwarded-For": source} if proxied else {}
         timeout = aiohttp.ClientTimeout(total=PATIENCE)
         try:
             async with (
                 aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector, timeout=timeout) as session,
-                session.get(path(number)) as answer,
+                session.get(path(number), headers=forwarded) as answer,
             ):
                 await answer.read()
                 return answer.status

@@ -2,7 +2,8 @@
 
 The coordinator, its honest nodes (half over libp2p, half over HTTPS), newcomers and attackers are processes of their
 own, as in benchmarks/flood/wires.py. Leases are short, so that a group which cannot be handed in is late. Calm is
-measured first, then each attack, all in one run. Newcomers come all the time, over the transport that is attacked.
+measured before and after the attacks, all in one run: one window of a minute has a tenth more or less than the next.
+Newcomers come all the time, over the transport that is attacked.
 
 `host` is a peer as a node runs it, attacked by streams of one private address, while five peers ask it for Heads.
 """
@@ -46,35 +47,45 @@ ASKERS: Final = 5
 
 
 class Stopped(NamedTuple):
-    """Results of one attack. `calm`, `groups`: groups per second of the honest nodes over the same transport, without
-    and with it. `late`: leases that expired meanwhile. `came`, `served`: newcomers. `said`: see `Halves.said`."""
+    """Results of one attack. `groups`, `calm`: groups per second of the honest nodes over the same transport, with it
+    and in the mean of both calms. `late`: leases that expired meanwhile. `came`, `served`: newcomers. `said`: see
+    `Halves.said`."""
 
-    calm: float
     groups: float
     late: int
     came: int
     served: int
     said: dict[str, float]
+    calm: float = 0.0
+
+    def beside(self, before: list[float], after: list[float], https: bool) -> "Stopped":
+        """Return these results with their calm, of two windows of `groups_of`."""
+        return self._replace(calm=(before[https] + after[https]) / 2)
 
 
 def measured(seconds: float, quick: bool) -> tuple[dict[str, Stopped], float]:
     """Measure the attacks, for `seconds` each; return the results, and the bytes of memory that they left behind."""
     with wired_run(NODES, leases=LEASES, run={**SECTIONS["run"], "batch_groups": BATCH}) as run:
-        newcomers = run.newcomers(https=False)
-        time.sleep(BEFORE)
-        calm = groups_of(run, seconds)
-        newcomers.kill()
+        calm = calm_of(run, seconds, after=BEFORE)
         before = run.at.measure("freshly").memory
-        results = {
-            name: attacked(run, name, seconds, calm[name in OVER_HTTPS]) for name in (QUICK if quick else HALVES)
-        }
+        results = {name: attacked(run, name, seconds) for name in (QUICK if quick else HALVES)}
         until = time.monotonic() + BACK
         while (left := run.at.measure("freshly").memory - before) > KEPT and time.monotonic() < until:
             time.sleep(2.0)
-        return results, left
+        again = calm_of(run, seconds, after=EXPIRY)
+        return {name: one.beside(calm, again, name in OVER_HTTPS) for name, one in results.items()}, left
 
 
-def attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
+def calm_of(run: WiredRun, seconds: float, after: float = 0.0) -> list[float]:
+    """Return `groups_of` without an attack, `after` seconds from now, while newcomers come."""
+    newcomers = run.newcomers(https=False)
+    time.sleep(after)
+    groups = groups_of(run, seconds)
+    newcomers.kill()
+    return groups
+
+
+def attacked(run: WiredRun, name: str, seconds: float) -> Stopped:
     expired = _expired(run)
     strangers, until = run.strangers(name), time.monotonic() + STANDS
     while (said := said_by(strangers))["standing"] < said["wanted"] and time.monotonic() < until:
@@ -86,7 +97,7 @@ def attacked(run: WiredRun, name: str, seconds: float, calm: float) -> Stopped:
     late = _expired(run) - expired
     for crowd in (strangers, newcomers):
         crowd.kill()
-    return Stopped(calm, groups, late, int(came["came"]), int(came["served"]), said)
+    return Stopped(groups, late, int(came["came"]), int(came["served"]), said)
 
 
 def groups_of(run: WiredRun, seconds: float) -> list[float]:

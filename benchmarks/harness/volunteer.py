@@ -59,7 +59,7 @@ from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.local_addresses import dialable
 from echo2.p2p.network import Network
 from echo2.p2p.wire_types import decode
-from echo2.protocol.leases import LeaseRequest, Submission, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import LeaseRequest, Submission, VerdictsRequest
 from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
@@ -155,7 +155,7 @@ class Measuring(RequestHandler):
             self._began = self.cpu(), time.perf_counter()
         return super().lease(asked, msgspec.structs.replace(ask, at_once=1))
 
-    def submit(self, asked: RequestContext, data: bytes) -> SubmitResponse | Refusal:
+    def submit(self, asked: RequestContext, data: bytes) -> bytes | Refusal:
         """See `RequestHandler`."""
         known = self._count("submissions")
         answer = super().submit(asked, data)

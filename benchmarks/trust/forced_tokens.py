@@ -5,7 +5,7 @@ The model and the task are the demo's (`reverse`, groups of 16, five tokens each
 that `fit` admits, of `MACHINES` machines. The attacker rounds nothing, so it spends what E grants to rounding on right
 answers: in each group it writes those that cost least, and as many as leave E below `STOP`. Nearly each token of this
 task decides its reward, and the first one is nearly a coin flip between the right answer and the usual mistake, which
-is the attacker's best case.
+is the attacker's best case. Its gain is the mean over `CALIBRATIONS` Calibrations: one by itself differs by a tenth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +43,11 @@ NOISES: Final = (1.0, 1.35, 1.7)
 TRIES: Final = 300
 STOP: Final = 900
 """Least E at which an attacker stops: below doubt."""
+CALIBRATIONS: Final = 4
+MOST_WRITTEN: Final = 4
+"""Most answers that the attacker writes into a group: E stops it before."""
+GAINS: Final[dict[Dtype, float]] = {"bfloat16": 0.009, "float16": 0.005}
+"""Most gain in mean reward. What bfloat16 grants by itself is above 0.005 (docs/adr/0071-a-bound-on-each-token.md)."""
 GROUPS: Final = 1_000
 TURNS: Final = 5
 """Groups of an attacker, and how often it gets them, on one day."""
@@ -87,17 +92,19 @@ def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
 def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
     """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
     pair, least = make_pair(folder, dtype), MACHINES * TOKENS_LEAST
-    calibrated = np.concatenate(_honest(pair, "calibration", 1.0, least // SIZE // 4))
-    tables = fit({str(number): calibrated[number:least:MACHINES] for number in range(MACHINES)})
+    calibrated = np.concatenate(_honest(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
+    draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
+    fitted = [fit({str(number): draw[number::MACHINES] for number in range(MACHINES)}) for draw in draws]
+    tables = fitted[0]
     honest = {noise: _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
     return [
         _refused(f"honest groups beyond the bound in {dtype}", honest, tables),
         Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
         Claim(
             f"gain inside the bound in {dtype}",
-            _gain(_groups(pair, GROUPS), tables),
+            _mean_gain(_groups(pair, GROUPS), fitted),
             "mean reward",
-            0.005,
+            GAINS[dtype],
             at_most=True,
         ),
     ]
@@ -168,6 +175,13 @@ def _groups(pair: ModelPair, groups: int) -> list[ForgeableGroup]:
     return generated
 
 
+def _mean_gain(groups: Sequence[ForgeableGroup], fitted: Sequence[Tables]) -> float:
+    """Print and return the mean of `_gain` under each Calibration."""
+    gains = [_gain(groups, tables) for tables in fitted]
+    print(f"gain under each Calibration: {', '.join(f'{gain:.4f}' for gain in gains)}\n")
+    return float(np.mean(gains))
+
+
 def _gain(groups: Sequence[ForgeableGroup], tables: Tables) -> float:
     """Return what an attacker adds to the mean reward that stays inside the bound, and below `STOP`."""
     plans = [_plan(group, tables) for group in groups]
@@ -189,7 +203,7 @@ def _plan(group: ForgeableGroup, tables: Tables) -> list[tuple[list[Stake], floa
         for row, one in enumerate(group.right)
         if rewards[row] < 1 and not exceeding(one.tokens, tables).any()
     }
-    written = sorted(costs, key=costs.__getitem__)
+    written = sorted(costs, key=costs.__getitem__)[:MOST_WRITTEN]
     parts = [written[:count] for count in range(len(written), -1, -1)]
     return [(products(group.tokens(part), tables), float((group.rewards(part) - rewards).mean())) for part in parts]
 

@@ -16,22 +16,33 @@ from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts import ledger_service
 from echo2.coordinator.epochs import presence
-from echo2.coordinator.leases import expiry_budgets, retry_times
+from echo2.coordinator.leases import expiry_budgets, open_lease_limit, retry_times
 from echo2.coordinator.nodes import node_registry
+from echo2.coordinator.payouts import payee_requests
+from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run import former_identity
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import request_priority, response_log
-from echo2.coordinator.verdicts import token_storage
+from echo2.coordinator.verdicts import reviews, token_storage, waiting_groups
 from echo2.coordinator.web import page_listener, rationed_reads, tile_routes
-from echo2.p2p.discovery import dial_back
+from echo2.p2p.discovery import dial_back, peer_records
 from echo2.p2p.https.client_limits import HttpsLimits
-from echo2.p2p.limits import bans, connection_places, least_rate, proxy_header, request_slots, shares, subnets
-from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits import (
+    bans,
+    connection_places,
+    dial_backoff,
+    least_rate,
+    proxy_header,
+    request_slots,
+    shares,
+    subnets,
+)
+from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES, RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import gossip
 from echo2.p2p.swarm import exchange
 from echo2.runtime import descriptors
-from echo2.runtime.units import MBIT
+from echo2.runtime.units import DAY, MBIT
 
 BEGIN, END = "<!-- limits -->", "<!-- end of limits -->"
 QUARTER: Final = "a quarter"
@@ -91,12 +102,13 @@ LIMITS: Final = (
           "the answer", "`p2p/limits/request_slots.py`"),
     Limit("requests over libp2p", _at_rate(subnets.ASKS_BURST, subnets.ASKS_RATE),
           f"peer; a party has {subnets.PARTY} times that", NONE, "time; further ones are delayed",
-          "`p2p/limits/subnets.py`"),
+          "`p2p/limits/subnets.py`, `p2p/peer/rpc.py`"),
     Limit("lease requests while too many are unanswered",
           f"{request_priority.RETRIES_PER_SECOND} retries a second, in turn", "coordinator",
           "a party has one place in the order", "time", "`coordinator/submissions/request_priority.py`"),
     Limit("connections over HTTPS", _count(_CONFIG.https.connections), "coordinator",
-          f"{QUARTER}, one connection per subnet", f"an idle one gives way; {_count(_HTTPS.idle)} s idle",
+          f"{QUARTER}, one connection per subnet",
+          f"one without a whole request gives way; {_count(_HTTPS.idle)} s idle",
           "`https.connections`"),
     Limit("connections over HTTPS", _count(_CONFIG.https.address_connections),
           "household; at a private address not those of keys with accepted work", NONE,
@@ -146,6 +158,20 @@ LIMITS: Final = (
     Limit("peers that a newcomer is told of", _count(node_registry.MOST_NAMED_PEERS),
           f"answer; {node_registry.PER_SUBNET} of one subnet", "half", "at each hello",
           "`coordinator/nodes/node_registry.py`"),
+    Limit("open leases of a known key",
+          f"what it delivers in twice its usual turnaround, {open_lease_limit.MOST_OPEN_LEASES}",
+          "key; one while its last leases did not come", NONE, "hand-in, return or expiry",
+          "`coordinator/leases/open_lease_limit.py`"),
+    Limit("groups that wait for the scorer and stand decoded in memory", f"{waiting_groups.MOST_BYTES >> 20} MiB",
+          "coordinator", NONE, "the verdict; further ones are read from disk again",
+          "`coordinator/verdicts/waiting_groups.py`"),
+    Limit("appeals", f"1 at a time; versions kept for all of them: {reviews.MOST_PINNED_VERSIONS}", "key",
+          "keys with accepted work alone", "the answer", "`coordinator/verdicts/reviews.py`"),
+    Limit("changes of the payout account", f"{DAY // payee_requests.PENDING_CHANGE_MS} a day", "key", NONE, "time",
+          "`coordinator/payouts/payee_requests.py`"),
+    Limit("claims of foreign heads that wait", f"{foreign_heads.MOST_WAITING_CLAIMS} of each kind", "coordinator",
+          "a kind of their own", f"one is asked for every {foreign_heads.ASK_EVERY:g} s",
+          "`coordinator/publishing/foreign_heads.py`"),
     Limit("keys present in a market", f"{_count(presence.MOST_WORKERS)} that work, {_count(presence.MOST_NEWCOMERS)} "
           f"newcomers, {_count(presence.MOST_STRANGERS)} others", "epoch", "each kind has its own",
           "the epoch's end", "`coordinator/epochs/presence.py`"),
@@ -157,6 +183,16 @@ LIMITS: Final = (
           "time", "`network.relay_rate`"),
     Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", NONE,
           "the attempt's end", "`p2p/discovery/dial_back.py`"),
+    Limit("hole punches that others begin", f"{PUNCHES} under way",
+          f"host; of a peer {_count(PUNCH_BURST)} at once, then one per {_count(PUNCH_EACH)} s", NONE,
+          "the attempt's end", "`p2p/libp2p/hole_punch.py`"),
+    Limit("dials to addresses that others tell", _at_rate(dial_backoff.DIAL_BURST, dial_backoff.DIALS_PER_SECOND),
+          f"host; of a subnet {_count(dial_backoff.FAILURES)} may fail, then one per "
+          f"{_count(dial_backoff.FAILURE_EACH)} s",
+          f"the operator's addresses have limits of their own, {dial_backoff.OPERATOR_HASTE:g} times as fast", "time",
+          "`p2p/limits/dial_backoff.py`"),
+    Limit("records of peers", _count(peer_records.MOST_RECORDS), "host", NONE, "the one received longest ago gives way",
+          "`p2p/discovery/peer_records.py`"),
     Limit("a gossip message", f"{GOSSIP_LIMIT >> 10} KiB", "message", NONE, "at once", "`p2p/network.py`"),
     Limit("gossip that is no copy of the newest message", f"{gossip.JUDGED_BURST:g}, then {gossip.JUDGED_RATE:g} per s",
           "party", NONE, "time", "`p2p/peer/gossip.py`"),

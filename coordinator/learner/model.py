@@ -12,6 +12,7 @@ from echo2.engines.transformers import model_config, output_layer
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.output_layer import OutputLayer
+from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
 from echo2.weights.lora.adapter_config import CONFIG
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import load_into
@@ -94,8 +95,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _build_adapted(folder: Path) -> PreTrainedModel:
     """Build the frozen base, and load the first adapter."""
-    auto: Any = AutoModelForCausalLM  # its methods carry no types
-    model: PreTrainedModel = auto.from_config(model_config.read(folder), dtype=torch.float32)
+    model = build_unfilled(model_config.read(folder), torch.float32)
+    allocate(model, "cpu")
     adapt(model, folder)
     load_into(model, Snapshot(folder / WEIGHTS[0]))
     return model

@@ -64,7 +64,7 @@ from echo2.protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.broadcast_messages import Acknowledgement
 from echo2.protocol.engine_classes import admits
-from echo2.protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import LeaseRequest, VerdictsRequest
 from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
 from echo2.protocol.ledger_heads import HeadReference
 from echo2.protocol.methods import (
@@ -162,7 +162,7 @@ class RequestHandler:
             LEASE.name: _wrap_decision(LEASE, self.lease),
             SUBMIT.name: _wrap_decision(SUBMIT, self.submit),
             STEP.name: _wrap_decision(STEP, self.step),
-            VERDICTS.name: _wrap_decision(VERDICTS, self.verdicts),
+            VERDICTS.name: _wrap_decision(VERDICTS, lambda context, nothing: None),
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
         }
@@ -363,7 +363,7 @@ class RequestHandler:
         self._history.first_asked(request.version, context.now)
         return self._group_service.lease(context.node, request, context.now, context.origin)
 
-    def submit(self, context: RequestContext, data: bytes) -> SubmitResponse | Refusal:
+    def submit(self, context: RequestContext, data: bytes) -> bytes | Refusal:
         """Receive a submission, and wake the scorer (rule 9)."""
         answer = self._group_service.submissions.submit(context.node, data, context.now)
         self._arrived.set()

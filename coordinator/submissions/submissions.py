@@ -6,9 +6,9 @@ Rules
    are stored as evidence, later ones are only counted (coordinator/verdicts/token_storage.py).
 3. A key cannot read or change anything about another key's lease. If a lease belongs to another key or has a submission
    already, only the lease's id is decoded of a new submission.
-4. A submission after the lease's end gets a REFUSED receipt, and so does one in time that fails T0
-   (coordinator/verification/verification.py). A submission in time that passes T0 gets a sealed RECEIVED, and its
-   verdict later.
+4. A submission in time that passes T0 (coordinator/verification/verification.py) is answered by a sealed RECEIVED. One
+   that is late, or fails T0, has its REFUSED receipt at once, and is answered by no bytes. A receipt is told in one
+   form, to a request for verdicts.
 5. A refusal that honest work does not cause is a strike against the key (coordinator/accounts/strikes.py).
 """
 
@@ -31,7 +31,7 @@ from echo2.coordinator.verification.submitted_group import SubmittedGroup, decod
 from echo2.coordinator.verification.verification import GroupFault, check, check_single_turn, rewards, submission_limit
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import encode
-from echo2.protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
+from echo2.protocol.leases import Lease, Received, VerdictsRequest
 from echo2.protocol.leases import VerdictsResponse as VerdictsAnswer
 from echo2.protocol.refusals import refusal, sentence
 from echo2.protocol.requests import Refusal
@@ -42,7 +42,7 @@ log = structlog.get_logger("coordinator")
 
 
 class SubmissionService:
-    """The coordinator's side of `submit` and `verdicts`: submissions come in, receipts go out."""
+    """The coordinator's side of `submit`, and of requests for verdicts: submissions come in, receipts go out."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SubmissionService:
         self._steps = StepTable(database)
         self._tokens = TokenStorage(database)
 
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
+    def submit(self, node: bytes, data: bytes, now: int) -> bytes | Refusal:
         """Receive a group from the node that signed it (rules 1-5)."""
         with self._database.transaction():
             answer = self._submitted_by(node, data, now)
@@ -73,7 +73,7 @@ class SubmissionService:
                 self._strikes.on_refusal(node, answer.code, blake3.blake3(data).digest(), now)
         return answer
 
-    def _submitted_by(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
+    def _submitted_by(self, node: bytes, data: bytes, now: int) -> bytes | Refusal:
         most = submission_limit(self._spec)
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
@@ -85,7 +85,7 @@ class SubmissionService:
         except Malformed as error:
             return refusal("malformed", what="submission", detail=error)
 
-    def _take(self, record: LeaseRecord, data: bytes, now: int) -> SubmitResponse | Refusal:
+    def _take(self, record: LeaseRecord, data: bytes, now: int) -> bytes | Refusal:
         """Receive a group from the owner of its lease. Raises `Malformed` before anything is written."""
         digest = blake3.blake3(data).digest()
         lease = record.lease.id
@@ -162,13 +162,9 @@ class SubmissionService:
         self._database.do("UPDATE submissions SET conflicts = conflicts + 1 WHERE lease = ?", (lease,))
         return refusal("other-bytes")
 
-    def _answer(self, lease: bytes) -> SubmitResponse:
+    def _answer(self, lease: bytes) -> bytes:
         received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
-        receipt = self._verdicts.receipts.of(lease)
-        return SubmitResponse(
-            received=received and self._sealing.reseal("received", received),
-            receipt=receipt and self._sealing.reseal("receipt", receipt),
-        )
+        return self._sealing.reseal("received", received) if received else b""
 
     def verdicts(self, node: bytes, request: VerdictsRequest) -> VerdictsAnswer:
         """Return receipts of the node's own leases, and note those that it confirms."""

@@ -147,7 +147,7 @@ class Decoder:
         return Memory(free_memory(self._device) + self._cache.nbytes, token, LOGITS * config.vocab_size)
 
     def check(self) -> None:
-        """Compare decode steps of rows of two lengths with plain passes. One of `_PAIRS` must agree: rounding may
+        """Compare decode steps of rows of two lengths with a plain pass. One of `_PAIRS` must agree: rounding may
         choose another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
         EngineError."""
         try:
@@ -159,19 +159,22 @@ class Decoder:
             raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model{why}")
 
     def _is_alike(self, number: int) -> bool:
-        """Tell whether a decode step of two rows agrees with plain passes. `number`: number of the pair of rows."""
+        """Tell whether a decode step of two rows agrees with a plain pass. `number`: number of the pair of rows."""
         # Special tokens, which often come first in a vocabulary, magnify rounding.
         first_token = 4099 + 6151 * number
-        sequences = [[(7919 * n + first_token) % self._config.vocab_size for n in range(length)] for length in (4, 7)]
+        lengths = (4, 7)
+        sequences = [[(7919 * n + first_token) % self._config.vocab_size for n in range(length)] for length in lengths]
         first = [FirstToken(prompt, bytes(16), False) for prompt in self.prefill([each[:-1] for each in sequences])]
         self.decode([], first)
         with _computing():
             decoded = self._next_logits([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
-            whole = [self._model(torch.tensor([each], device=self._device)).logits[:, -1] for each in sequences]
+            # What is filled up at the end of a row changes none of its tokens before.
+            filled = torch.tensor([each + [0] * (max(lengths) - len(each)) for each in sequences], device=self._device)
+            whole = self._model(filled).logits[[0, 1], [len(each) - 1 for each in sequences]]
         self.reset()
-        if self._dtype == torch.float16 and not all(bool(one.isfinite().all()) for one in whole):
+        if self._dtype == torch.float16 and not bool(whole.isfinite().all()):
             raise LogitsNotFinite
-        return _alike(decoded, torch.cat(whole), self._dtype)
+        return _alike(decoded, whole, self._dtype)
 
     def _pass(self, ids: Sequence[Sequence[int]], cache: DynamicCache) -> Tensor:
         """The last hidden states of tokens that follow those of `cache`."""

@@ -9,8 +9,9 @@
    at a step (engines.batch.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
 5. A step to another version patches the live tensors in place (engines.batch.batch_engine).
 6. What config.json says decides first whether a model can take part (engines.transformers.model_config).
-7. A model is counted before it is made: one beyond the memory at hand would take all of it, from every program here,
-   until the kernel kills some process.
+7. A model is built without values (engines.transformers.unfilled_model) and counted before its weights get memory: one
+   beyond the memory at hand would take all of it, from every program here, until the kernel kills some process. For a
+   GPU the host holds no copy of the weights.
 """
 
 import os
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
@@ -31,10 +31,11 @@ from echo2.engines.batch.stepped_weights import SteppedWeights
 from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
 from echo2.engines.transformers import model_config, output_layer, packed_linear
 from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
+from echo2.engines.transformers.device_memory import free_memory
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.scoring import GroupScorer
-from echo2.runtime.host_memory import available_memory
+from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
 from echo2.weights.diff import Change
 from echo2.weights.errors import WeightsError
 from echo2.weights.snapshot import Snapshot
@@ -81,9 +82,9 @@ class TransformersEngine(BatchEngine[_Live]):
     def build(self, model: Path, weights: SteppedWeights) -> _Live:
         """See `BatchEngine.build`."""
         with _translate_errors():
-            built = _build(model, self._dtype)
+            built = _build(model, self._dtype, free_memory(self._device))
+            allocate(built, self._device)
             _adapt(built, model)
-            built.to(self._device)
             _check_range(weights.snapshot, self._dtype)
             load_into(built, weights.snapshot)
             packed_linear.pack(built)
@@ -136,16 +137,15 @@ def _check_range(snapshot: Snapshot, dtype: torch.dtype) -> None:
             float16_range.check(snapshot.bits(entry.name), entry.dtype, entry.name)
 
 
-def _build(folder: Path, dtype: torch.dtype) -> Any:
+def _build(folder: Path, dtype: torch.dtype, room: int) -> Any:
     if not (folder / "config.json").is_file():
         raise EngineError(f"{folder} has no config.json: give the folder of a model")
     try:
         config = model_config.read(folder)
-        auto: Any = AutoModelForCausalLM  # its methods carry no types
-        nbytes, room = model_config.count_weight_bytes(config, dtype), available_memory()
+        nbytes = model_config.count_weight_bytes(config, dtype)
         if nbytes > room:
             raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
-        model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
+        model: Any = build_unfilled(config, dtype)
     except UnsuitableModel as error:
         raise EngineError(f"{folder}: transformers cannot build this model from its config.json: {error}") from error
     except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any

@@ -9,8 +9,8 @@ Rules
    another run, or signs an invalid lease, is dropped at once. No answer is trusted because of its connection.
 3. A request is sealed once. After each break the same bytes are sent again, for `REQUEST_LIFE` seconds, so the
    coordinator carries out each request once.
-4. Requests for verdicts travel inside requests for leases and submissions, and need no request of their own (`rider`).
-   So do reports on the node's open leases (`reporter`).
+4. A request for verdicts travels inside a request for a lease or a submission, or inside one of the method "verdicts",
+   which has nothing else (`rider`). So do reports on the node's open leases (`reporter`).
 5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work. Refusals are not signed. So
    a refusal that would end the node, or say that the run is over, counts only from a peer that the newest Head here
    names, if it names any: the thief of a former identity ends no node.
@@ -46,7 +46,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol import refusals
 from echo2.protocol.authority import WrongRoot
 from echo2.protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
-from echo2.protocol.methods import HEAD, HELLO, LEASE, SUBMIT, A, Method, Q
+from echo2.protocol.methods import HEAD, HELLO, LEASE, SUBMIT, VERDICTS, A, Method, Q
 from echo2.protocol.requests import Hello, Refusal, Request, Response, Welcome
 from echo2.protocol.versions import HeadRequest
 from echo2.runtime.backoff import Backoff
@@ -59,7 +59,7 @@ DIAL_BACKOFF: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling."""
 BETTER_ROUTE_BACKOFF: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of an address of a better route; they double each time."""
-CARRIERS: Final = (LEASE.name, SUBMIT.name)
+CARRIERS: Final = (LEASE.name, SUBMIT.name, VERDICTS.name)
 """Methods whose requests carry requests for verdicts."""
 FINAL_ANSWERS: Final = ("end", "other engine", "finish")
 """A node's answer to refusals that end its work (protocol/refusals.py)."""
@@ -85,9 +85,8 @@ class Rider(Protocol):
     def question(self) -> VerdictsRequest | None:
         """Return the request for verdicts to send now, None for none."""
 
-    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
-        `PeerFault`."""
+    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse) -> None:
+        """Store the answer to `ask`. Raises `PeerFault`."""
 
     def release(self, ask: VerdictsRequest) -> None:
         """Let another request carry one: that with `ask` has ended, with an answer or without."""
@@ -237,7 +236,7 @@ class CoordinatorClient:
                     peer = await self.wait_until_connected()
                     try:
                         answer = await self._answer(peer, method, sealed)
-                        if rider is not None and riding is not None:
+                        if rider is not None and riding is not None and answer.verdicts is not None:
                             rider.on_answer(riding, answer.verdicts)
                         if self.reporter is not None and report is not None:
                             self.reporter.on_report(report, answer.ended)

@@ -28,7 +28,7 @@ from echo2.node.rollouts.served_groups import ServedGroups
 from echo2.node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
 from echo2.node.run_state import NodeRunState
 from echo2.p2p.errors import P2PError
-from echo2.protocol.leases import LeaseReport, VerdictsRequest
+from echo2.protocol.leases import LeaseReport
 from echo2.protocol.methods import LEASE, SUBMIT, VERDICTS
 from echo2.protocol.requests import Refusal
 
@@ -124,7 +124,7 @@ class EngineWorkers:
         """Give back the open leases while no group is under way, as far as the coordinator answers."""
         if self._outbox_relay.open_leases():
             try:
-                await self._coordinator_client.call(VERDICTS, VerdictsRequest(leases=[]))
+                await self._coordinator_client.call(VERDICTS, None)
             except (RequestRefused, P2PError) as error:
                 _log.info("leases not given back", reason=str(error))
 

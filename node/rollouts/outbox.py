@@ -276,13 +276,15 @@ class Outbox:
         return self._select(which, (root_serial, since))
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
-        """Store the coordinator's acknowledgement of a submission. Raises `BadSignature`, `Mismatch`, `Malformed`."""
-        received = decode(open_(sealed, "received"), Received)
-        if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
-            raise Mismatch("the acknowledgement is for another submission")
+        """Store the coordinator's acknowledgement of a submission. No bytes: it was refused at once, and its Receipt is
+        there. Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        if sealed:
+            received = decode(open_(sealed, "received"), Received)
+            if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
+                raise Mismatch("the acknowledgement is for another submission")
         self._file.do(
             "UPDATE submissions SET state = 'received', received = ? WHERE lease = ? AND state = 'queued'",
-            (sealed, lease),
+            (sealed or None, lease),
         )
 
     def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int, root_serial: int = 0) -> Receipt:

@@ -4,10 +4,9 @@ Rules
 1. Submissions are sent oldest first, several at once (node/rollouts/submission_sender.py), each once per round, and
    again after every break. Waits between attempts grow and are jittered, also where the coordinator no longer knows
    groups that it had received.
-2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
-   One request at a time carries that. They get a request of their own if no other was answered for
-   `VERDICT_WAIT_SECONDS` seconds, or the outbox is full, or the node finishes, or the coordinator does not answer them
-   inside others.
+2. Verdicts are requested, and Receipts confirmed, beside requests for leases and submissions: two requests per group.
+   One request at a time carries that. It is a request for nothing else if no other was answered for
+   `VERDICT_WAIT_SECONDS` seconds, or the outbox is full, or the node finishes.
 3. An answer that the run's keys did not sign changes nothing. The request is repeated under the run's later Root, if
    there is one; otherwise the node drops the connection and searches for the coordinator.
 4. With no submission to send and no verdict or confirmation outstanding, the relay sleeps until the outbox gets a
@@ -15,8 +14,8 @@ Rules
 5. Once per Root, a start included, the relay requests again the Receipts that are no longer valid under it. Such
    Receipts were stored between the issue of a Root and its adoption here, or signed by a stolen key. A replacement is
    stored only if it is valid.
-6. Requests for verdicts inside others also ask for the Receipts of groups in quarantine whose day has ended: the
-   coordinator seals them anew, with a code that says how.
+6. Requests for verdicts also ask for the Receipts of groups in quarantine whose day has ended: the coordinator seals
+   them anew, with a code that says how.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from echo2.p2p.errors import BadSignature, PeerFault, Unreachable
 from echo2.p2p.wire_types import decode
 from echo2.protocol.authority import Root, open_kept
 from echo2.protocol.group_weights import GroupLengths
-from echo2.protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
+from echo2.protocol.leases import Receipt, VerdictsRequest, VerdictsResponse
 from echo2.protocol.methods import VERDICTS
 from echo2.protocol.refusals import QUARANTINE
 from echo2.protocol.requests import Refusal
@@ -47,14 +46,14 @@ BATCH: Final = 256
 """Most leases per request for verdicts."""
 OUTBOX_BACKOFF: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
 """Seconds between two rounds of requests."""
+MOST_AGAIN: Final = 128
+"""Most Receipts per request that are no longer valid (rule 5)."""
 MOST_ENDED: Final = 16
 """Most groups per request whose quarantine has ended."""
 MOST_PAUSE: Final = 60.0
 """Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
 VERDICT_WAIT_SECONDS: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
-MOST_BEFORE: Final = 4
-"""Most submissions begun before Receipts that are no longer valid are requested again."""
 MOST_BEGUN: Final = 16 * BATCH
 """Most submissions of one round: each is remembered until the round ends, and one that the coordinator forgot waits for
 the next."""
@@ -91,10 +90,10 @@ class OutboxRelay:
         self._trust_store, self._local = context.trust_store, context.clock.local
         self._open: Open = context.trust_store.trusted.open_kept
         self._random = random.Random(context.seed)
-        self._rides: bool | None = None
-        """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._riding = False
-        """Whether a request for verdicts is under way inside another: a second would ask for the same ones."""
+        """Whether a request for verdicts is under way: a second would ask for the same ones."""
+        self._moved = False
+        """Whether an answer changed any state since the last round."""
         self._asked = -VERDICT_WAIT_SECONDS
         """Loop time of the last answer to a request for verdicts."""
         self._forgotten = 0
@@ -102,7 +101,7 @@ class OutboxRelay:
         self._wake = asyncio.Event()
         self._accepted = AcceptedTally()
         self._alone = False
-        """Whether requests for verdicts no longer travel inside others (`finish`)."""
+        """Whether no other request will carry one for verdicts (`finish`)."""
         self._looked: int | None = None
         """Serial of the Root under which the stored Receipts were last checked (rule 5)."""
         self._unproven: list[bytes] = []
@@ -155,25 +154,52 @@ class OutboxRelay:
         self._wake.set()
 
     def question(self) -> VerdictsRequest | None:
-        """Return the request for verdicts to send inside another request, None for none. While it is not known whether
-        the coordinator answers such requests, an empty one is sent to find out."""
-        if self._riding:
-            return None
-        undecided = self._outbox.list_undecided(BATCH)
-        ended = self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(undecided)))
-        ask = VerdictsRequest(leases=undecided + ended, confirmed=self._outbox.unconfirmed_leases(BATCH))
-        self._riding = bool(ask.leases or ask.confirmed or self._rides is None)
-        return ask if self._riding else None
+        """Return the request for verdicts to send inside another request, None for none."""
+        ask = None if self._riding else self._outstanding()
+        self._riding |= ask is not None
+        return ask
+
+    def _outstanding(self) -> VerdictsRequest | None:
+        """Return what is to be asked for and confirmed; None: nothing is."""
+        if self._looked != self._trust_store.serial:
+            self._looked = self._trust_store.serial
+            self._unproven = unproven(self._outbox, self._trust_store.trusted.chain)
+        leases = self._unproven[:MOST_AGAIN]
+        leases += self._outbox.list_undecided(BATCH - len(leases))
+        leases += self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(leases)))
+        confirmed = self._outbox.unconfirmed_leases(BATCH)
+        return VerdictsRequest(leases=leases, confirmed=confirmed) if leases or confirmed else None
 
     def release(self, ask: VerdictsRequest) -> None:
         """Let another request carry one for verdicts: that which carried `ask`, from `question`, has ended."""
         self._riding = False
 
-    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
+    def on_answer(self, ask: VerdictsRequest, answer: VerdictsResponse) -> None:
         """Store the answer to `ask`, from `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
-        self._rides = answer is not None
-        if answer is not None:
-            self._take_verdicts(ask, answer)
+        self._asked = asyncio.get_running_loop().time()
+        self._outbox.mark_confirmed(ask.confirmed)
+        waiting = set(self._outbox.list_undecided(BATCH))  # another answer may have arrived first
+        again = [lease for lease in ask.leases if lease in self._unproven]
+        replaced = 0
+        for lease, sealed in zip(ask.leases, answer.receipts, strict=False):
+            if sealed is None:
+                continue
+            if lease in waiting:
+                self._take_receipt(lease, sealed)
+            elif lease in again:
+                self._replace_receipt(lease, sealed)
+                replaced += 1
+            else:
+                self._take_end_of_quarantine(lease, sealed)
+            self._moved = True
+        if again:
+            self._unproven = [lease for lease in self._unproven if lease not in again]
+            _log.info("invalid receipts replaced", wanted=len(again), replaced=replaced)
+        forgotten = [lease for lease in answer.unknown if lease in ask.leases]
+        if ask.leases:
+            self._forgotten = self._forgotten + 1 if forgotten else 0
+        self._outbox.requeue(forgotten)
+        self._moved |= bool(answer.unknown or ask.confirmed)
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -182,7 +208,7 @@ class OutboxRelay:
             self._wake.clear()
             moved = await self._round()
             idle = 0 if moved else idle + 1
-            if self._outbox.waiting() or self._outbox.unconfirmed_leases(1):
+            if self._outbox.waiting() or self._outbox.unconfirmed_leases(1) or self._unproven:
                 await self._sleep(OUTBOX_BACKOFF.delay(max(idle, self._forgotten) + 1, self._random.random()))
             else:
                 self.settled.set()
@@ -201,9 +227,11 @@ class OutboxRelay:
         await self._coordinator_client.wait_until_connected()
         serial = self._trust_store.serial
         try:
-            sent = await self._send()
-            asked = await self._ask()
-            return await self._ask_again() or asked or sent
+            sent = await self._sender.send(lambda begun: begun >= (MOST_BEGUN if self._may_ride() else BATCH)) > 0
+            if not self._may_ride() and not self._riding and self._outstanding() is not None:
+                await self._coordinator_client.call(VERDICTS, None)
+            moved, self._moved = self._moved, False
+            return moved or sent
         except Unreachable as error:
             _log.info("submissions wait", reason=str(error))
         except RequestRefused as error:
@@ -216,77 +244,18 @@ class OutboxRelay:
             self._coordinator_client.distrust(f"a false answer to a submission: {error}")
         return False
 
-    async def _send(self) -> bool:
-        """Send all queued submissions; tell whether there were any. Raises `RequestRefused`, `P2PError`."""
-        return await self._sender.send(self._is_enough) > 0
-
-    def _is_enough(self, begun: int) -> bool:
-        """Tell whether another request comes before further submissions: a busy outbox is never empty."""
-        if begun >= MOST_BEFORE and (self._unproven or self._looked != self._trust_store.serial):
-            return True
-        return begun >= (MOST_BEGUN if self._may_ride() else BATCH)
-
     def _refuse(self, lease: bytes, refusal: Refusal) -> None:
         self._outbox.take_refusal(lease, refusal, self._local())
         _log.warning("group refused", lease=lease.hex(), code=refusal.code, reason=refusal.sentence)
 
-    def _take(self, lease: bytes, answer: SubmitResponse) -> None:
-        if answer.receipt is not None:
-            self._take_receipt(lease, answer.receipt)
-        elif answer.received is not None:
-            self._outbox.take_received(lease, answer.received, self._open)
-        else:
-            raise BadSignature("the answer has neither acknowledgement nor Receipt")
-
-    async def _ask(self) -> bool:
-        """Request outstanding verdicts, unless another request may carry that; tell whether any state changed."""
-        ask = VerdictsRequest(
-            leases=self._outbox.list_undecided(BATCH), confirmed=self._outbox.unconfirmed_leases(BATCH)
-        )
-        if not (ask.leases or ask.confirmed) or self._may_ride():
-            return False
-        return self._take_verdicts(ask, await self._coordinator_client.call(VERDICTS, ask))
-
-    async def _ask_again(self) -> bool:
-        """Request again one batch of the Receipts that are no longer valid (rule 5); tell whether there was one."""
-        if self._looked != self._trust_store.serial:
-            self._looked = self._trust_store.serial
-            self._unproven = unproven(self._outbox, self._trust_store.trusted.chain)
-        if not self._unproven:
-            return False
-        batch = self._unproven[:BATCH]
-        answer = await self._coordinator_client.call(VERDICTS, VerdictsRequest(leases=batch))
-        self._unproven = [lease for lease in self._unproven if lease not in batch]
-        pairs = zip(batch, answer.receipts, strict=False)
-        replaced = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
-        for lease, sealed in replaced:
-            self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
-        _log.info("invalid receipts replaced", wanted=len(batch), replaced=len(replaced))
-        return True
+    def _take(self, lease: bytes, answer: bytes) -> None:
+        self._outbox.take_received(lease, answer, self._open)
 
     def _may_ride(self) -> bool:
         """Tell whether another request will probably carry one for verdicts soon (rule 2)."""
-        if not self._rides or self._alone or self._outbox.full:
+        if self._alone or self._outbox.full:
             return False
         return asyncio.get_running_loop().time() - self._asked < VERDICT_WAIT_SECONDS
-
-    def _take_verdicts(self, ask: VerdictsRequest, answer: VerdictsResponse) -> bool:
-        """Store the answer; tell whether any state changed."""
-        self._asked = asyncio.get_running_loop().time()
-        self._outbox.mark_confirmed(ask.confirmed)
-        waiting = set(self._outbox.list_undecided(BATCH))  # another answer may have arrived first
-        pairs = zip(ask.leases, answer.receipts, strict=False)
-        decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None and lease in waiting]
-        for lease, sealed in decided:
-            self._take_receipt(lease, sealed)
-        for lease, receipt in zip(ask.leases, answer.receipts, strict=False):
-            if receipt is not None and lease not in waiting:
-                self._take_end_of_quarantine(lease, receipt)
-        forgotten = [lease for lease in answer.unknown if lease in ask.leases]
-        if ask.leases:
-            self._forgotten = self._forgotten + 1 if forgotten else 0
-        self._outbox.requeue(forgotten)
-        return bool(decided or answer.unknown or ask.confirmed)
 
     def _take_end_of_quarantine(self, lease: bytes, sealed: bytes) -> None:
         """Store a Receipt that says how a quarantine ended (rule 6); nothing happens if it does not, or not here."""
@@ -294,11 +263,11 @@ class OutboxRelay:
             return
         if decode(decode_unverified(sealed).payload, Receipt).code == QUARANTINE:
             return
-        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
+        receipt = self._replace_receipt(lease, sealed)
         _log.info("quarantine ended", lease=lease.hex(), code=receipt.code, reason=receipt.reason)
 
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
-        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
+        receipt = self._replace_receipt(lease, sealed)
         if receipt.verdict == "accepted":
             _log.debug("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
             summary = self._accepted.add(receipt.weight, self._local())
@@ -306,3 +275,6 @@ class OutboxRelay:
                 _log.info("groups accepted", version=receipt.version, groups=summary.groups, points=summary.points)
         else:
             _log.warning("group refused", lease=lease.hex(), code=receipt.code, reason=receipt.reason)
+
+    def _replace_receipt(self, lease: bytes, sealed: bytes) -> Receipt:
+        return self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)

@@ -18,7 +18,6 @@ from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefuse
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.submission_window import SubmissionWindow
 from echo2.p2p.errors import Unreachable
-from echo2.protocol.leases import SubmitResponse
 from echo2.protocol.methods import SUBMIT
 from echo2.protocol.requests import Refusal
 
@@ -34,7 +33,7 @@ class SubmissionSender:
         self,
         outbox: Outbox,
         coordinator_client: CoordinatorClient,
-        take: Callable[[bytes, SubmitResponse], None],
+        take: Callable[[bytes, bytes], None],
         refuse: Callable[[bytes, Refusal], None],
     ) -> None:
         self._outbox, self._coordinator_client = outbox, coordinator_client

@@ -4,17 +4,17 @@ argument, in monotonic seconds.
 1. Connections are limited per household (p2p/limits/party.py) and in all, before the handshake; requests are limited
    per household by a token bucket. An excess is refused and never queued: a waiting client costs more than a refused
    one.
-2. At the bound of all connections a new one evicts an idle one: of the households with idle connections, the one with
-   the most connections loses the one idle longest. A connection is idle from its start to its first complete request,
-   and from each answer to the next request.
+2. At the bound of all connections a new one evicts a waiting one: of the households with waiting connections, the one
+   with the most connections loses the one silent longest. A connection waits until its request is whole, body included:
+   from its start, and from each answer. So half a body holds no place, and is older than a handshake under way.
 3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
-   new connection beyond its bound evicts one of its own, an idle one if there is any. With the page private addresses
+   new connection beyond its bound evicts one of its own, a waiting one if there is any. With the page private addresses
    have no bound (`bounds_private`).
 4. A connection over which a key with accepted work made a request belongs to that key (`recognise`): it counts for no
    household, has a token bucket of the key, and is not evicted.
 5. A quarter of the connections is reserved for public subnets with accepted work, at most one connection per subnet.
-6. A connection idle for `idle` seconds is closed. So a client has that long to send its first request, and to receive
-   an answer and send the next request.
+6. A connection without a request for `idle` seconds is closed. So a client has that long to send its first one, and to
+   receive an answer and send the next one.
 """
 
 from collections import Counter, OrderedDict
@@ -72,8 +72,8 @@ class ClientConnections:
         self._clients: dict[object, _Client] = {}
         self._open: Counter[str] = Counter()
         self._known = 0
-        self._idle: OrderedDict[object, float] = OrderedDict()
-        """Connection -> since when it is idle, the longest first."""
+        self._waiting: OrderedDict[object, float | None] = OrderedDict()
+        """Waiting connection -> since when it has no request, None while a body comes. Silent longest first."""
         self._buckets = TokenBuckets(limits.rate, limits.burst)
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class ClientConnections:
             )
         if self._is_full(client) and self._victim(client) is None:
             return limits.section, (
-                f"{limits.connections} are open, none of them idle (setting {limits.section}.connections)"
+                f"{limits.connections} are open, all of them at work (setting {limits.section}.connections)"
             )
         return None
 
@@ -100,7 +100,7 @@ class ClientConnections:
         if evicted is not None:
             self.remove(evicted)
         self._count(connection, client)
-        self._idle[connection] = now
+        self._waiting[connection] = now
         return evicted
 
     def recognise(self, connection: object, key: str) -> None:
@@ -112,7 +112,7 @@ class ClientConnections:
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
-        self._idle.pop(connection, None)
+        self._waiting.pop(connection, None)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._uncount(client)
@@ -120,30 +120,36 @@ class ClientConnections:
     def admit(self, connection: object, now: float, ip: str | None = None) -> float:
         """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait. `ip`: the
         client's address where a proxy at the connection's own speaks for it; None: the connection's."""
-        self._idle.pop(connection, None)
+        self._waiting.pop(connection, None)
         client = self._clients.get(connection) if ip is None else self._client_at(ip)
         if client is None or not self._is_bounded(client):
             return 0.0
         return self._buckets.admit(client.holder, now)
 
+    def on_body(self, connection: object, *, whole: bool) -> None:
+        """Mark a connection waiting, since a part of a body came; or busy, since it is `whole`."""
+        if whole:
+            self._waiting.pop(connection, None)
+        else:
+            self._wait(connection, None)
+
     def on_answer(self, connection: object, now: float) -> None:
-        """Mark a connection idle: its answer is complete."""
+        """Mark a connection waiting: its answer is complete."""
+        self._wait(connection, now)
+
+    def _wait(self, connection: object, since: float | None) -> None:
         if connection in self._clients:
-            self._idle[connection] = now
-            self._idle.move_to_end(connection)
+            self._waiting[connection] = since
+            self._waiting.move_to_end(connection)
 
     def idle(self) -> list[object]:
-        """Return the idle connections, those idle longest first."""
-        return list(self._idle)
+        """Return the connections without a request, silent longest first."""
+        return [one for one, since in self._waiting.items() if since is not None]
 
     def overdue(self, now: float) -> list[object]:
-        """Return the connections that were idle for too long, to be closed (rule 6)."""
-        overdue_connections = []
-        for connection, since in self._idle.items():
-            if now - since < self._limits.idle:
-                break
-            overdue_connections.append(connection)
-        return overdue_connections
+        """Return the connections that had no request for too long, to be closed (rule 6)."""
+        most = self._limits.idle
+        return [one for one, since in self._waiting.items() if since is not None and now - since >= most]
 
     def _client_at(self, ip: str) -> _Client:
         parties, party = self._limits.parties, self._limits.parties.at(ip)
@@ -164,9 +170,9 @@ class ClientConnections:
         """Choose the connection that a new one of `client` evicts (rules 2 to 4); None: there is none."""
         if self._is_crowded(client):
             own = [one for one, other in self._clients.items() if other.holder == client.holder]
-            return next((one for one in self._idle if self._clients[one].holder == client.holder), own[0])
-        strangers = (one for one in self._idle if not self._clients[one].known)
-        # Of equals `max` returns the first, which is idle longest.
+            return next((one for one in self._waiting if self._clients[one].holder == client.holder), own[0])
+        strangers = (one for one in self._waiting if not self._clients[one].known)
+        # Of equals `max` returns the first, which is silent longest.
         return max(strangers, key=lambda one: self._open[self._clients[one].holder], default=None)
 
     def _count(self, connection: object, client: _Client) -> None:

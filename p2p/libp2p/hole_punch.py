@@ -12,8 +12,8 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
    seconds, so that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
 5. A CONNECT cannot be used to amplify dials. Only IP and TCP addresses that a peer record may contain
    (p2p/discovery/peer_records.py) are dialled, at most `PER_SUBNET` per public subnet.
-6. One upgrade runs at a time per peer, `AT_ONCE` in all. Rounds are limited to `PEER_BURST` per peer and `BURST` in
-   all, then one per `PEER_EACH` and per `EACH` seconds.
+6. One upgrade runs at a time per peer, `PUNCHES` in all. Rounds are limited to `PUNCH_BURST` per peer and `BURST`
+   in all, then one per `PUNCH_EACH` and per `EACH` seconds.
 """
 
 import logging
@@ -33,6 +33,7 @@ from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, P2PError, Unreachable
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send
 from echo2.p2p.limits.party import subnet_of
+from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from echo2.p2p.local_addresses import dialable
 from echo2.p2p.multiaddr import address_of, pack, unpack
@@ -46,10 +47,7 @@ DIAL_TIMEOUT = 4.0
 """Seconds for one dial of one address."""
 RELAY_GRACE_SECONDS = 10.0
 """Seconds (rule 4)."""
-AT_ONCE = 4
 PER_SUBNET = 2
-PEER_BURST, PEER_EACH = 6.0, 60.0
-"""Rounds per peer at once; then seconds per further round."""
 BURST, EACH = 30.0, 5.0
 """Rounds with all peers at once; then seconds per further round."""
 DIAL_SETTLE_SECONDS = 1.0
@@ -63,14 +61,14 @@ class HolePuncher:
         self._host = host
         self._relay_client = relay_client
         self._busy: set[ID] = set()
-        self._by_peer = TokenBuckets(1 / PEER_EACH, PEER_BURST)
+        self._by_peer = TokenBuckets(1 / PUNCH_EACH, PUNCH_BURST)
         self._all = TokenBucket(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
 
     async def upgrade(self, peer: str) -> bool:
         """Try to replace an inbound relayed connection; return whether there is a direct one now. Never raises."""
         target = ID.from_string(peer)
-        if target in self._busy or len(self._busy) >= AT_ONCE:
+        if target in self._busy or len(self._busy) >= PUNCHES:
             return False
         self._busy.add(target)
         try:
@@ -105,7 +103,7 @@ class HolePuncher:
     async def _follow(self, stream: INetStream) -> None:
         """Follow one round that the other peer leads."""
         peer = stream.muxed_conn.peer_id
-        if peer in self._busy or len(self._busy) >= AT_ONCE:
+        if peer in self._busy or len(self._busy) >= PUNCHES:
             raise Unreachable(f"no upgrade with {peer} now: too many are under way")
         self.charge_round(peer)
         self._busy.add(peer)

@@ -15,12 +15,18 @@ the share of its owner's uplink that is spent on others:
 
 from collections import Counter
 from enum import Enum
+from typing import Final
 
 import msgspec
 
 from echo2.p2p.limits.bandwidth import bandwidth
 from echo2.p2p.limits.party import Parties
 from echo2.runtime.units import MBIT
+
+PUNCHES: Final = 4
+"""Connections through a relay that are made direct ones at a time (p2p/libp2p/hole_punch.py)."""
+PUNCH_BURST, PUNCH_EACH = 6.0, 60.0
+"""Rounds of that per peer at once; then seconds per further round."""
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,13 +5,15 @@
    the quickest path over the trees of the broadcast plan, whose children are connected to their parents, and the nodes'
    random neighbours. A peer that is connected to the author alone gets it from there.
 2. A push is a request of its own, which is answered once the message was judged. To one peer there is one push at a
-   time, of at most `PUSH_SECONDS` seconds. A failed one is repeated `PUSHES - 1` times, with the message that is then
-   the newest. So a peer that stalls costs one stream, and delays no other peer.
+   time, of at most `PUSH_SECONDS` seconds. So a peer that stalls costs one stream, and delays no other peer. Every
+   `SWEEP_SECONDS` seconds, `SWEEPS` times after a message, it is pushed to the connected peers that do not have it:
+   those to which a push failed, and those that connected meanwhile.
 3. A copy of the newest message is dropped unread. Each other message costs its sender's party a token; without one the
    answer is BUSY, and the sender tries again. So forged and replayed messages cost few signature checks.
 4. A peer that does not know the method is pushed nothing while it is connected. A coordinator does not: it hears none.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Annotated, Final
@@ -26,16 +28,13 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.token_bucket import TokenBuckets
 from echo2.p2p.network import GOSSIP_LIMIT, GossipHandler
 from echo2.p2p.wire_types import Wire, decode, encode
-from echo2.runtime.backoff import Backoff
 
 METHOD: Final = "gossip"
 MOST_PUSH_BYTES: Final = GOSSIP_LIMIT + 1024
 """Most bytes of a request."""
 PUSH_SECONDS: Final = 20.0
-PUSHES: Final = 3
-"""Pushes of one message to one peer, at most."""
-PUSH_BACKOFF: Final = Backoff(1.0, 4.0, jitter=0.5)
-"""Seconds before a failed push is repeated."""
+SWEEPS: Final = 10
+SWEEP_SECONDS: Final = 2.0
 JUDGED_RATE, JUDGED_BURST = 2.0, 20.0
 """Messages of one party that are judged: per second, and at once."""
 
@@ -91,16 +90,20 @@ class GossipExchange:
 
     async def run(self) -> None:
         """Push what is published and accepted, until cancelled."""
+        sweeps = 0
         async with anyio.create_task_group() as tasks:
             while True:
-                await self._news.wait()
+                with anyio.move_on_after(SWEEP_SECONDS if sweeps else math.inf) as pause:
+                    await self._news.wait()
+                sweeps = sweeps - 1 if pause.cancelled_caught else SWEEPS
                 self._news = anyio.Event()
                 peers = list(self._peers())
                 self._deaf.intersection_update(peers)
                 self._random.shuffle(peers)
                 for topic, spread in self._newest.items():
+                    served = spread.holders | self._deaf
                     for peer in peers:
-                        if (topic, peer) not in self._pushing and peer not in spread.holders:
+                        if peer not in served and (topic, peer) not in self._pushing:
                             self._pushing.add((topic, peer))
                             tasks.start_soon(self._push, topic, peer)
 
@@ -115,19 +118,16 @@ class GossipExchange:
             self._pushing.discard((topic, peer))
 
     async def _push_newest(self, topic: str, peer: str) -> None:
-        """Push the newest message to a peer until it has it, or `PUSHES` attempts in a row failed (rule 2)."""
-        failures = 0
-        while failures < PUSHES and peer not in self._deaf and peer not in self._newest[topic].holders:
-            await anyio.sleep(PUSH_BACKOFF.delay(failures, self._random.random()))
-            spread = self._newest[topic]
+        """Push the newest message to a peer until it has it, or a push fails."""
+        while peer not in (spread := self._newest[topic]).holders:
             pushed = encode(GossipRequest(topic=topic, data=spread.data))
             try:
                 await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
-                spread.holders.add(peer)
             except P2PError as error:
                 if isinstance(error, Declined) and not isinstance(error, Busy):
                     self._deaf.add(peer)
-                failures = failures + 1 if spread is self._newest[topic] else 0
+                return
+            spread.holders.add(peer)
 
     async def _answer(self, peer: str, request: bytes) -> bytes:
         """Take a message from a peer (rule 3). Raises `Malformed`, `Busy`."""

@@ -14,7 +14,10 @@ from tests.support.installations import Installation
 from tests.support.readme import BARE, SURROUNDINGS, TORCH, TRAIN, installed, shell
 
 SHOWN = [*readme.blocks("Install"), *readme.in_text("Install", "uv", "pipx", "pip")]
-VOLUNTEERS = ["status", "why", "doctor", "service install", "earnings"]
+SEEN = {"status": 0, "why": 0, "doctor": 0, "earnings": 0}
+"""What docs/volunteer.md has a volunteer look at, and its exit codes."""
+DONE = {"pause --for 2h": 0, "finish": 0, "service install": 78, "leave": 0, "leave --forget": 78}
+"""What it has a volunteer do, in its order; no service manager is on this PATH, and no one answers a question."""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +59,17 @@ def test_a_machine_is_lent_until_a_group_of_its_is_accepted(operator: Installati
     raise AssertionError(f"no group was accepted:\n{said}\n{log}")
 
 
-def test_a_volunteer_sees_what_the_node_does(lent: Installation) -> None:
-    words = readme.in_text("Lend a machine", "echo2-node", *(one.split()[0] for one in VOLUNTEERS))
-    assert [one.removeprefix("echo2-node ") for one in words] == VOLUNTEERS
-    answers = {one: shell(lent, f"echo2-node {one}") for one in VOLUNTEERS}
-    ended = {one: answer.returncode for one, answer in answers.items()}
-    # No service manager is on this PATH.
-    assert ended == {one: 78 if one == "service install" else 0 for one in VOLUNTEERS}, answers
+def test_a_volunteer_sees_what_the_node_does_and_ends_it_by_the_page_for_volunteers(lent: Installation) -> None:
+    page = "docs/volunteer.md"
+    named = readme.section("When something is wrong", page) + readme.section("What you earn", page)
+    assert {one for one in SEEN if re.search(rf"`(echo2-node )?{one}`", named)} == SEEN.keys()
+    words = [one for one in readme.blocks("Pause, boot, remove", page) if one.startswith("echo2-node ")]
+    assert [one.removeprefix("echo2-node ") for one in words] == list(DONE)
+    answers = {one: shell(lent, f"echo2-node {one}") for one in [*SEEN, *DONE]}
+    assert {one: answer.returncode for one, answer in answers.items()} == SEEN | DONE, answers
     assert "neither systemd nor launchd runs here" in answers["service install"].stdout
+    assert "add --yes" in answers["leave --forget"].stdout
+    assert shell(lent, "echo2-node leave --forget --yes").returncode == 0
 
 
 @pytest.mark.parametrize("command", [*readme.blocks("Try it"), *readme.in_text("Try it", "make")])

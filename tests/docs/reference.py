@@ -89,9 +89,9 @@ def refusals() -> str:
         "fewer": "asks with fewer open leases", "moved": "takes the new addresses",
     }  # fmt: skip
     parts = [
-        "# Refusals", "", "*For owners of nodes and for operators. Look up the code that a log, `why` or the page shows.*",
-        "", MADE, "Words in braces are filled in. *Who can act*: the side that can remove the cause. *Again*: whether the",
-        "same request may succeed later. *The node*: its reaction, if it is more than that.", "",
+        "# Refusals", "", "*For owners of nodes and operators. Look up the code that a log, `why` or the page shows.*",
+        "", MADE, "Words in braces are filled in. *Who can act*: the side that can remove the cause. *Again*: whether",
+        "the same request may succeed later. *The node*: its reaction, if it is more than that.", "",
         *rows("code", "sentence", "who can act", "again", "the node"),
     ]  # fmt: skip
     for code, reason in REASONS.items():
@@ -138,7 +138,7 @@ def api() -> str:
     """Return the page of the HTTP API."""
     document = json.loads(openapi.document())
     parts = [
-        "# HTTP API", "", "*For programs that read a run. The page's port serves it; none of it needs a key, and none of it",
+        "# HTTP API", "", "*For programs that read a run. The page's port serves it; none of it needs a key or",
         "changes anything.*", "", MADE, "`/api/v1/openapi.json` has the same for programs (OpenAPI 3.1).", "",
         *rows("path", "answer", "type"),
     ]  # fmt: skip

@@ -80,7 +80,9 @@ def test_a_change_is_reached_by_its_word_in_two_steps(row: Change) -> None:
 
 def test_each_rule_number_and_name_on_the_page_of_rules_is_in_its_module() -> None:
     wrong: list[str] = []
-    rows = itertools.chain.from_iterable(table[1:] for table in tables((ROOT / "docs" / "reference" / "rules.md").read_text()))
+    rows = itertools.chain.from_iterable(
+        table[1:] for table in tables((ROOT / "docs" / "reference" / "rules.md").read_text())
+    )
     for rule, place in rows:
         folder, module = "", ""
         for span, numbers in re.findall(r"`([^`]+)`((?:, rules? [\d, and]*\d)?)", place):

@@ -11,6 +11,13 @@ from echo2.runtime import descriptors
 from tests.support.paths import ROOT
 
 CONFIG = CoordinatorConfig()
+OWN = {
+    "p2p/limits/token_bucket.py": "the counter itself",
+    "p2p/limits/bandwidth.py": "what this machine sends",
+    "p2p/libp2p/trio_bridge.py": "calls of this process",
+    "p2p/peer/peer.py": "what this machine asks of others",
+}
+"""Modules that count, but nothing that others do here, and what they count."""
 
 
 def test_the_documents_have_the_table_that_the_code_makes() -> None:
@@ -31,6 +38,17 @@ def test_each_limit_says_all_and_is_where_it_says(limit: Limit) -> None:
         else:
             section, key = place.split(".")
             assert getattr(getattr(CONFIG, section), key) is not None
+
+
+def test_each_module_that_counts_what_others_do_is_in_the_table() -> None:
+    """A bucket or a number of places that no row names is a limit that nobody can look up."""
+    named = " ".join(limit.place for limit in LIMITS)
+    counting = re.compile(r"\b(?:TokenBuckets?|CapacityLimiter|Semaphore)\(")
+    for root in ("p2p", "coordinator"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            place = str(path.relative_to(ROOT))
+            if counting.search(path.read_text()) and place not in OWN:
+                assert place in named or path.name in named, place
 
 
 def test_no_limit_stands_twice() -> None:

@@ -47,7 +47,7 @@ from echo2.p2p.https import client, routes
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
 from echo2.p2p.limits import bans, dial_backoff, least_rate, request_slots, shares, subnets
-from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.relay_quota import PUNCH_BURST, RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import gossip, rpc
 from echo2.p2p.swarm import manifest, merkle
@@ -338,6 +338,8 @@ CONSTANTS: dict[str, str] = {
     "requests.md: the least rate": f"{least_rate.LEAST_RATE:,.0f} bytes per second over {least_rate.RATE_SECONDS:g} s",
     "requests.md: gossip limit": f"at most {GOSSIP_LIMIT >> 10} KiB",
     "requests.md: pushes": f"for at most {gossip.PUSH_SECONDS:g} s",
+    "requests.md: sweeps": f"For {gossip.SWEEPS * gossip.SWEEP_SECONDS:g} s after a message, every"
+    f" {gossip.SWEEP_SECONDS:g} s",
     "requests.md: judged": f"judged at {gossip.JUDGED_RATE:g} per second, {gossip.JUDGED_BURST:g} at once",
     "evidence.md: bins": f"{token_evidence.BINS} bins",
     "evidence.md: edges": f"first edges {', '.join(map(str, token_evidence.GAP_EDGES[:6]))}",
@@ -405,7 +407,7 @@ CONSTANTS: dict[str, str] = {
     "reach.md: grace": f"closed {hole_punch.RELAY_GRACE_SECONDS:g} s after",
     "reach.md: announced": f"addresses, at most {mdns.MOST_ANNOUNCED_ADDRESSES}",
     "reach.md: service": f"`{mdns.SERVICE}`",
-    "reach.md: rounds with a peer": f"{hole_punch.PEER_BURST:g} rounds at once with one other",
+    "reach.md: rounds with a peer": f"{PUNCH_BURST:g} rounds at once with one other",
     "reach.md: rounds in all": f"{hole_punch.BURST:g} with all",
     "reach.md: a subnet": f"more than {hole_punch.PER_SUBNET} of one public subnet",
     "documents.md: a record's life": f"less than {peer_records.RECORD_LIFE_MS // 3_600_000} h ago",

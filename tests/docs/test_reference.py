@@ -24,4 +24,8 @@ def test_the_pages_have_every_command_metric_and_path() -> None:
 def test_a_description_is_split_into_its_glosses() -> None:
     about, glosses = glossed("One node. `weight`: accepted work. `a`, `b`: two of a kind;\n    None: unknown.")
     assert about == "One node. "
-    assert glosses == {"weight": "accepted work", "a": "two of a kind; None: unknown", "b": "two of a kind; None: unknown"}
+    assert glosses == {
+        "weight": "accepted work",
+        "a": "two of a kind; None: unknown",
+        "b": "two of a kind; None: unknown",
+    }

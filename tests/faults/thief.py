@@ -21,7 +21,7 @@ from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key, load_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.wire_types import decode, encode
-from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Submission, SubmitResponse
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Submission, VerdictsResponse
 from echo2.protocol.methods import DOCUMENTS, HEAD, HELLO, LEASE, REMAKE, SEALED, SUBMIT
 from echo2.protocol.requests import Request, Response, Welcome
 from echo2.protocol.versions import HeadResponse
@@ -38,6 +38,7 @@ class Thief:
         self.invite, self._real = "", Invite.from_text(invite)
         self._channel, self._ledger = load_key(channel), None if ledger is None else load_key(ledger)
         self.forged: list[bytes] = []
+        self._refused: dict[bytes, bytes] = {}
         self._template: Lease | None = None
         self._ready = threading.Event()
 
@@ -85,8 +86,16 @@ class Thief:
         if method == SUBMIT.name and self._ledger is not None:
             node, payload = open_signed(data, "request", self._real.run)
             submission = decode(decode(payload, Request).body, Submission)
-            given = SubmitResponse(received=None, receipt=self._receipt(node, submission, self._ledger))
-            return msgspec.structs.replace(answer, body=encode(given))
+            self._refused[submission.lease] = self._receipt(node, submission, self._ledger)
+            answer = msgspec.structs.replace(answer, body=b"")
+        if answer.verdicts is not None and self._ledger is not None:
+            asked = decode(open_signed(data, "request", self._real.run)[1], Request).verdicts
+            assert asked is not None
+            told = [
+                self._refused.get(lease, sealed)
+                for lease, sealed in zip(asked.leases, answer.verdicts.receipts, strict=True)
+            ]
+            answer = msgspec.structs.replace(answer, verdicts=VerdictsResponse(receipts=told))
         return answer
 
     def _lease(self, node: bytes, ask: LeaseRequest) -> bytes:

@@ -83,7 +83,7 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         "market": MarketRequest(epoch=1, sealed=root, ask=10**8, salt=lease),
         "payee": PayeeRequest(account="somebody@example.org"),
         "ledger": LedgerRequest(after=0, entries=[1, 2], size=2),
-        "verdicts": VerdictsRequest(leases=[lease]),
+        "verdicts": None,
         "acknowledge": Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1),
         "plan": PlanRequest(uplink=1, failed=[peer]),
         "follow": PlanResponse(parents=[peer], records=[b"x"]),
@@ -108,7 +108,7 @@ class Vandal:
     def message(self, method: str, target: str) -> bytes:
         """Return a damaged message for a method; that of a sealed one is damaged inside or outside its envelope."""
         example = msgspec.to_builtins(examples(target)[method], builtin_types=(bytes,))
-        body = msgspec.msgpack.encode(mutated(example, self.rng))
+        body = msgspec.msgpack.encode(mutated(example, self.rng) if example else self.rng.randbytes(8))
         if method not in [one.name for one in SEALED]:
             return damaged(body, self.rng) if self.rng.random() < 0.3 else body
         request: Any = msgspec.to_builtins(

@@ -39,7 +39,6 @@ from echo2.protocol.leases import (
     Rollout,
     Segment,
     Submission,
-    SubmitResponse,
     VerdictsRequest,
     VerdictsResponse,
 )
@@ -166,7 +165,6 @@ INSTANCES: list[Wire] = [
         run=RUN, node=NODE, lease=LEASE, era=1, version=12, submission_hash=b"s" * 32, verdict="accepted", code="ok",
         reason="", trainable=True, weight=109, entry=7, entry_hash=b"e" * 32, at=THEN,
     ),
-    SubmitResponse(received=b"sealed", receipt=None),
     StepRequest(lease=LEASE, sample=3, turn_number=2, tokens=[3, 300, 70_000, 2]),
     StepResponse(given=[5, 6], expires=THEN + 300_000),
     VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),

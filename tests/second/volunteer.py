@@ -39,12 +39,20 @@ class Volunteer:
 
     def ask(self, method: str, body: bytes) -> Any:
         """Call a method; return the answer's body. Raises a Refusal."""
+        return self.call(method, body)["body"]
+
+    def ask_verdicts(self, **asked: Any) -> Any:
+        """Ask for verdicts and confirm receipts, beside a request for nothing else."""
+        return self.call("verdicts", b"", verdicts=asked)["verdicts"]
+
+    def call(self, method: str, body: bytes, **beside: Any) -> Map:
+        """Call a method; return the answer. Raises a Refusal."""
         request = {"recipient": self.trust.channel, "id": os.urandom(16), "method": method}
-        request |= {"expires": self.now() + 90_000, "body": body}
+        request |= {"expires": self.now() + 90_000, "body": body, **beside}
         answer = unpack(self.connection.rpc(method, seal("request", self.run, pack(request), self.key)))
         if refusal := answer.get("refusal"):
             raise Refused(refusal["code"], refusal["sentence"], refusal.get("retry_after"))
-        return answer["body"]
+        return answer
 
     def greet(self) -> None:
         """Send hello; store Roots, RunSpec, the model's files and the newest Head."""
@@ -108,23 +116,21 @@ class Volunteer:
         check(self.tokens(Episode(*posed).prompt) == lease["prompt"], "another prompt than the task's")
         rollouts = [self.policy.rollout(lease, seed, partial(self.reply, Episode(*posed))) for seed in lease["seeds"]]
         body = pack({"lease": lease["id"], **current, "rollouts": rollouts})
-        answer = unpack(self.ask("submit", body))
-        if answer["received"]:
-            received = self.trust.open(answer["received"], "received")
+        if answer := self.ask("submit", body):
+            received = self.trust.open(answer, "received")
             check((received["lease"], received["submission_hash"]) == (lease["id"], digest(body)), "another Received")
-        while not answer["receipt"]:
+        while (sealed := self.ask_verdicts(leases=[lease["id"]])["receipts"][0]) is None:
             time.sleep(0.1)
-            (answer["receipt"],) = unpack(self.ask("verdicts", pack({"leases": [lease["id"]]})))["receipts"]
-        receipt = self.trust.open(answer["receipt"], "receipt")
+        receipt = self.trust.open(sealed, "receipt")
         said = receipt["run"], receipt["node"], receipt["lease"], receipt["submission_hash"]
         check(said == (self.run, self.node, lease["id"], digest(body)), "a Receipt of something else")
         weight = sum((2000 * (len(lease["prompt"]) + len(one["tokens"])) + 128) // 256 for one in rollouts)
         if receipt["verdict"] == "accepted":
             check(receipt["weight"] == weight, f"{receipt['weight']} milli-RE for {weight}")
-            self.receipts.append(answer["receipt"])
+            self.receipts.append(sealed)
         else:
             self.refused.append(f"{receipt['code']}: {receipt['reason']}")
-        self.ask("verdicts", pack({"leases": [], "confirmed": [lease["id"]]}))
+        self.ask_verdicts(leases=[], confirmed=[lease["id"]])
 
     def check_lease(self, lease: Map, wanted: Map) -> None:
         check({name: lease[name] for name in wanted} == wanted, "a lease of another version, node or ask")

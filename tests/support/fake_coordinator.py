@@ -43,7 +43,6 @@ from echo2.protocol.leases import (  # fmt: skip
     Receipt,
     Received,
     Submission,
-    SubmitResponse,
     VerdictsRequest,
     VerdictsResponse,
 )
@@ -267,13 +266,15 @@ class FakeCoordinator:
             ended = [] if request.leases is None else [one for one in request.leases.waiting if one in self.ended]
             if method != "hello" and abs(request.expires - self.now()) > SKEW:
                 return encode(Response(refusal=refusal("clock", off=request.expires - self.now(), most=SKEW)))
-            if method in self.refusals:
-                return encode(Response(refusal=self.refusals[method], ended=ended))
-            answer = getattr(self, method)(node, request.body)
-            if method in self.delays:
+            refused = self.refusals.get(method)
+            answer = refused or getattr(self, method)(node, request.body)
+            asked = None if "verdicts" in self.refusals else request.verdicts
+            verdicts = None if asked is None else self.answer_verdicts(asked)
+            if refused is None and method in self.delays:
                 await anyio.sleep(self.delays[method])
-            refused = isinstance(answer, Refusal)
-            return encode(Response(refusal=answer, ended=ended) if refused else Response(body=answer, ended=ended))
+            if isinstance(answer, Refusal):
+                return encode(Response(refusal=answer, verdicts=verdicts, ended=ended))
+            return encode(Response(body=answer, verdicts=verdicts, ended=ended))
 
         return handle
 
@@ -320,20 +321,22 @@ class FakeCoordinator:
             return Refusal(code="unknown-lease", sentence="There is no such lease.")
         if self.submitted.setdefault(lease.id, body) != body:
             return Refusal(code="other-bytes", sentence="Other bytes were submitted for this lease before.")
-        return encode(SubmitResponse(received=self.sealed_received(lease, body), receipt=self.decided.get(lease.id)))
+        return self.sealed_received(lease, body)
 
     def sealed_received(self, lease: Lease, body: bytes) -> bytes:
         received = Received(lease=lease.id, submission_hash=document_hash(body), at=self.now())
         return seal("received", self.run, encode(received), self.keys.ledger)
 
     def verdicts(self, node: bytes, body: bytes) -> bytes | Refusal:
-        ask = decode(body, VerdictsRequest)
+        return b""
+
+    def answer_verdicts(self, ask: VerdictsRequest) -> VerdictsResponse:
         self.confirmed.update(ask.confirmed)
         for lease in ask.leases:
             if lease in self.submitted and lease not in self.decided:
                 self.decided[lease] = self.judge(self.leases[lease], self.submitted[lease])
         unknown = [lease for lease in ask.leases if lease not in self.submitted]
-        return encode(VerdictsResponse(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown))
+        return VerdictsResponse(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown)
 
     def acknowledge(self, node: bytes, body: bytes) -> bytes | Refusal:
         self.acknowledged.append((node, decode(body, Acknowledgement)))

@@ -109,7 +109,7 @@ class Fleet:
         """Submit an honest group for a lease."""
         answer = self.world.group_service.submissions.submit(lease.node, encode(group(lease)), self.world.now)
         assert not isinstance(answer, Refusal), answer
-        if answer.received is None:
+        if not answer:
             self.ends["late"] += 1
 
     def honest(self, node: bytes, seconds: float, spread: float = 0.25, connection: str | None = None) -> None:

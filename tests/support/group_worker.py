@@ -76,9 +76,7 @@ def decide(world: World) -> None:
 
 
 def submit(world: World, lease: Lease) -> None:
-    taken = world.submit(group(lease), lease.node)
-    assert taken.received is not None
-    acknowledge("received", opened("received", taken.received, Received))
+    acknowledge("received", opened("received", world.submit(group(lease), lease.node), Received))
 
 
 def acknowledge(word: str, document: Received | Receipt) -> None:

@@ -36,7 +36,7 @@ from echo2.p2p.envelope import ROLES, seal, verify_envelope
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import RoleKeys, Root, RunSpec, TaskReference
-from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
+from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, VerdictsRequest
 from echo2.protocol.requests import Hello, Refusal
 from echo2.tasks.arithmetic import REVERSE_TASK
 from echo2.tasks.guess import GUESS
@@ -199,16 +199,19 @@ class World:
         assert isinstance(answer, Refusal), answer
         return answer
 
-    def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitResponse:
+    def submit(self, submission: Submission, node: bytes = ALICE) -> bytes:
+        """Submit; return the sealed Received, or no bytes."""
         self.now += 10
         answer = self.group_service.submissions.submit(node, encode(submission), self.now)
-        assert isinstance(answer, SubmitResponse), answer
+        assert isinstance(answer, bytes), answer
         return answer
 
     def refused(self, submission: Submission, node: bytes = ALICE) -> Receipt:
-        answer = self.submit(submission, node)
-        assert answer.receipt is not None
-        receipt: Receipt = opened("receipt", answer.receipt, Receipt)
+        assert self.submit(submission, node) == b""
+        asked = VerdictsRequest(leases=[submission.lease])
+        (sealed,) = self.group_service.submissions.verdicts(node, asked).receipts
+        assert sealed is not None
+        receipt: Receipt = opened("receipt", sealed, Receipt)
         assert receipt.verdict == "refused"
         return receipt
 

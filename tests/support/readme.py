@@ -22,16 +22,16 @@ SURROUNDINGS = {
 }  # fmt: skip
 
 
-def section(title: str) -> str:
-    """Return the text of a section of README.md."""
-    found = re.search(rf"(?ms)^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (ROOT / "README.md").read_text())
-    assert found, f"README.md has no section {title}"
+def section(title: str, page: str = "README.md") -> str:
+    """Return the text of a section of README.md or of another page."""
+    found = re.search(rf"(?ms)^## {re.escape(title)}\n(.*?)(?=^## |\Z)", (ROOT / page).read_text())
+    assert found, f"{page} has no section {title}"
     return found[1]
 
 
-def blocks(title: str) -> list[str]:
+def blocks(title: str, page: str = "README.md") -> list[str]:
     """Return the commands of a section's blocks of shell, one a line, without their comments."""
-    lines = "".join(re.findall(r"(?ms)^```sh\n(.*?)^```", section(title))).splitlines()
+    lines = "".join(re.findall(r"(?ms)^```sh\n(.*?)^```", section(title, page))).splitlines()
     return [shlex.join(words) if "$" not in line else line for line in lines if (words := shlex.split(line, True))]
 
 

@@ -1,4 +1,4 @@
-"""Words of the documents by kind of page, and the forms of language that only become fewer. `make report` prints both."""
+"""Words of the documents by kind of page, and forms of language that only become fewer: `make report` prints both."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -9,8 +9,7 @@ Rules
 4. Adapters are for one rank: their state is small, and their frozen base is read whole.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.model import (
     WITHIN_FORWARD_METHOD,
@@ -31,6 +30,7 @@ from echo2.coordinator.learner.model import (
 )
 from echo2.engines.transformers import model_config
 from echo2.engines.transformers.model_config import UnsuitableModel
+from echo2.engines.transformers.unfilled_model import build_unfilled
 from echo2.weights.lora.adapter_config import CONFIG
 
 
@@ -41,10 +41,7 @@ def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> 
     if (folder / CONFIG).exists():
         raise BadModelFolder(f"{folder} has an adapter, which one rank trains: set learner.ranks to 1")
     try:
-        config = model_config.read(folder)
-        auto: Any = AutoModelForCausalLM  # its methods carry no types
-        with _without_parameters():
-            model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
+        model = build_unfilled(model_config.read(folder), torch.float32)
     except (UnsuitableModel, OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"{folder} does not load as a causal language model: {error}") from error
     cast_parameters(model, compute)
@@ -73,20 +70,3 @@ def _divide(model: PreTrainedModel, mesh: DeviceMesh) -> None:
 
 def _run(model: PreTrainedModel, work: Callable[[], T]) -> T:
     return work()
-
-
-@contextmanager
-def _without_parameters() -> Iterator[None]:
-    """Let modules be built without memory for their parameters. Buffers get their values: no file has them."""
-    register = nn.Module.register_parameter
-
-    def registered(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        register(self, name, param)
-        if param is not None and not param.is_meta:
-            self._parameters[name] = nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
-
-    try:
-        nn.Module.register_parameter = registered  # type: ignore[method-assign]
-        yield
-    finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]

@@ -19,13 +19,14 @@ from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import TaskReference
-from echo2.protocol.methods import SEALED
+from echo2.protocol.methods import EMPTY, SEALED
 from echo2.protocol.refusals import REASONS
 from echo2.protocol.requests import Hello, Refusal, Request, Response
 from tests.support.group_world import KEYS, RUN, World, control_of
-from tests.support.message_fields import Variant, at_limits, beyond_limits, of_wrong_type, sound, wire_type, without
+from tests.support.message_fields import Variant, at_limits, beyond_limits, of_wrong_type, wire_type, without
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+WITH_BODIES = [method for method in SEALED if method.request is not EMPTY]
 TABLES = ("entries", "leases", "submissions", "verdicts", "nodes")
 
 
@@ -76,7 +77,7 @@ def bad(name: str) -> Iterator[Variant]:
     return itertools.chain(without(kind), of_wrong_type(kind), beyond_limits(kind))
 
 
-@pytest.mark.parametrize("method", SEALED, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", WITH_BODIES, ids=lambda method: method.name)
 def test_a_body_with_a_false_field_is_refused_and_nothing_is_written(stranger: Stranger, method: Any) -> None:
     before = stranger.rows()
     for variant in bad(method.request.label):
@@ -87,7 +88,7 @@ def test_a_body_with_a_false_field_is_refused_and_nothing_is_written(stranger: S
     assert stranger.rows() == before
 
 
-@pytest.mark.parametrize("method", SEALED, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", WITH_BODIES, ids=lambda method: method.name)
 def test_a_body_at_the_limits_of_its_fields_is_answered(stranger: Stranger, method: Any) -> None:
     for variant in at_limits(wire_type(method.request.label)):
         answer = stranger.send(method.name, variant.data)
@@ -102,8 +103,7 @@ def test_a_request_with_a_false_field_around_its_body_is_malformed_and_nothing_i
 
 
 def test_a_request_at_the_limits_of_its_own_fields_is_answered(stranger: Stranger) -> None:
-    ours = stranger.send("verdicts", msgspec.msgpack.encode(sound(wire_type("VerdictsRequest"))))
-    assert ours.refusal is None
+    assert stranger.send("verdicts", b"").refusal is None
     for variant in at_limits(Request):
         answer = stranger.sealed("verdicts", variant.data)
         assert refusal(answer).code in REASONS, variant.what

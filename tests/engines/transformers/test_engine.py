@@ -414,7 +414,7 @@ def test_a_model_beyond_the_memory_at_hand_is_refused_before_it_takes_any(
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 10**6, "hidden_size": 1 << 20}))
     with pytest.raises(EngineError, match=r"no memory left for this model.* takes [\d,]+ MiB, and [\d,]+ MiB are"):
         TransformersEngine().load(tmp_path, tiny.snapshot)
-    monkeypatch.setattr(transformers_engine, "available_memory", lambda: 1000)
+    monkeypatch.setattr(transformers_engine, "free_memory", lambda device: 1000)
     with pytest.raises(EngineError, match="0 MiB are free"):
         TransformersEngine().load(tiny.folder, tiny.snapshot)
 

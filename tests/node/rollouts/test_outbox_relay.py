@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -17,8 +18,9 @@ from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.p2p.envelope import decode_unverified, document_hash, seal
 from echo2.p2p.identity import generate_key
-from echo2.p2p.wire_types import decode, encode
+from echo2.p2p.wire_types import encode
 from echo2.protocol.leases import Receipt, VerdictsRequest, VerdictsResponse
+from echo2.protocol.methods import SUBMIT
 from echo2.protocol.requests import Refusal
 from echo2.runtime.units import DAY
 from tests.support.clock import on_fake_clock
@@ -99,23 +101,23 @@ async def test_a_round_ends_although_the_outbox_is_never_empty(tmp_path: Path, m
             outbox.put(next(groups).to_bytes(16), b"group", 5)
 
         async def call(method: object, body: bytes) -> None:
+            assert method is SUBMIT
             queue()
             raise RequestRefused(Refusal(code="late", sentence=""))
 
-        client: Any = SimpleNamespace(busy=0, call=call)
+        client: Any = SimpleNamespace(busy=0, call=call, wait_until_connected=AsyncMock())
         relay = OutboxRelay(outbox, client, context)
-        relay.on_answer(relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
-        assert not await relay._ask_again()
+        relay.on_answer(VerdictsRequest(leases=[]), VerdictsResponse(receipts=[], unknown=[]))
         queue()
         async with asyncio.timeout(60):
-            assert await relay._send()
+            assert await relay._round()
         assert outbox.unsent() == 1
         assert next(groups) == 42, "forty begun, each of which queued another one"
 
 
 async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_day(tmp_path: Path) -> None:
     clock = SimpleNamespace(local=lambda: clock.now, now=5)
-    trusted = SimpleNamespace(open_kept=lambda sealed, kind: decode_unverified(sealed).payload)
+    trusted = SimpleNamespace(open_kept=lambda sealed, kind: decode_unverified(sealed).payload, chain=[])
     context: Any = SimpleNamespace(trust_store=SimpleNamespace(trusted=trusted, serial=0), clock=clock, seed=0)
     client: Any = SimpleNamespace()
     with closing(Outbox(tmp_path / "outbox.sqlite", node=bytes(32), limit=9)) as outbox:
@@ -123,10 +125,6 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
         outbox.put(bytes(16), b"group", 5)
         outbox.take_receipt(bytes(16), receipt("quarantine", 5), trusted.open_kept, 5)
         outbox.mark_confirmed([bytes(16)])
-        relay.on_answer(ask := relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
-        assert ask is not None
-        assert ask.leases == []
-        relay.release(ask)
         assert relay.question() is None
         clock.now = DAY
         for code in ("quarantine", "quarantine-unpaid"):  # the coordinator has not settled the day at first
@@ -144,16 +142,15 @@ async def test_a_coordinator_that_forgets_each_group_does_not_get_it_again_witho
     """The node sent all its groups four times a second, signed acknowledgements or not."""
     coordinator = small_run.coordinator
 
-    def forgetting(node: bytes, body: bytes) -> bytes:
-        asked = decode(body, VerdictsRequest).leases
-        return encode(VerdictsResponse(receipts=[None] * len(asked), unknown=asked))
+    def forgetting(ask: VerdictsRequest) -> VerdictsResponse:
+        return VerdictsResponse(receipts=[None] * len(ask.leases), unknown=ask.leases)
 
-    known = coordinator.verdicts
-    coordinator.verdicts = forgetting  # type: ignore[method-assign]
+    known = coordinator.answer_verdicts
+    coordinator.answer_verdicts = forgetting  # type: ignore[method-assign]
     async with small_run.working(engine=InProcessEngine(seconds=5.0)) as node:
         await anyio.sleep(10)
         before = coordinator.asked["submit"]
         await anyio.sleep(30)
         assert coordinator.asked["submit"] - before <= 60
-        coordinator.verdicts = known  # type: ignore[method-assign]
+        coordinator.answer_verdicts = known  # type: ignore[method-assign]
         await until(lambda: accepted(node) >= 6)

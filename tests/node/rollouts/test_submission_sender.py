@@ -16,7 +16,6 @@ from echo2.node.rollouts.submission_window import MOST_BYTES, MOST_UNDER_WAY
 from echo2.p2p.errors import BadSignature, Unreachable
 from echo2.p2p.identity import generate_key
 from echo2.p2p.memory.transport import Link
-from echo2.protocol.leases import SubmitResponse
 from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, until
@@ -37,7 +36,7 @@ class DistantCoordinator:
         self.busy = self.most = self.most_bytes = 0
         self._here: list[bytes] = []
 
-    async def call(self, method: object, body: bytes) -> SubmitResponse:
+    async def call(self, method: object, body: bytes) -> bytes:
         self.begun.append(body)
         self._here.append(body)
         self.most, self.most_bytes = max(self.most, len(self._here)), max(self.most_bytes, sum(map(len, self._here)))
@@ -47,7 +46,7 @@ class DistantCoordinator:
             self._here.remove(body)
         if body in self.answers:
             raise self.answers[body]
-        return SubmitResponse(received=b"", receipt=None)
+        return b""
 
 
 @asynccontextmanager
@@ -57,7 +56,7 @@ async def sending(folder: Path) -> AsyncIterator[tuple[SubmissionSender, Outbox,
     client: Any = coordinator
     with closing(Outbox(folder / "outbox.sqlite", node=bytes(32), limit=1000)) as outbox:
 
-        def take(lease: bytes, answer: SubmitResponse) -> None:
+        def take(lease: bytes, answer: bytes) -> None:
             outbox.take_refusal(lease, Refusal(code="taken", sentence=""), 1)
 
         def refuse(lease: bytes, refusal: Refusal) -> None:

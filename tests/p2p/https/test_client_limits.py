@@ -69,6 +69,27 @@ def test_a_busy_connection_is_not_evicted_for_another_household() -> None:
     assert entered(connections, THERE) == ""
 
 
+def test_half_a_body_gives_way_before_a_handshake_and_a_body_that_comes() -> None:
+    """Attackers behind a proxy that hides all clients, whose bodies never end, cut off each honest handshake."""
+    connections = limited(per_visitor=3, connections=4)
+    for one in ("half", "coming", "new"):
+        connections.add(one, PROXY, 0.0)
+    for one in ("half", "coming", "half", "coming"):
+        connections.on_body(one, whole=False)
+    assert connections.idle() == ["new"]
+    assert connections.overdue(1000.0) == ["new"], "the least rate ends bodies"
+    connections.admit("new", 1.0)
+    connections.on_body("new", whole=False)
+    assert connections.add("another", PROXY, 2.0) == "half"
+    assert connections.add("and another", PROXY, 2.0) == "coming"
+    connections.on_body("new", whole=True)
+    assert connections.add("one more", PROXY, 2.0) == "another", "a whole request keeps its place"
+    assert entered(connections, HERE) == ""
+    assert entered(connections, THERE) == "", "at the bound of all connections too"
+    connections.on_body("half", whole=False)
+    assert "half" not in connections.idle(), "it has gone"
+
+
 def test_with_the_page_a_private_address_has_no_bound_of_its_own() -> None:
     connections = page(per_visitor=2)
     assert [entered(connections, HERE) for _ in "123"] == ["", "", "web-address"]
