@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light docs dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light docs dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -268,6 +268,16 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 	$(BIN)/python -m pip download --disable-pip-version-check --quiet $(HASHED) -d .interop/wheel -r requirements-p2pd.lock \
 		&& $(BIN)/python -m zipfile -e .interop/wheel/hivemind-*.whl .interop/wheel \
 		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
+
+# The driver of the browser and axe-core are installed; Chromium is the system's own.
+test-web: .browser/.installed setup ## the pages in a real Chromium (Chromium, Node 20 or newer and npm; installs about 60 MB)
+	$(BIN)/python -m pytest -q -rs tests/browser
+
+.browser/.installed: tests/browser/js/package.json tests/browser/js/package-lock.json
+	mkdir -p .browser
+	cp tests/browser/js/package.json tests/browser/js/package-lock.json .browser/
+	cd .browser && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (some ten minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all

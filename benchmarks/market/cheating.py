@@ -24,7 +24,6 @@ from echo2.coordinator.calibration.cost_fit import REFERENCE, SAMPLES
 from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.market.holdback import (
     Tranches,
-    add_tranche,
     earned_tranche,
     forfeit_amount,
     release_tranches,
@@ -163,7 +162,7 @@ class _Purse:
         """Close an epoch."""
         if self._groups:
             work = MILLI_RE * self._groups
-            self._tranches = add_tranche(self._tranches, earned_tranche(now, work, PRICE * work // 1000))
+            self._tranches = (*self._tranches, earned_tranche(now, work, PRICE * work // 1000))
         self._groups = 0
         self._tranches, _ = vest_tranches(self._tranches, now)
         self._tranches, amount = release_tranches(self._tranches, now, proven=self.accepted >= VESTED_AFTER)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -21,7 +22,8 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
 from echo2.coordinator.web.page_listener import WebLimits
-from echo2.coordinator.web.site import application, serve_web
+from echo2.coordinator.web.pages import operator_page
+from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine, Supervisor
 from echo2.engines.registry import TRANSFORMERS
@@ -116,14 +118,20 @@ async def serve(run: Run) -> None:
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             web = run.config.web
-            app = application(coordinator.view_builder, host=web.host, names=web.names)
+            builder = coordinator.view_builder
+            cache = ResponseCache(builder.current_state, time.monotonic)
+            app = application(builder, host=web.host, names=web.names, cache=cache)
             site = await serve_web(app, web.host, web.port, web_limits)
             coordinator.page_refused = site.count_refusals
+            private = None
             try:
+                private = await operator_page.serve(run.folder, web, faults, cache)
                 with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
                     await coordinator.run()
             finally:
                 await site.stop()
+                if private is not None:
+                    await private.stop()
                 await learner.child.stop()
                 await scorer.stop()
 

@@ -6,7 +6,8 @@ Rules
    request; the window (lease_window.py) bounds it. The table `on_their_way` counts open and received leases per
    version, in the transaction that moves them, and only versions that are fresh now are added up. A single running
    total would also count groups that are shed later, and would one day give no lease any more.
-3. States: open -> received -> decided, or open -> expired. The last two are final.
+3. States: open -> received -> decided, or open -> expired, or open -> returned where its node gives it back before. The
+   last three are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
 5. A lease that ends without a group gives its prompt back, to be leased again.
 """
@@ -20,6 +21,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.leases.expiry_budgets import RETURN_PARTS
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
 from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
 from echo2.coordinator.leases.kinds.twin_sets import TwinSets
@@ -120,8 +122,10 @@ class LeaseTable(LeaseRows):
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
             self.positions.on_lease_end(position, attempt, lent.reasons, code, now)
-        if code in ("expired", "declined"):
+        if code == "expired":
             self.admission.on_expiry(lent, now)
+        elif code == "declined":
+            self.admission.on_expiry(lent, now, RETURN_PARTS)
         elif code in STRIKE_CODES | AT_ONCE:
             self.admission.on_strike(lent, now)
         elif code == "superseded":

@@ -62,6 +62,32 @@ class TeamRow(View, frozen=True, kw_only=True):
     score: int
 
 
+class MadeGroup(View, frozen=True, kw_only=True):
+    """A group that a node made. `at`: time of the verdict, ms. `code`: reason of a refusal; empty: accepted."""
+
+    lease: str
+    at: int
+    version: int
+    code: str
+    rollouts: int
+
+
+class LearnedStep(View, frozen=True, kw_only=True):
+    """A step that learned from groups of a node."""
+
+    step: int
+    groups: int
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    """A node and what became of its work. `groups`: the newest decided ones, at most 50. `learned`: those of the last
+    250 steps that learned from it, the newest first."""
+
+    node: NodeRow
+    groups: list[MadeGroup]
+    learned: list[LearnedStep]
+
+
 class StepPoint(View, frozen=True, kw_only=True):
     """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
     `cut_answers`: share of its rollouts that the token limit cut; None: not known."""
@@ -373,7 +399,8 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
+    learned from. `rollouts`: rollouts of accepted groups.
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
     most batches on their way to the learner (coordinator/leases/lease_window.py); None: no draw has shown it yet.
     `relayed_bytes`: bytes relayed between nodes that could not reach each other, since the coordinator's start.
     `steps`, `evaluations`, `versions`: evaluations and versions at most 500 each: the newest 250, and thinned earlier
@@ -441,6 +468,7 @@ class RunState(View, frozen=True, kw_only=True):
     teams: list[TeamRow] = []
     stages: StagesView = StagesView()
     window: float | None = None
+    rollouts: int = 0
     description: str = ""
     page: str = ""
     contact: str = ""

@@ -129,10 +129,6 @@ class BroadcastPlanner:
         """The estimated uplink per peer, bytes per second (rule 2)."""
         return MappingProxyType(self._believed)
 
-    def excluded_parents(self, peer: str) -> set[str]:
-        """Return the parents that are excluded for a node (rule 3)."""
-        return set(self._nodes[peer].excluded)
-
     async def run(self) -> None:
         """Rebuild the plan after disconnects and tell nodes their new parents (rule 4), until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -43,6 +43,7 @@ from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, check_family, format_tokens, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
+from echo2.coordinator.settings.computing import check_present
 from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
 from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from echo2.p2p.discovery.invite import Invite
@@ -59,7 +60,6 @@ from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
-from echo2.tasks.task import Task
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -113,11 +113,6 @@ class Run:
     def task(self) -> TaskPlace:
         """The run's task, and where it is hosted; of several the first."""
         return self.tasks[0]
-
-    @property
-    def pure_task(self) -> Task:
-        """The code of `task`, which is pure. Raises `LocalFault`."""
-        return model_folder.task_named(self.task.name, self.task.version)
 
     @property
     def peer_id(self) -> str:
@@ -245,6 +240,7 @@ def _check_asked(
             check_task(task.name)
     check_admitted(config.run)
     check_device(config.learner)
+    check_present(config.learner)
     _check_memory(config.run)
     return config
 

@@ -1,6 +1,8 @@
 """The settings of everything that listens: libp2p, HTTPS and the page."""
 
 import re
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -152,6 +154,14 @@ class WebSection(Section):
         str, Field(min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
     ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="TCP port. 0: any free one.")] = 8420
+    operator_listen: Annotated[
+        str,
+        Field(
+            max_length=400,
+            description="Address of the operator's own page: a loopback address with a port (0: any free one), or the "
+            "path of a Unix socket, as in /run/user/1000/first.sock. Empty: there is none.",
+        ),
+    ] = "127.0.0.1:0"
     names: Annotated[
         Texts,
         Field(
@@ -179,3 +189,31 @@ class WebSection(Section):
             if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name):
                 raise ValueError(f"names has {name!r}: write a host name alone, such as run.example.org")
         return self
+
+    @model_validator(mode="after")
+    def _is_for_the_operator_alone(self) -> Self:
+        if isinstance(place := self.operator_place, tuple) and (
+            not ip_address(place[0]).is_loopback or not 0 <= place[1] <= 65535
+        ):
+            raise ValueError(
+                f"operator_listen is {self.operator_listen!r}, which others can reach: write 127.0.0.1:8421, or the "
+                "path of a Unix socket"
+            )
+        return self
+
+    @property
+    def operator_place(self) -> tuple[str, int] | Path | None:
+        """The loopback address and port, or the Unix socket, of the operator's page; None: it has none. Raises
+        `ValueError`."""
+        text = self.operator_listen.strip()
+        if not text or "/" in text:
+            return Path(text) if text else None
+        host, _, port = text.rpartition(":")
+        host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+        try:
+            ip_address(host)
+            return host, int(port)
+        except ValueError:
+            raise ValueError(
+                f"operator_listen is {text!r}: write 127.0.0.1:8421, or the path of a Unix socket"
+            ) from None

@@ -190,7 +190,7 @@ class LearnerSection(Section):
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
             description="Threads of learner, of each of its ranks, and of scorer on a CPU. auto: OMP_NUM_THREADS, else "
-            "the cores that they may use, divided among ranks."
+            "the cores that they may use, divided among ranks and a scorer on the CPU."
         ),
     ] = "auto"
     checkpoint_share: Annotated[

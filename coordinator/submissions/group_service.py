@@ -185,7 +185,7 @@ class GroupService:
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
     def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
-        """Take a node's report on its open leases: those that it gives back end, as expired ones unless they were
+        """Take a node's report on its open leases: those that it gives back end, as declined ones unless they were
         recalled while the node worked on others. Return the leases that it must not begin (`Response.ended`)."""
         returned = self.leases.open_among(node, report.returned)
         recalled = [lease for lease in returned if lease in self._recalled]

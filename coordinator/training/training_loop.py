@@ -262,6 +262,7 @@ class Training:
                 await self._step(batch)
             elif not self._is_finished():
                 return
+        self.watch.end_wait()
         self._stand(self._at().step, self._latest(), finished=True, unchanged=self._at().unchanged)
         # No more leases are issued; nodes learn it from the Head, submit their groups, and stop.
         self.publisher.finished = True

@@ -98,6 +98,7 @@ class ThreadedPeer:
     unshare = Bridged(lambda peer: peer.unshare)
     fetch = Bridged(lambda peer: peer.fetch)
     follow = Bridged(lambda peer: peer.follow)
+    limit = Bridged(lambda peer: peer.limit)
     await_uplink = Bridged(lambda peer: peer.await_uplink)
     traffic = Bridged(lambda peer: peer.traffic)
     addresses = Bridged(lambda peer: peer.addresses)

@@ -32,6 +32,12 @@ def bandwidth(rate: float | None) -> TokenBucket:
     return TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
 
 
+def change_bandwidth(bucket: TokenBucket, rate: float | None) -> None:
+    """Limit a machine's bucket to another rate from now on, in bytes per second; None for no limit. Raises
+    `ValueError`."""
+    bucket.limit(rate, BURST_SECONDS * (rate or 0.0))
+
+
 class FairQueue(Generic[S]):
     """The order of streams at one uplink. A stream has one chunk in the queue at a time."""
 
@@ -48,6 +54,11 @@ class FairQueue(Generic[S]):
     def prioritise(self, children: Collection[str]) -> None:
         """Let these peers go first from now on (rule 3); an empty collection treats all alike."""
         self._children = frozenset(children)
+
+    def limit(self, rate: float | None) -> list[S]:
+        """Limit the uplink to another rate. Return the streams that must check the queue again."""
+        change_bandwidth(self._bucket, rate)
+        return list(self._waiting)
 
     def enqueue(self, stream: S, peer: str, size: int) -> None:
         """Enqueue `size` bytes that `stream` has for `peer`; no effect on a stream in the queue."""

@@ -58,6 +58,7 @@ class Peer:
         self.unshare = self._exchange.unshare
         self.fetch = self._exchange.fetch
         self.follow = self._exchange.follow
+        self.limit = self._exchange.limit
         self.await_uplink = self._exchange.await_uplink
 
     @property

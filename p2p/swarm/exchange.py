@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
-from echo2.p2p.limits.bandwidth import FairQueue, bandwidth
+from echo2.p2p.limits.bandwidth import FairQueue, bandwidth, change_bandwidth
 from echo2.p2p.network import FetchReport, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.download import Download, DownloadContext
@@ -117,6 +117,12 @@ class ChunkExchange:
         self._uplink_queue.prioritise(children)
         for download in self._downloads:
             download.follow(self._parents)
+
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        """See `PayloadExchange.limit`."""
+        change_bandwidth(self._context.downlink, downlink)
+        for stream in self._uplink_queue.limit(uplink):
+            stream.wake()
 
     async def serve_chunks(self, stream: Stream) -> None:
         """Serve one downloader until it leaves: the stream handler of `PROTOCOL`."""

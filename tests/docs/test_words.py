@@ -4,13 +4,13 @@ import pytest
 
 from tests.support import words
 
-MOST_WORDS = {"README": 1_200, "user pages": 43_721, "docs": 113_483}
+MOST_WORDS = {"README": 1_200, "user pages": 45_260, "docs": 115_767}
 MOST_FORMS = {
     "is no X": 35,
     "tell for report": 50,
     "he for a user": 4,
     "trailing alone, by name, in order": 53,
-    "lines above 120 characters": 677,
+    "lines above 120 characters": 693,
 }
 ABOVE = {"operations.md"}
 """Pages that are still above 2,000 words."""

@@ -14,6 +14,7 @@ from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper,
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
+from echo2.coordinator.training import wait_reason
 from echo2.coordinator.training.guard_rules import STEP_RULES
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import DiedComputing
@@ -152,15 +153,20 @@ async def test_the_learner_exports_after_each_kappa_th_step_and_after_the_last(
     assert [one.version for one in parts.versions] == [0, STEPS]
 
 
-async def test_a_run_that_waits_for_groups_is_finished_at_once(world: World, parts: StandIns, history: History) -> None:
+async def test_a_run_that_waits_for_groups_is_finished_at_once(
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_reason, "SILENT_MS", 0)
     for _ in range(2):
         world.accepted()
     training = training_of(world, parts, history, steps=None)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(training.run())
         await until(lambda: training.history.steps, 10)
+        await until(lambda: training.watch.view().waiting, 10)
         assert training.finish() == 1
         assert training.finish() == 1, "a second order changes nothing"
+    assert training.watch.view().waiting == ""
     assert [one.version for one in parts.versions] == [0, 1]
     assert parts.finished
 

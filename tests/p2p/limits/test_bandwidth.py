@@ -129,3 +129,17 @@ def test_a_stream_that_has_sent_its_chunks_or_left_is_forgotten(rate: float | No
         left += [ref(one), ref(two)]
         del one, two
     assert not [stream for stream in left if stream() is not None]
+
+
+def test_another_limit_counts_at_once_and_wakes_all_that_wait() -> None:
+    queue = FairQueue[str](bandwidth(None))
+    queue.enqueue("one", "a", 1000)
+    queue.enqueue("two", "b", 1000)
+    assert queue.limit(100.0) == ["one", "two"]
+    assert queue.delay("one", 0.0) == 0.0
+    assert queue.consume("one", 0.0) == ["two"]
+    assert queue.delay("two", 0.0) == pytest.approx(1000 / 100 - BURST_SECONDS)
+    assert queue.limit(None) == ["two"]
+    assert queue.delay("two", 0.0) == 0.0
+    with pytest.raises(ValueError, match="positive"):
+        queue.limit(0.0)
