@@ -33,7 +33,8 @@ PARTS = {
     "Lend a machine": "volunteer earnings hardware trust faq",
     "Train a model": "training models tasks environments environment-in-ten-minutes planning operations money compare",
     "Check it": "threat-model attack-costs trust-conformance results/README benchmarks",
-    "Reference": "reference/commands reference/refusals reference/metrics reference/api reference/math-data",
+    "Reference": "reference/commands reference/settings reference/node-settings reference/refusals reference/limits "
+    "reference/log-events reference/metrics reference/api reference/math-data",
     "Change it": "architecture ../CONTRIBUTING reference/rules protocol/README adr/README libp2p-faults ../README "
     "../SECURITY ../RELEASING ../CHANGELOG ../changes/README",
 }

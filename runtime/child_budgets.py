@@ -1,5 +1,5 @@
-"""Budgets of child processes: open files, memory, and network, a row for each kind of child. docs/operations.md has the
-same table, and a test holds them together.
+"""Budgets of child processes: open files, memory, and network, a row for each kind of child.
+docs/reference/limits.md has the same table, and a test holds them together.
 
 Rules
 1. Every child has a limit of open files.

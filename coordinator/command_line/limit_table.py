@@ -1,6 +1,6 @@
 """The table of limits on what others may hold or use here: each limit once, with the number that the code has.
 
-    python -m echo2.coordinator.command_line.limit_table docs/operations.md      puts the table into that document
+    python -m echo2.coordinator.command_line.limit_table docs/reference/limits.md      puts the table into that document
 
 Rules
 1. A limit that somebody else's bytes, requests or keys can reach has a row. Its number is the constant or the default

@@ -1,7 +1,6 @@
 """Render the settings for people, from their definition in coordinator.settings.config.
 
-    python -m echo2.coordinator.settings.config_docs docs/operations.md     puts the tables of settings into that
-    document
+    python -m echo2.coordinator.settings.config_docs docs/reference/settings.md     puts the tables into that document
 
 Rules
 1. The settings that an operator should know (`FIRST_SETTINGS`, at most 40) stand in a table of their own; all others
@@ -43,7 +42,7 @@ def toml(config: CoordinatorConfig) -> str:
     """Return coordinator.toml, with an explanation above each key (rule 2). Reading it gives `config` again."""
     parts = [
         "# Settings of this run. Every key may also come as a variable, ECHO2_COORD_<SECTION>_<KEY>.",
-        "# Expert settings are left out where they have their defaults; docs/operations.md lists them.", "",
+        "# Expert settings are left out where they have their defaults; docs/reference/settings.md lists them.", "",
     ]  # fmt: skip
     for name, model in sections():
         section = getattr(config, name)
@@ -74,7 +73,7 @@ def table() -> str:
             when = "in another run" if whole in SIGNED else "at once" if whole in LIVE_KEYS else "next start"
             row = f"| `{whole}` | {default} | {when} | {(field.description or '').replace('|', chr(92) + '|')} |"
             (first if is_first(name, key) else expert).append(row)
-    return "\n".join([*first, "", "### Expert settings", "", "Their defaults suit most runs.", "", *expert])
+    return "\n".join([*first, "", "## Expert settings", "", "Their defaults suit most runs.", "", *expert])
 
 
 def with_table(document: str) -> str:

@@ -1,4 +1,4 @@
-"""The table of limits in docs/operations.md: made from the numbers of the code, and each row has its place."""
+"""The table of limits in docs/reference/limits.md: made from the numbers of the code, and each row has its place."""
 
 import re
 
@@ -21,9 +21,9 @@ OWN = {
 
 
 def test_the_documents_have_the_table_that_the_code_makes() -> None:
-    document = (ROOT / "docs" / "operations.md").read_text()
+    document = (ROOT / "docs" / "reference" / "limits.md").read_text()
     assert with_table(document) == document, (
-        "run python -m echo2.coordinator.command_line.limit_table docs/operations.md"
+        "run python -m echo2.coordinator.command_line.limit_table docs/reference/limits.md"
     )
 
 

@@ -6,7 +6,7 @@ The promises of a document are read from its code: fenced blocks and `inline spa
 2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module.
 3. A relative link reaches a file, and its #anchor a heading; a path in `backticks` that begins with a folder of ours
    exists, and so does a bare `module.py` behind one on the same line, in the same folder.
-4. The settings tables of docs/operations.md and the config models name the same keys. A settings table is one whose
+4. The settings tables of docs/reference and the config models name the same keys. A settings table is one whose
    first column is headed `Node key` or `Coordinator key`; each row's first cell is a key in backticks, nested keys
    with dots.
 
@@ -29,8 +29,8 @@ from tests.support.documents import FENCE, SPAN, code_lines, current_documents, 
 from tests.support.paths import ROOT
 
 CONFIGS = {
-    "Node key": ("echo2.node.config", "NodeConfig"),
-    "Coordinator key": ("echo2.coordinator.settings.config", "CoordinatorConfig"),
+    "Node key": ("echo2.node.config", "NodeConfig", "node-settings"),
+    "Coordinator key": ("echo2.coordinator.settings.config", "CoordinatorConfig", "settings"),
 }
 SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -185,14 +185,11 @@ def model_keys(model: Any, prefix: str = "") -> set[str]:
 
 @pytest.mark.parametrize("heading", CONFIGS)
 def test_the_settings_tables_name_exactly_the_settings(heading: str) -> None:
-    module, model = CONFIGS[heading]
-    for needed in (module.replace(".", "/") + ".py", "docs/operations.md"):
-        if not (ROOT / needed).exists():
-            pytest.skip(f"{needed} is not written yet")
+    module, model, page = CONFIGS[heading]
     keys = model_keys(getattr(importlib.import_module(module), model))
-    documented = documented_keys((ROOT / "docs/operations.md").read_text(), heading)
-    assert keys - documented == set(), "settings that docs/operations.md does not name"
-    assert documented - keys == set(), "keys in docs/operations.md that are no settings"
+    documented = documented_keys((ROOT / f"docs/reference/{page}.md").read_text(), heading)
+    assert keys - documented == set(), f"settings that {page}.md does not name"
+    assert documented - keys == set(), f"keys in {page}.md that are not settings"
 
 
 def an_app() -> Any:

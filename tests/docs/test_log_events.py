@@ -1,4 +1,4 @@
-"""The log events of docs/operations.md against the code: names, levels and fields that programs may rely on.
+"""The log events of docs/reference/log-events.md against the code: names, levels and fields that programs may rely on.
 
 1. Each event of the table `Event of the coordinator` is logged in coordinator/, each of `Event of a node` in node/, at
    the stated level and, wherever it is logged, with exactly the stated fields.
@@ -33,7 +33,7 @@ class LogEvent(NamedTuple):
 
 def documented() -> list[LogEvent]:
     """Return the rows of the two tables."""
-    text = section((ROOT / "docs/operations.md").read_text(), "Log events")
+    text = section((ROOT / "docs/reference/log-events.md").read_text(), "Log events")
     return [
         LogEvent(TABLES[header[0]], code(row[0]), row[1], frozenset(re.findall(r"`(\w+)`", row[2])))
         for header, *rows in tables(text)

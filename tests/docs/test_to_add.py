@@ -308,7 +308,7 @@ def test_a_setting_is_a_field(tmp_path: Path) -> None:
     assert loader.load({}, flags={"naps": 4}, **asked)[0].naps == 4  # type: ignore[arg-type]
     with pytest.raises(Exception, match="naps should be less than or equal to 9, not 10"):
         loader.load({}, source="node.toml", env={"ECHO2_NAPS": "10"}, flags={})
-    assert table() in (ROOT / "docs/operations.md").read_text(), "run the command that the list names"
+    assert table() in (ROOT / "docs/reference/settings.md").read_text(), "run the command that the list names"
 
 
 # --- a CLI command ---------------------------------------------------------------------------------------------------

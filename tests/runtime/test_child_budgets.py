@@ -74,7 +74,7 @@ async def test_a_child_that_takes_too_much_memory_ends_and_its_call_says_why() -
 
 
 def test_the_table_of_budgets_stands_in_the_documents() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text()
     rows = {
         cells[0]: (int(cells[1].replace(",", "")), *cells[2:])
         for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines())

@@ -22,10 +22,10 @@ def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
     assert config.parse(tomllib.loads(config_docs.toml(settings)), source="it") == settings
 
 
-def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
-    document = (repository / "docs/operations.md").read_text()
+def test_the_table_in_the_reference_is_the_one_made_from_the_settings(repository: Path) -> None:
+    document = (repository / "docs/reference/settings.md").read_text()
     assert config_docs.with_table(document) == document, (
-        "run: python -m echo2.coordinator.settings.config_docs docs/operations.md"
+        "run: python -m echo2.coordinator.settings.config_docs docs/reference/settings.md"
     )
 
 
