@@ -30,8 +30,10 @@ html_show_sphinx = html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 
 PARTS = {
-    "Lend a machine": "volunteer earnings hardware trust faq",
-    "Train a model": "training models tasks environments environment-in-ten-minutes planning operations money compare",
+    "Lend a machine": "volunteer running-a-node engines earnings hardware trust faq",
+    "Train a model": "training models tasks environments environment-in-ten-minutes planning money compare",
+    "Operate a run": "operations install running-a-run when-something-is-wrong pauses run-tasks versions several-gpus "
+    "calibration nodes-and-verdicts market keys network recovery run-folder",
     "Check it": "threat-model attack-costs trust-conformance results/README benchmarks",
     "Reference": "reference/commands reference/settings reference/node-settings reference/refusals reference/limits "
     "reference/log-events reference/metrics reference/api reference/math-data",

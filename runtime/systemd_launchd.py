@@ -225,7 +225,7 @@ def manager_here(program: str, platform: str = sys.platform, booted: Path = _SYS
         return SystemdOfUser()
     raise LocalFault(
         f"neither systemd nor launchd runs here: add `{program} run --home HOME` to the programs that this machine "
-        "starts by other means, or use the container (docs/operations.md)"
+        "starts by other means, or use the container (docs/install.md)"
     )
 
 

@@ -1,6 +1,6 @@
 """Check that the disk has room for a run, before its model is made and before its coordinator starts.
 
-A run takes, per trained parameter, the bytes of `RUN_BYTES`; docs/operations.md says for which files. Files in the
+A run takes, per trained parameter, the bytes of `RUN_BYTES`; docs/run-folder.md says for which files. Files in the
 run folder already count as there.
 """
 

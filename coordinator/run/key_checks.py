@@ -162,7 +162,7 @@ def _root_keys(place: RunFolder, chain: Sequence[Root]) -> list[KeyCheck]:
     several = KeyCheck("root keys", f"{role.threshold} of {len(role.keys)} sign a Root")
     if role.threshold == 1:
         several = several._replace(
-            remedy="one stolen key is enough: `keys export-root --threshold` (docs/operations.md)"
+            remedy="one stolen key is enough: `keys export-root --threshold` (docs/keys.md)"
         )
     offline = KeyCheck("root keys are offline", "yes")
     if here:

@@ -113,7 +113,7 @@ class LearnerChild:
     def _say(self, told: bool) -> None:
         log.warning("the learner waits for ranks", ranks=self._waits_for)
         if not told:
-            self._tell(f"the learner waits for {self._waits_for}: start them there (docs/operations.md)")
+            self._tell(f"the learner waits for {self._waits_for}: start them there (docs/several-gpus.md)")
         self._wait(told=True)
 
     def _end_wait(self) -> None:

@@ -58,7 +58,7 @@ _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice", "TooLittleMe
 
 _OTHER_HOSTS: Final = (
     "Ranks on other hosts need the same program, and model/ and learner/ of this run under the same whole path"
-    " (docs/operations.md); the learner is started again"
+    " (docs/several-gpus.md); the learner is started again"
 )
 
 PUBLISH_PERIOD_FACT: Final = "publish_period"

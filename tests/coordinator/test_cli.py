@@ -92,14 +92,14 @@ def test_init_takes_several_tasks_by_weight_and_prints_how_prompts_are_written(t
 
 
 def test_the_table_of_models_has_the_settings_of_each(repository: Path) -> None:
-    """A model's preset is documented: docs/operations.md has all of it, and `init` prints the signed settings."""
-    table = (repository / "docs/operations.md").read_text()
+    """A model's preset is documented: docs/running-a-run.md has all of it, and `init` prints the signed settings."""
+    table = (repository / "docs/running-a-run.md").read_text()
     for name, preset in setup.PRESETS.items():
         rows = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", table, re.MULTILINE)
         wanted = [
             f"`{part}.{key} = {value!r}`".replace("'", '"') for part in preset for key, value in preset[part].items()
         ]
-        assert rows == [", ".join(wanted)], f"docs/operations.md does not say what --model {name} sets"
+        assert rows == [", ".join(wanted)], f"docs/running-a-run.md does not say what --model {name} sets"
 
 
 def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(

@@ -4,7 +4,7 @@
    (coordinator/learner/__main__.py).
 2. Ranks of one host meet and talk on loopback, on Linux in a network of their own
    (coordinator/learner/ranks/torchrun.py). Ranks of several meet at the rendezvous; the operator starts those of the
-   other hosts (docs/operations.md).
+   other hosts (docs/several-gpus.md).
 3. torchrun gets no folder for logs: by default each start would leave one in the system's temporary folder for good.
 """
 

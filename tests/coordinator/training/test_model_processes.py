@@ -78,7 +78,7 @@ async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
         with contextlib.suppress(asyncio.CancelledError):
             await opening
     assert {(one["event"], one["ranks"]) for one in logs} == {("the learner waits for ranks", ranks)}
-    assert told == [f"the learner waits for {ranks}: start them there (docs/operations.md)"], "once for the page"
+    assert told == [f"the learner waits for {ranks}: start them there (docs/several-gpus.md)"], "once for the page"
 
 
 async def test_ranks_that_have_met_are_waited_for_no_longer(
