@@ -206,8 +206,8 @@ class LedgerSection(Section):
         Field(
             ge=1,
             le=86_400,
-            description="Seconds between two signed heads of the ledger, which show nodes that it only grows. While it "
-            "does not grow none is signed.",
+            description="Seconds between two signed heads of the ledger, which show nodes that it only grows. No "
+            "head is signed while nothing is added.",
         ),
     ] = 900
 

@@ -54,12 +54,12 @@ class PayoutSection(Section):
         int,
         Field(
             ge=0, le=720,
-            description="The rails https and command: hours for which an idempotency key is recognised. A payment that "
-            "is older is a question to you, and is not sent again. 0: none is sent again.",
+            description="The rails https and command: hours for which an idempotency key is recognised. Older "
+            "payments need your decision, and are not sent again. 0: none is sent again.",
         ),
     ] = 20  # fmt: skip
     question_days: Annotated[
-        int, Field(ge=1, le=90, description="Days after which a payment without a final answer is a question to you.")
+        int, Field(ge=1, le=90, description="Days after which a payment without a final answer needs your decision.")
     ] = 7
     watch_days: Annotated[
         int,
