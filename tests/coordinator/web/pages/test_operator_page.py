@@ -1,9 +1,9 @@
 """The operator's page: its token, what it shows, and that nothing of it is at the public port, also behind a proxy."""
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
-import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
