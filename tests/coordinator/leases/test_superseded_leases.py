@@ -157,6 +157,18 @@ def test_leases_given_back_are_no_expiries_and_make_room_at_once(tmp_path: Path)
     world.close()
 
 
+@pytest.mark.parametrize(("share", "parts"), [(0.1, 1), (0.5, 4), (0.99, 7)])
+def test_a_lease_given_back_late_counts_as_much_as_it_was_held(tmp_path: Path, share: float, parts: int) -> None:
+    """Before, a key that gave each lease back at its last moment held one for four times as long as by expiries."""
+    world = World(tmp_path)
+    world.accepted()
+    lease = world.lease()
+    world.now += int(share * (lease.expires - lease.sent))
+    world.group_service.take_report(ALICE, LeaseReport(returned=[lease.id]), world.now)
+    assert world.group_service.database.value("SELECT expired FROM budgets") == parts
+    world.close()
+
+
 def test_a_node_that_begins_nothing_and_waits_for_each_recall_has_its_leases_counted(tmp_path: Path) -> None:
     """Before, a known key took 4,800 leases an hour so, at a version per 2 s, and each had a ledger entry for good."""
     world, leases = crowded(tmp_path)
