@@ -25,21 +25,10 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
-NOT_ADDRESSES = {
-    str(Path(module.__file__).resolve())
-    for module in (
-        routes,
-        origin,
-        party,
-        server,
-        node_ranking,
-        bank_file,
-        page_client,
-        trial_provider,
-        operator_page,
-        connectivity,
-    )  # fmt: skip
-}
+OTHER_TEXTS = (
+    routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider, operator_page, connectivity,
+)  # fmt: skip
+NOT_ADDRESSES = {str(Path(module.__file__).resolve()) for module in OTHER_TEXTS}
 
 
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])
