@@ -263,8 +263,8 @@ def _draft(out: Path) -> Iterator[Path]:
     draft = out.resolve().parent / f".{out.resolve().name}.echo2-draft"
     try:
         draft.mkdir(parents=True, exist_ok=True)
-        found = draft.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = draft.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise LocalFault(f"{draft} is a link, or another user's folder: remove it, or name another folder")
         with lock_folder(draft):
             try:

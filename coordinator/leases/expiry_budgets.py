@@ -70,10 +70,10 @@ def pause_after(beyond: int) -> int:
     return int(_EXPIRY_PAUSES.delay(beyond))
 
 
-def parts_of_return(held: int, life: int) -> int:
-    """Return the parts that a lease given back counts (rule 5). `held`, `life`: ms for which its node had it, and could
+def parts_of_return(had: int, life: int) -> int:
+    """Return the parts that a lease given back counts (rule 5). `had`, `life`: ms for which its node had it, and could
     have had it."""
-    return max(RETURN_PARTS, min(EXPIRY_PARTS, EXPIRY_PARTS * held // max(1, life)))
+    return max(RETURN_PARTS, min(EXPIRY_PARTS, EXPIRY_PARTS * had // max(1, life)))
 
 
 class ExpiryBudgets:
