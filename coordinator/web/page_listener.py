@@ -8,7 +8,8 @@ Rules
    closed.
 4. A trusted proxy says for whom it connects: by a PROXY header, or by X-Forwarded-For, which counts for the page alone.
    From any other address a PROXY header ends the connection, and X-Forwarded-For is not read.
-5. A request that is no HTTP is answered 400 and not logged, so that no visitor can fill the log.
+5. A request that is no HTTP is answered 400 and not logged, nor is an answer whose visitor leaves, so that no visitor
+   can fill the log.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _is_own_fault(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError | ConnectionError)
 
 
 SERVER_LOG: Final = logging.getLogger("page")
