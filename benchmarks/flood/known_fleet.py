@@ -2,8 +2,8 @@
 
 It lasts an hour of the fake clock, `QUICK_SECONDS` with `--quick`: later the fleet gets next to nothing. The run is
 four times slower than those of benchmarks/flood/catalogue.py, and its keys ask when they are told to, at most
-`MOST_ASKS` times a minute, so that it takes little CPU. Prints JSON: the share of a calm run's steps (`share`), and what
-the fleet tells of itself (`said`).
+`MOST_ASKS` times a minute, so that it takes little CPU. Prints JSON: the share of a calm run's steps (`share`), and
+what the fleet tells of itself (`said`).
 """
 
 import argparse
