@@ -3,10 +3,10 @@
 Rules
 1. A name that starts to wait queues behind all names that wait beside it. So does a name that was served and waits
    again. A thousand names below one parent are served no more often than a sibling of that parent.
-2. A name waits until the time that it gave. If it does not come back by then it delays no other name. Beside more than
-   `LATE_NAMES_KEPT` names it is dropped: each name that starts to wait drops up to `NAMES_DROPPED_PER_WAIT` such names
-   at the head of the queue. Beside fewer it keeps its place: of keys that all come late each would else be refused for
-   one that is not there either, and the place of their subnet would stand empty for as long as they ask.
+2. A name waits until the time that it gave. If it does not come back by then it delays no other name, and is dropped.
+   Each name that starts to wait drops up to `NAMES_DROPPED_PER_WAIT` such names at the head of the queue.
+   Beside at most `LATE_NAMES_KEPT` names below a parent it keeps its place: of keys that all come late each would else
+   be refused for one that is not there either, and the place of their subnet stand empty for as long as they ask.
 3. A query costs as many steps as there are free places, plus the names that it drops; not as many as there are waiting
    names.
 """
@@ -22,7 +22,9 @@ LATE_NAMES_KEPT: Final = 16
 class RoundRobin:
     """One level of the tree of names. `until`: the latest time of all names below, milliseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_kept: int = 0) -> None:
+        """`late_kept`: beside so many names a late one keeps its place (rule 2)."""
+        self._late_kept = late_kept
         self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
 
@@ -35,7 +37,7 @@ class RoundRobin:
         self.until = max(self.until, until)
         if path:
             self._forget(now)
-            self._below.setdefault(path[0], RoundRobin()).wait(path[1:], until, now)
+            self._below.setdefault(path[0], RoundRobin(LATE_NAMES_KEPT)).wait(path[1:], until, now)
 
     def on_service(self, path: Sequence[Hashable]) -> None:
         """Note that a name was served: it waits no longer."""
@@ -54,7 +56,7 @@ class RoundRobin:
 
     def _forget(self, now: int) -> None:
         for _ in range(NAMES_DROPPED_PER_WAIT):
-            if len(self._below) <= LATE_NAMES_KEPT or next(iter(self._below.values())).until >= now:
+            if len(self._below) <= self._late_kept or next(iter(self._below.values())).until >= now:
                 return
             self._below.popitem(last=False)
 
@@ -81,6 +83,6 @@ class RoundRobin:
                 late.append(other)
             else:
                 ahead += 1
-        for other in late[: max(0, len(self._below) - LATE_NAMES_KEPT)]:
+        for other in late[: max(0, len(self._below) - self._late_kept)]:
             del self._below[other]
         return ahead
