@@ -72,7 +72,7 @@ MOVED: Final = {
     ("coordinator.web", "coordinator.ledger_files"): "page_client",
     ("coordinator.web", "coordinator.metrics"): "status",
     ("engines", "engines.batch"): (
-        "batch_engine checkpoint_patches continuous_batch float16_range input_check job_rollouts never_served "
+        "batch_engine checkpoint_patches continuous_batch float16_range input_check job_rollouts "
         "one_turn open_group request_batch rollout_state row_limit row_starts stepped_weights"
     ),
     ("engines", "engines.process"): (

@@ -106,11 +106,12 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
-    """The leases of one key in a `LeasesEnded`. `node`: empty: of all other keys, whose standing stays. `refused`:
-    groups; `wrong`: those refused by the scorer's pass."""
+    """The leases of one key in a `LeasesEnded`. `node`: empty: of all other keys, whose standing stays.
+    `without_group`: leases that expired or were given back. `refused`: groups; `wrong`: those refused by the scorer's
+    pass."""
 
     node: str
-    expired: int
+    without_group: int
     refused: int
     wrong: int
 

@@ -181,7 +181,7 @@ class LedgerReplay:
 
     def _together(self, entry: Entry) -> "_Due":
         ended = _fact(entry, LeasesEnded)
-        if sum(one.expired + one.refused for one in ended.counts) != ended.ends:
+        if sum(one.without_group + one.refused for one in ended.counts) != ended.ends:
             raise Tampered(entry.seq, f"its counts are not those of {ended.ends} ends")
         return _Due(f"ends:{entry.seq}")
 

@@ -37,6 +37,8 @@ config_app = typer.Typer(help="Settings: a flag overrides ECHO2_..., which overr
 app.add_typer(receipts_app, name="receipts")
 app.add_typer(keys_app, name="keys")
 payout_app = typer.Typer(help="The account to which this node's pay goes.", no_args_is_help=True)
+privacy_app = typer.Typer(help="What others see of this node.", no_args_is_help=True)
+app.add_typer(privacy_app, name="privacy")
 app.add_typer(config_app, name="config")
 app.add_typer(payout_app, name="payout")
 
@@ -47,6 +49,7 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]
+Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
 Server = Annotated[
@@ -65,6 +68,16 @@ YieldWhen = Annotated[
     typer.Option("--yield-when", help="Rest on gpu, keyboard, battery (the default), metered; may be repeated."),
 ]
 Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
+Uplink = Annotated[float | None, typer.Option("--uplink", help="Most upload to peers, in Mbit/s.")]
+Downlink = Annotated[float | None, typer.Option("--downlink", help="Most download from peers, in Mbit/s.")]
+MonthUp = Annotated[float | None, typer.Option("--month-up", help="Most upload in a calendar month, in GB.")]
+MonthDown = Annotated[float | None, typer.Option("--month-down", help="Most download in a calendar month, in GB.")]
+Disk = Annotated[float | None, typer.Option("--disk", help="Most disk space for weights, in GB; 50.")]
+Duty = Annotated[int | None, typer.Option("--duty", help="Percent of the time that a device computes; 100.")]
+Reserve = Annotated[float | None, typer.Option("--reserve", help="Memory of each device left to others, in GB.")]
+Hottest = Annotated[float | None, typer.Option("--hottest", help="Temperature above which a device rests, in °C.")]
+Power = Annotated[int | None, typer.Option("--power", help="Most power of each GPU, in W.")]
+SlowHours = Annotated[str | None, typer.Option("--slow-hours", help="When the slow caps (slow_...) are in force.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
@@ -75,6 +88,7 @@ Fingerprint = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
 
@@ -113,6 +127,16 @@ def join(
     yield_to: YieldTo = None,
     yield_when: YieldWhen = None,
     quiet: Quiet = None,
+    uplink: Uplink = None,
+    downlink: Downlink = None,
+    month_up: MonthUp = None,
+    month_down: MonthDown = None,
+    disk: Disk = None,
+    duty: Duty = None,
+    reserve: Reserve = None,
+    hottest: Hottest = None,
+    power: Power = None,
+    slow_hours: SlowHours = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -128,7 +152,9 @@ def join(
     return _daemon(
         once, invite=_invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
         gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
-        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet, name=name,
+        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
+        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, disk=disk, duty=duty,
+        reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name,
         home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
@@ -146,6 +172,16 @@ def run(
     yield_to: YieldTo = None,
     yield_when: YieldWhen = None,
     quiet: Quiet = None,
+    uplink: Uplink = None,
+    downlink: Downlink = None,
+    month_up: MonthUp = None,
+    month_down: MonthDown = None,
+    disk: Disk = None,
+    duty: Duty = None,
+    reserve: Reserve = None,
+    hottest: Hottest = None,
+    power: Power = None,
+    slow_hours: SlowHours = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -157,16 +193,61 @@ def run(
     """Continue the run that was joined last."""
     return _daemon(
         once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
-        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet, name=name, home=home, listen=listen,
+        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
+        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, disk=disk, duty=duty,
+        reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name, home=home, listen=listen,
         via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
 @app.command()
 @errors_reported
-def status(home: Home = None, as_json: Json = False) -> None:
+def status(
+    home: Home = None,
+    as_json: Json = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="Print this node's address on the page, and its badge.")
+    ] = False,
+) -> None:
     """Show the state of the running node."""
-    _show(_ask(home, command="status"), as_json)
+    answer = _ask(home, command="status")
+    if not share:
+        return _show(answer, as_json)
+    from echo2.node.control.share_report import share_of
+
+    _show(share_of(answer), as_json)
+
+
+@app.command()
+@errors_reported
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Watch the running node: devices, groups, points, lines, and keys to pause, resume, finish, switch caps."""
+    from echo2.node.top import top_report
+
+    def ask(**asked: Any) -> dict[str, Any]:
+        return _ask(home, **asked)
+
+    if not once and not as_json:
+        return top_report.show(ask)
+    for text_line in top_report.once(ask, as_json=as_json) if once else top_report.stream(ask):
+        _say(text_line)
+
+
+@app.command()
+@errors_reported
+def slow(
+    switch: Annotated[str, typer.Argument(help="on, off; or auto: slow_hours count again.")] = "on",
+    home: Home = None,
+) -> None:
+    """Switch the running node to its slow caps (slow_uplink, slow_downlink, slow_duty), or back."""
+    states = {"on": True, "off": False, "auto": None}
+    if switch not in states:
+        raise BadConfig(f"slow takes on, off or auto, not {switch!r}")
+    _show(_ask(home, command="slow", slow=states[switch]), False)
 
 
 @app.command()
@@ -202,17 +283,18 @@ def pause(
     duration: Annotated[
         float | None, typer.Option("--for", parser=_seconds, metavar="TIME", help="For how long: 90s, 30m, 2h.")
     ] = None,
+    gpu: Device = None,
     home: Home = None,
 ) -> None:
     """Request no new work, and free the device within seconds."""
-    _show(_ask(home, command="pause", seconds=duration), False)
+    _show(_ask(home, command="pause", seconds=duration, gpu=gpu), False)
 
 
 @app.command()
 @errors_reported
-def resume(home: Home = None) -> None:
+def resume(gpu: Device = None, home: Home = None) -> None:
     """End a pause; a rule that blocks (--hours, --yield-to, --yield-when) is overridden until it has ended once."""
-    _show(_ask(home, command="resume"), False)
+    _show(_ask(home, command="resume", gpu=gpu), False)
 
 
 @app.command()
@@ -224,12 +306,65 @@ def finish(home: Home = None) -> None:
 
 @app.command()
 @errors_reported
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are added, until Ctrl-C.")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many lines, the last ones.")] = 50,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show the log of the node, running or not."""
+    from echo2.node.control import log_view
+
+    place = _home(home)
+    for text_line in log_view.last_lines(place, most):
+        _say(text_line if as_json else log_view.readable(text_line))
+    for text_line in log_view.follow(place) if follow else ():
+        _say(text_line if as_json else log_view.readable(text_line))
+
+
+@privacy_app.command("show")
+@errors_reported
+def privacy_show(home: Home = None, as_json: Json = False) -> None:
+    """Show what is public of the running node, and what the run's operator sees of it."""
+    from echo2.node.control import privacy_report
+
+    config = _config(home=home)
+    status, seen = _ask(home, command="status"), _ask(home, command="privacy")
+    if as_json:
+        return typer.echo(json.dumps(seen))
+    for text_line in privacy_report.lines(config, status, seen):
+        _say(text_line)
+
+
+@privacy_app.command("forget")
+@errors_reported
+def privacy_forget(home: Home = None) -> None:
+    """Take name, team and device of this node off the run's page, now and later. Its key and its work stay."""
+    from echo2.node.config_file import set_key
+    from echo2.node.control import privacy_report
+    from echo2.node.errors import NoDaemonAnswers
+
+    place = _config(home=home).home
+    for key, value in (("name", ""), ("team", ""), ("show_hardware", "false")):
+        set_key(key, value, os.environ, place)
+    try:
+        _ask(place, command="privacy", forget=True)
+    except NoDaemonAnswers:
+        applied = False
+    else:
+        applied = True
+    for text_line in privacy_report.forgotten(applied):
+        _say(text_line)
+
+
+@app.command()
+@errors_reported
 def leave(
     home: Home = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Delete key and receipts too: standing, and points, go with them.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
     from echo2.node.control.leaving import GROUP_SECONDS
@@ -253,7 +388,7 @@ def version() -> None:
 @app.command()
 @errors_reported
 def update(home: Home = None) -> None:
-    """Print how this installation is updated, and whether the run asks for it. Nothing is changed."""
+    """Print how this installation is updated, and whether the run asks for it. It changes nothing."""
     from echo2.node.control.update_report import lines
 
     for text_line in lines(_config(home=home).home):
@@ -264,17 +399,15 @@ def update(home: Home = None) -> None:
 @errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
+    home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs announced on the local network: fingerprint, name, addresses. Announcements are not verified."""
-    from echo2.node.links.local_discovery import lines, look
+    """List the runs of the local network, whose announcements are not verified, and of your directories (setting
+    directories: lists of runs, each signed by its author)."""
+    from echo2.node.control import discover_report
 
-    announcements = look(seconds)
-    rows = [
-        {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses}
-        for one in announcements
-    ]
-    for row in [json.dumps(rows)] if as_json else lines(announcements) or ["no run is announced here"]:
+    rows = discover_report.discover_runs(_config(home=home), seconds)
+    for row in [json.dumps(rows)] if as_json else discover_report.lines(rows):
         _say(row)
 
 
@@ -404,11 +537,17 @@ def keys_rotate(
         bool,
         typer.Option("--give-up", help="Also if the last rotation was not heard, or today: nothing follows then."),
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Replace this node's key while the node is stopped. Its standing follows; the old key is worth nothing then."""
-    from echo2.node.key_change import rotate
+    from echo2.node.key_change import own_key, rotate
+    from echo2.p2p.identity import peer_id, public_bytes
     from echo2.runtime.units import unix_milliseconds
 
+    old = peer_id(public_bytes(own_key(_config(home=home).home, _passphrase())))
+    ends = f"End the key {old}, whose points stay on the page under it, and work under a new one?"
+    if not yes and not ask_agreement(ends, default=False):
+        raise BadConfig("the key is not replaced")
     typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds(), give_up=give_up)))
 
 
@@ -600,15 +739,21 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
             for text in _rows(value):
                 _say(f"  {text}")
         elif isinstance(value, dict):
-            _say(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
+            _say(f"{name.replace('_', ' ')}: {_count_words(value)}")
         elif value not in (None, ""):
             _say(f"{name.replace('_', ' ')}: {value}")
 
 
+def _count_words(named: dict[str, Any]) -> str:
+    return ", ".join(f"{value} {name}" for name, value in named.items() if value is not None) or "none"
+
+
 def _rows(rows: list[Any]) -> list[str]:
-    """Return texts as they are, and rows of named cells in columns, under their names."""
+    """Return texts as they are, and rows of named cells in columns, under their names; empty columns are left out."""
     if not rows or isinstance(rows[0], str):
         return rows
+    used = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    rows = [{name: row[name] for name in used} for row in rows]
     table = [[name.replace("_", " ") for name in rows[0]]]
     table += [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

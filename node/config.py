@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from echo2.engines.process.device_list import PATTERN
@@ -42,17 +43,24 @@ class NodeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     invite: str | None = Field(
-        None, description="The run's invite, one string, or its page's address. None: the one joined last."
+        None, description="The run's invite, one string, or its page's address. Unset: the one joined last."
     )
     accept_fingerprint: str | None = Field(
         None,
-        description="Join the run of this fingerprint, by its page or on the local network. None: it is asked for.",
+        description="Join the run of this fingerprint, by its page or on the local network. Unset: it is asked for.",
+    )
+    directories: tuple[Annotated[str, Field(pattern=r"^https?://[^\s#/]+[^\s#]*#[0-9a-f]{64}$")], ...] = Field(
+        (), max_length=16, description="Lists of runs for `echo2-node discover`, each as URL#KEY of its author."
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(
         "", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters."
     )
     team: str = Field("", max_length=40, description="Team that this node's work counts for, any name. Empty: none.")
+    show_hardware: bool = Field(
+        False,
+        description="Show on the run's page the name of the device, as in NVIDIA GeForce RTX 3060; else its kind.",
+    )
     gpu: str = Field(
         "auto",
         pattern=PATTERN,
@@ -86,7 +94,9 @@ class NodeConfig(BaseModel):
     via: tuple[Route, ...] = Field(
         ROUTES, min_length=1, description="Routes to other peers, tried in this order: direct, relay, https."
     )
-    uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
+    uplink: float | None = Field(
+        None, gt=0, description="Most payload sent to other peers, in Mbit/s. Unset: no limit."
+    )
     relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")
     relay_rate: float = Field(8.0, gt=0, description="Most that is relayed, both directions together, in Mbit/s.")
     relays: tuple[str, ...] = Field(
@@ -99,8 +109,32 @@ class NodeConfig(BaseModel):
         32, ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48."
     )
     downlink: float | None = Field(
-        None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
+        None, gt=0, description="Most payload received from other peers, in Mbit/s. Unset: no limit."
     )
+    month_up: float | None = Field(
+        None, gt=0, description="Most payload sent in a calendar month, in GB; then a trickle. Unset: no limit."
+    )
+    month_down: float | None = Field(
+        None, gt=0, description="Most payload received in a calendar month, in GB; then none. Unset: no limit."
+    )
+    duty: int = Field(100, ge=5, le=100, description="Percent of the time that each device computes.")
+    reserve: float = Field(0.0, ge=0, description="Memory of each device left to other programs, in GB.")
+    hottest: float | None = Field(
+        None,
+        gt=20,
+        le=120,
+        description="Temperature above which a device rests until it is 10 °C cooler, in °C. Unset: no limit.",
+    )
+    power: int | None = Field(
+        None, gt=0, description="Most power of each GPU, in W: by its driver's limit, else by duty. Unset: no limit."
+    )
+    slow_hours: str = Field(
+        "",
+        description="Hours at which the slow caps are in force, written as hours. Empty: only at `echo2-node slow on`.",
+    )
+    slow_uplink: float | None = Field(None, gt=0, description="uplink while slow, in Mbit/s. Unset: as uplink.")
+    slow_downlink: float | None = Field(None, gt=0, description="downlink while slow, in Mbit/s. Unset: as downlink.")
+    slow_duty: int | None = Field(None, ge=5, le=100, description="duty while slow, in percent. Unset: as duty.")
     priority: Literal["idle", "low", "normal"] = Field(
         "idle",
         description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
@@ -126,7 +160,7 @@ class NodeConfig(BaseModel):
         "among its devices.",
     )
     rows: int | None = Field(
-        None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
+        None, ge=1, le=65_536, description="Most rollouts that are generated at a time. Unset: as many as gain and fit."
     )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
@@ -152,7 +186,14 @@ class NodeConfig(BaseModel):
     def _strip_blanks(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
 
-    @field_validator("hours")
+    @field_validator("accept_fingerprint")
+    @classmethod
+    def _check_fingerprint(cls, value: str | None) -> str | None:
+        if value is not None and not any(map(str.isalnum, value)):
+            raise ValueError("names no fingerprint: type the one that the operator tells you, as ABCD-EFGH-...")
+        return value
+
+    @field_validator("hours", "slow_hours")
     @classmethod
     def _check_hours(cls, value: str) -> str:
         parse_hours(value)
@@ -236,6 +277,14 @@ def values_of(key: str, text: str) -> dict[str, Any]:
     return _LOADER.from_text(key, text)
 
 
+def text_of(value: Any) -> str:
+    """Return a value as a settings file has it."""
+    if value is None:
+        return "unset"
+    plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return str(tomlkit.item(plain).as_string())
+
+
 def check_key(key: str) -> None:
     """Check that there is a setting of this name. Raises `SettingsFault`."""
     if key not in NodeConfig.model_fields:
@@ -261,5 +310,5 @@ def list_settings(key: str | None, *, origin: bool, home: Path | None = None) ->
         value = getattr(config, name)
         shown = "(set)" if name == "invite" and value else value
         note = f"from {origins[name]}" if origin else NodeConfig.model_fields[name].description
-        lines.append(f"{name} = {shown}  # {note}")
+        lines.append(f"{name} = {text_of(shown)}  # {note}")
     return lines

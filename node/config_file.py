@@ -23,6 +23,7 @@ from echo2.node.config import (
     home_file,
     load_config,
     read_file,
+    text_of,
     values_of,
 )
 from echo2.node.errors import BadConfig
@@ -44,7 +45,8 @@ class WrittenSetting(NamedTuple):
         """Return what was written where, for the owner."""
         value = getattr(self.config, self.key)
         whose = "all nodes of this user without one of their own" if self.home is None else f"the node in {self.home}"
-        rows = [f"{self.key} = {'(set)' if self.key == 'invite' and value else value}", f"{self.path}: for {whose}"]
+        shown = text_of("(set)" if self.key == "invite" and value else value)
+        rows = [f"{self.key} = {shown}", f"{self.path}: for {whose}"]
         if value is not None and self.origin not in ("default", str(self.path)):
             rows.append(f"in force here is the value from {self.origin}")
         return rows

@@ -63,6 +63,8 @@ class Connectivity:
         self._config, self._context, self._peer_id = config, context, network.links.peer_id
         self._engine, self._follower = engine, follower
         self._tasks: TaskGroup | None = None
+        self._forgotten = False
+        """Whether name, team and device are not told any more."""
         self._succeeded = ""
         """The coordinator's last answer to the succession."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
@@ -114,12 +116,13 @@ class Connectivity:
         """Return a greeting that describes this node now (rule 1)."""
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
+        shown = self.own_words(probed.engine_class)
         return Hello(
             protocols=SPOKEN_NUMBERS,
-            software=f"echo2/{_software()}",
-            name=self._config.name or self._peer_id[-8:],
+            software=shown["software"],
+            name=shown["name"],
             engine=probed.engine_class,
-            device=self._engine.hardware,
+            device=shown["device"],
             tasks=[TaskReference(name=name, version=number) for name, number in list_tasks()],
             record=await self.reachability.record(),
             kinds=list(PLAYED_KINDS),
@@ -127,8 +130,24 @@ class Connectivity:
             ledger=self.newest_head(),
             after=self._context.instance.after,
             disputes=disputes(self._context.folder, public_bytes(self._context.key)),
-            team=self._config.team,
+            team=shown["team"],
         )
+
+    def own_words(self, engine_class: str) -> dict[str, str]:
+        """Return what this node tells of itself, for the page: name, team, device and build. `engine_class`: the class
+        of its engine."""
+        config, names_device = self._config, self._config.show_hardware and not self._forgotten
+        return {
+            "name": (not self._forgotten and config.name) or self._peer_id[-8:],
+            "team": "" if self._forgotten else config.team,
+            "device": self._engine.hardware if names_device else engine_class.rpartition("/")[2],
+            "software": f"echo2/{_software()}",
+        }
+
+    def forget(self) -> None:
+        """Tell the run neither a name of the owner's nor team nor the device's name from now on."""
+        self._forgotten = True
+        self.coordinator_client.greet_again("it shows neither name nor team nor device any more")
 
     def _succession(self) -> bytes | None:
         """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""

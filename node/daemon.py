@@ -42,8 +42,14 @@ from echo2.node.engine_choice import EngineChoice
 from echo2.node.engine_devices import engine_for
 from echo2.node.error_translation import translated_errors
 from echo2.node.errors import NodeError
+from echo2.node.limits.caps import OwnerCaps
+from echo2.node.limits.caps_watch import MONTH_FILE, CapsWatch
+from echo2.node.limits.device_limits import DeviceLimits
+from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
+from echo2.node.market.market_words import MILLI
 from echo2.node.market.payee_keeper import PayeeKeeper
+from echo2.node.owner.device_sensors import DeviceSensors
 from echo2.node.owner.owner_probes import Probe
 from echo2.node.owner.owner_rules import OwnerRules
 from echo2.node.owner.owner_watch import OwnerWatch
@@ -57,7 +63,7 @@ from echo2.node.rollouts.served_groups import ServedGroups
 from echo2.node.rollouts.turn_store import TurnStore
 from echo2.node.rollouts.worker import RolloutWorker
 from echo2.node.run_context import RunContext
-from echo2.node.run_state import NodeRunState
+from echo2.node.run_state import DeviceRunState, NodeRunState
 from echo2.node.trust import market_store
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.versions.acknowledgements import Acknowledger
@@ -67,7 +73,7 @@ from echo2.node.versions.local_weights import LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.network import Network
 from echo2.protocol.broadcast_messages import Acknowledgement
-from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE
+from echo2.protocol.methods import ACKNOWLEDGE, MARKET, PAYEE, RANK
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.exception_groups import foremost
 from echo2.runtime.exit_codes import Exit
@@ -104,17 +110,21 @@ class NodeDaemon:
         once: bool = False,
         choice: EngineChoice | None = None,
         owner: Sequence[Probe] = (),
+        sensors: DeviceSensors | None = None,
     ) -> None:
         """`once`: end after one group. `engine`: returns a new engine process, not yet started. `choice`: times the
-        engines; None: the first that is installed generates. `owner`: probes of what the owner does. Raises
-        `NodeError`."""
+        engines; None: the first that is installed generates. `owner`: probes of what the owner does. `sensors`:
+        sensors of the devices; None: none is read. Raises `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
+
+        def local() -> datetime:
+            return datetime.fromtimestamp(context.clock.local() / 1000)
+
         self._watch = OwnerWatch(
-            OwnerRules(parse_hours(config.hours), config.quiet), owner, self.run_state,
-            lambda: datetime.fromtimestamp(context.clock.local() / 1000),
+            OwnerRules(parse_hours(config.hours), config.quiet), owner, self.run_state, local,
         )  # fmt: skip
         self.fleet = EngineFleet([
             VersionedEngine(engine, device=device, engine=engine_for(device, config), seed=context.seed + number)
@@ -137,6 +147,7 @@ class NodeDaemon:
         self.follower.may_fetch = self.run_state.until_line_is_free
         self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
         coordinator_client = self.connectivity.coordinator_client
+        self.own_rank = OwnRank(lambda: coordinator_client.call(RANK, None), lambda: self.outbox.work() > 0)
         if choice is not None:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
@@ -155,12 +166,16 @@ class NodeDaemon:
         self.payee_keeper = PayeeKeeper(context, lambda request: coordinator_client.call(PAYEE, request))
         self.turn_store = TurnStore(context.folder / "turns.sqlite")
         served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
+        self.device_states = [DeviceRunState(self.run_state) for _ in self.fleet.engines]
         workers = [
-            RolloutWorker(
-                context, one, self.follower, coordinator_client, self.outbox_relay, self.run_state, served, once=once
-            )
-            for one in self.fleet.engines
+            RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, state, served, once=once)
+            for one, state in zip(self.fleet.engines, self.device_states, strict=True)
         ]
+        self.device_limits = DeviceLimits(config, self.fleet.engines, self.device_states, sensors)
+        self.caps_watch = CapsWatch(
+            OwnerCaps(config, local), network.exchange, self.connectivity.plan_client, self.run_state,
+            context.folder / MONTH_FILE, self.device_limits.set_duty,
+        )  # fmt: skip
         self.rollouts = EngineWorkers(
             self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state, served
         )
@@ -169,6 +184,7 @@ class NodeDaemon:
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
                 payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
                 ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange, run_state=self.run_state,
+                own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
                 ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
             )
         )  # fmt: skip
@@ -187,11 +203,19 @@ class NodeDaemon:
             with translated_errors():
                 await self._run()
         finally:
-            waiting = self.outbox.waiting()
+            waiting, points = self.outbox.waiting(), self.outbox.work() / MILLI
             await self.fleet.stop()
             self.close()
-        _log.info("ended", why=self.run_state.why_finishing.partition(";")[0], undelivered=waiting)
+        why = self.run_state.why_finishing.partition(";")[0]
+        _log.info(
+            "ended", why=why, undelivered=waiting, points=points, rank=self.own_rank.words(), page=self._own_page()
+        )
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
+
+    def _own_page(self) -> str:
+        """Return the address of this node's part of the run's page; empty: it is not known, or the run has none."""
+        spec = self.context.trust_store.trusted.runspec
+        return "" if spec is None else joined_run.permalink(spec.value, self.network.links.peer_id)
 
     def close(self) -> None:
         """Close the outbox and the stores. The daemon must not run."""
@@ -220,10 +244,13 @@ class NodeDaemon:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._watch.run)
-                for part in (self.network.host.run, self._control.run, self._rest_while_paused, self._report_end):
+                for part in (self.network.host.run, self._control.run, self._report_end):
                     self._tasks.start_soon(part)
+                for number in range(len(self.fleet.engines)):
+                    self._tasks.start_soon(self._rest_while_paused, number)
                 with anyio.CancelScope() as self._patience:
                     await self.network.host.ready()
+                    self._tasks.start_soon(self.caps_watch.run)
                     report_ready("looks for the coordinator, or works: echo2-node status")
                     await self.run_state.unless_finishing(self._start(self._tasks))
                     await self.rollouts.run()
@@ -244,6 +271,7 @@ class NodeDaemon:
             _log.info((await self._first_engine()).sentence(), threads=engine_threads(self._config))
         finally:
             slow.cancel()
+        tasks.start_soon(self.device_limits.run)
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:
@@ -266,6 +294,7 @@ class NodeDaemon:
         tasks.start_soon(self.ask_keeper.run)
         tasks.start_soon(self.payee_keeper.run)
         tasks.start_soon(self.payee_keeper.learn)
+        tasks.start_soon(self.own_rank.run)
         self._delivers = True
         tasks.start_soon(self.acknowledger.run)
 
@@ -307,26 +336,28 @@ class NodeDaemon:
         await self.run_state.until_finishing()
         report_stopping(f"finishing: {self.run_state.why_finishing}")
 
-    async def _rest_while_paused(self) -> None:
+    async def _rest_while_paused(self, number: int) -> None:
+        """Free an engine's device while the device is paused. `number`: the engine's in the fleet."""
+        engine, state = self.fleet.engines[number], self.device_states[number]
         while True:
-            await self.run_state.until_paused()
-            await self.fleet.rest(FREED_WITHIN)
-            _log.info("paused: the device is free")
-            await self.run_state.unless_finishing(self._until_resumed())
-            self.fleet.wake()
-            if self.run_state.finishing:
+            await state.until_paused()
+            await engine.rest(FREED_WITHIN)
+            _log.info("paused: the device is free", device=engine.device)
+            await state.unless_finishing(self._until_resumed(number))
+            engine.wake()
+            if state.finishing:
                 return
 
-    async def _until_resumed(self) -> None:
+    async def _until_resumed(self, number: int) -> None:
         """Wait for the end of a pause; leases of groups that it outlasts are given back."""
         async with asyncio.TaskGroup() as tasks:
-            giving = tasks.create_task(self._give_back_late())
-            await self.run_state.until_resumed()
+            giving = tasks.create_task(self._give_back_late(number))
+            await self.device_states[number].until_resumed()
             giving.cancel()
 
-    async def _give_back_late(self) -> None:
+    async def _give_back_late(self, number: int) -> None:
         while True:
-            await self.rollouts.give_back_late(self.run_state.rests_until)
+            await self.rollouts.give_back_late(number, self.device_states[number].rests_until)
             await asyncio.sleep(1.0)
 
     def _times(self, choice: EngineChoice) -> None:

@@ -6,6 +6,7 @@ engine's `create` reads it (engines/batch/row_limit.py, `owners_most`). Engine, 
 of the process's first call instead (engines/process/messages.py, `ProbeCall`).
 """
 
+from echo2.engines.devices.memory_reserve import RESERVE_VARIABLE
 from echo2.engines.process.process import HOST, EngineProcess
 from echo2.engines.server.variables import VARIABLE
 from echo2.node.config import NodeConfig
@@ -23,6 +24,8 @@ def engine_child(config: NodeConfig) -> EngineProcess:
     """Return the process, not started. A running server's address goes to it as a variable."""
     env = {VARIABLE: config.server} if config.server else {}
     env |= {priority.VARIABLE: config.priority}
+    if config.reserve:
+        env[RESERVE_VARIABLE] = str(int(config.reserve * 1e9))
     command = process_command("engine", HOST)
     return EngineProcess(threads=engine_threads(config), rows=config.rows, env=env, command=command)
 

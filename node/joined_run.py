@@ -32,6 +32,12 @@ def page_address(spec: RunSpec) -> str:
     return printable(spec.page) if spec.page.startswith(("https://", "http://")) else ""
 
 
+def permalink(spec: RunSpec, peer: str) -> str:
+    """Return the address of a node's own part of the run's page; empty: the run has no page. `peer`: its peer id."""
+    page = page_address(spec)
+    return f"{page.rstrip('/')}/nodes/{peer}" if page else ""
+
+
 def _row(label: str, text: str) -> Sequence[str]:
     return [f"{label} {printable(text)}"] if text else []
 

@@ -2,16 +2,20 @@
 are built here alone; tests pass others."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import signal
 import threading
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.node.config import NodeConfig
+from echo2.node.control.log_view import LOG_FILE
 from echo2.node.errors import BadConfig
 from echo2.node.home import invite_of_joined_run, lock_home
 from echo2.p2p.discovery.invite import Invite
@@ -22,9 +26,12 @@ from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
-from echo2.runtime.logs import set_up_logging, to_stream
+from echo2.runtime.logs import set_up_logging, to_file, to_stream
 from echo2.runtime.priority import give_way
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
+
+NODE_LOG_BYTES: Final = 2 << 20
+"""Bytes of one file of the log: some days of a node that works."""
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
@@ -35,6 +42,7 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     descriptors.watch()
     with lock_home(config.home):
         invite = invite_of(config)
+        set_up_log(config, config.home / LOG_FILE)
         give_way("normal" if config.priority == "normal" else "low")
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
@@ -42,11 +50,15 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
             raise BadConfig(str(error)) from error
 
 
-def set_up_log(config: NodeConfig) -> None:
-    """Log to stderr. Libraries and the `p2p` package log from level warning on; at level debug `p2p` logs everything,
-    and libp2p with it (p2p/libp2p/upstream_logs.py)."""
+def set_up_log(config: NodeConfig, file: Path | None = None) -> None:
+    """Log to stderr, and to `file`, which the caller alone writes. Libraries and the `p2p` package log from
+    level warning on; at level debug `p2p` logs everything, and libp2p with it (p2p/libp2p/upstream_logs.py)."""
     libraries = config.log if config.log == "error" else "warning"
-    set_up_logging(to_stream(json_lines=config.json_logs), level=config.log, libraries=libraries)
+    handlers = [to_stream(json_lines=config.json_logs)]
+    if file is not None:
+        with contextlib.suppress(LocalFault):  # stderr has each line as well
+            handlers.append(to_file(file, NODE_LOG_BYTES))
+    set_up_logging(*handlers, level=config.log, libraries=libraries)
     logging.getLogger("p2p").setLevel(logging.DEBUG if config.log == "debug" else logging.NOTSET)
 
 
@@ -119,6 +131,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import with_devices
+    from echo2.node.owner.device_sensors import DeviceSensors
     from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
 
@@ -128,8 +141,9 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     config = await with_devices(config, partial(engine_child, config))
     engine = partial(engine_child, config)
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
+    sensors = await asyncio.to_thread(DeviceSensors)
     owner = await asyncio.to_thread(probes_of, config.yield_to, config.yield_when)
-    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice, owner=owner)
+    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice, owner=owner, sensors=sensors)
     interrupted = False
 
     def on_interrupt() -> None:

@@ -123,6 +123,9 @@ class PayloadExchange(Protocol):
         their number). The plan is a hint: chunks that a parent does not send come from others. Empty: no plan.
         `children`: the peers that the plan assigns to this one, if known; they go first at a limited uplink."""
 
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        """Limit the payload bytes per second to and from all peers together, from now on; None: no limit."""
+
     async def traffic(self) -> Traffic:
         """Return the bytes transferred so far."""
 

@@ -47,11 +47,6 @@ class GroupLengths(NamedTuple):
     turns: Turns
 
 
-def rollout_points(tokens: int) -> int:
-    """Return the weight of a rollout of `tokens` tokens without `Costs` (rule 4)."""
-    return whole_weight(None, tokens, [()])
-
-
 def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
     """Return the weight of a group, all its samples counted (rules 1 to 4)."""
     if costs is None:

@@ -31,7 +31,7 @@ from echo2.protocol.broadcast_messages import Acknowledgement, PlanRequest, Plan
 from echo2.protocol.leases import Lease, LeaseRequest, Received, Submission
 from echo2.protocol.ledger_heads import LedgerRequest, LedgerResponse
 from echo2.protocol.market import MarketRequest, MarketResponse, PayeeRequest, PayeeResponse
-from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
+from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, RankResponse, Welcome
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.versions import HeadRequest, HeadResponse
 
@@ -140,6 +140,7 @@ MARKET: Final = Method(
 PAYEE: Final = Method(
     "payee", _NODE, message(PayeeRequest), message(PayeeResponse), SMALL_REQUEST_BYTES, sealed=True, rank=3
 )
+RANK: Final = Method("rank", _NODE, EMPTY, message(RankResponse), SMALL_REQUEST_BYTES, sealed=True, rank=3)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method("head", _ANYONE, message(HeadRequest), message(HeadResponse), 4096, at_coordinator=1024)
@@ -152,7 +153,7 @@ REACHABLE: Final = Method(
 GOSSIP: Final = Method(gossip.METHOD, _ANYONE, message(gossip.GossipRequest), EMPTY, gossip.MOST_PUSH_BYTES)
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, PLAN, FOLLOW, HEAD, DOCUMENTS,
+    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, APPEAL, MARKET, PAYEE, RANK, PLAN, FOLLOW, HEAD, DOCUMENTS,
     LEDGER, REMAKE, REACHABLE, GOSSIP,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""

@@ -180,8 +180,8 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "expiries": Reason(
-        "Within the hour {expired} leases of this node or its network expired or brought faulty groups:"
-        " the next one is given in {wait} s."
+        "Within the hour {expired} leases of this node or its network expired or brought faulty groups"
+        " (eight that were given back count as one): the next one is given in {wait} s."
         " Leave the node running until it has submitted its group.",
         "node",
         True,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from echo2.p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
+from echo2.p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from echo2.protocol.authority import MOST_ROOTS, TaskReference
 from echo2.protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 from echo2.protocol.ledger_heads import HeadReference
@@ -93,6 +93,14 @@ class Welcome(Wire, frozen=True):
     calibrated: Annotated[list[Name], Meta(max_length=256)] = []
     succession: Sentence | None = None
     shown: Annotated[str, Meta(max_length=80)] = ""
+
+
+class RankResponse(Wire, frozen=True):
+    """coordinator -> node, to "rank". `rank`: place of the node on the run's page, from 1; None: it has no accepted
+    work, or its place is behind the first 10,000. `nodes`: nodes that the run knows."""
+
+    rank: Count | None
+    nodes: Count
 
 
 class DocumentsRequest(Wire, frozen=True):

@@ -2,7 +2,7 @@
 
 1. Lines for people go to stderr, so that stdout stays for answers. Colours only on a terminal, and never under
    `NO_COLOR`.
-2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`; the oldest is deleted.
+2. A file of JSON lines is bounded: `FILES` files, each of `FILE_BYTES` or as its caller says; the oldest is deleted.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
 4. Bytes are shown as hex digits, and control characters are escaped, so that a message is one line, and no word of a
    peer's controls a terminal. A field's value is replaced by `***` where its name contains a word of `_SECRET_FIELDS`.
@@ -73,13 +73,12 @@ def to_stream(stream: TextIO | None = None, *, json_lines: bool = False) -> logg
     return handler
 
 
-def to_file(path: Path) -> logging.Handler:
-    """Return a handler that appends JSON lines to a file, under rule 2. Raises `LocalFault` where it cannot."""
+def to_file(path: Path, nbytes: int = FILE_BYTES) -> logging.Handler:
+    """Return a handler that appends JSON lines to a file, under rule 2. `nbytes`: bytes of one file. Raises
+    `LocalFault` where it cannot."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(
-            path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8", errors="replace"
-        )
+        handler = RotatingFileHandler(path, maxBytes=nbytes, backupCount=FILES - 1, encoding="utf-8", errors="replace")
     except OSError as error:
         raise LocalFault(
             f"cannot write the log in {path.parent} ({error.strerror}): make that folder writable"

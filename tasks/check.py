@@ -6,7 +6,8 @@ opens              its plug-in can be imported and makes it
 prompts            both splits have prompts, and posing one raises nothing
 same prompt        two processes, with two hash seeds and in opposite orders, pose the same prompts
 separate splits    no prompt is in both splits
-same score         the same tokens get the same replies and the same score, in one process twice and in two processes
+same score         the same tokens get the same replies and the same score, in one process twice, in two processes, and
+                   beside processes that keep every core busy
 finite reward      no error and no reward that is not a finite number, for usual answers
 ends               an episode ends, whatever is answered
 bounded time       each prompt and each usual answer takes at most `seconds`
@@ -18,11 +19,14 @@ The task runs in processes of its own, with the rights of the user: the kit find
 
 import argparse
 import math
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from echo2.runtime.python_command import code_command
+from echo2.runtime.usable_cores import usable_cores
 from echo2.tasks.check_pay import pay_faults
 from echo2.tasks.check_probe import USUAL_ANSWERS, ProbedEpisode, ProbedPrompt, ProbedTask, Question
 from echo2.tasks.hostile_answers import HOSTILE
@@ -34,6 +38,7 @@ CHECKS: Final = (
     "fair rewards", "hostile answers",
 )  # fmt: skip
 SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
+BUSY_PER_CORE: Final = 3
 SHOWN_FAULTS: Final = 3
 """Faults of a check that are told one by one."""
 _SCORED_PROMPTS: Final = 8
@@ -77,6 +82,8 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
             again = _ask_all(first, [question for question in questions if question.answers])
         with _process(name, extent, 1) as second:
             other = _ask_all(second, questions[::-1])
+            with _busy_cores():
+                loaded = _ask_all(second, [question for question in questions if question.answers], 1 + BUSY_PER_CORE)
     except _Stopped as stopped:
         return [stopped.fault]
     except (ProbeSilent, ProbeDied) as error:
@@ -86,6 +93,7 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
         faults += _same(one, other)
         faults += _same_scores(one, again, "a second time in one process")
         faults += _same_scores(one, other, "in another process under another hash seed")
+        faults += _same_scores(other, loaded, "beside busy processes: no reward may depend on a machine's load")
     return faults or [*_fair_rewards(name, extent, sizes["train"]), *_hostile(name, extent, _longest(one))]
 
 
@@ -115,13 +123,26 @@ def _questions(sizes: dict[Split, int], most: int) -> list[Question]:
     return questions
 
 
-def _ask_all(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
-    """Ask all questions. Raises `_Stopped`."""
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    """Keep every core busy with `BUSY_PER_CORE` processes."""
+    command = code_command("while True: pass")
+    busy = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(BUSY_PER_CORE * usable_cores())]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def _ask_all(process: ProbeProcess, questions: Sequence[Question], patience: int = 1) -> Answers:
+    """Ask all questions. `patience`: factor of the time limit. Raises `_Stopped`."""
     answers: Answers = {}
     for question in questions:
         place = f"{question.split} {question.index}"
         try:
-            answers[question.split, question.index] = process.ask(question)
+            answers[question.split, question.index] = process.ask(question, patience)
         except ProbeSilent as error:
             raise _Stopped(Fault("bounded time", f"{place}: {error}")) from error
         except ProbeDied as error:

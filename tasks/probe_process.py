@@ -58,15 +58,15 @@ class ProbeProcess:
                 except OSError:  # a question that a dead process did not read
                     continue
 
-    def ask(self, question: Question) -> ProbedPrompt:
-        """Return the answer to a question. Raises `ProbeSilent`, `ProbeDied`."""
+    def ask(self, question: Question, patience: int = 1) -> ProbedPrompt:
+        """Return the answer to a question. `patience`: factor of its time limit. Raises `ProbeSilent`, `ProbeDied`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(question) + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise ProbeDied(self._ending()) from None
-        return msgspec.json.decode(self._answer(self._seconds), type=ProbedPrompt)
+        return msgspec.json.decode(self._answer(patience * self._seconds), type=ProbedPrompt)
 
     def _answer(self, seconds: float) -> bytes:
         try:

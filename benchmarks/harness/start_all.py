@@ -8,6 +8,7 @@
    are not there is not started, and its row names the need.
 4. One that does not start beside others is started again alone at the end, before it counts as one that does not.
 5. Each has a folder of its own for temporary files, which goes with it.
+6. SIGTERM and Ctrl-C end all that were started, and start no more.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -42,6 +44,7 @@ TAIL: Final = 15
 END: Final = 15.0
 """Seconds in which an interrupted one ends its processes."""
 _LOOK: Final = 0.25
+_STOPPED: Final = threading.Event()
 _NEVER: Final = r"(?!)"
 _CLOSING: Final = re.compile(r": ratio \S+ against .*, bar \S+: (?:ok|short)$", re.MULTILINE)
 FOLDER: Final = "FOLDER"
@@ -168,6 +171,8 @@ def benchmarks(root: Path = ROOT) -> list[str]:
 def start(name: str, options: Sequence[str]) -> Started:
     """Start a benchmark, and interrupt it once it has started (rule 2)."""
     shown = shlex.join([name, *options])
+    if _STOPPED.is_set():
+        return Started(shown, "", 0.0, 0.0, "stopped", (name, options))
     if name in NEEDS and not NEEDS[name].met():
         return Started(shown, f"skipped: needs {NEEDS[name].words}", 0.0, 0.0, "", (name, options))
     with tempfile.TemporaryDirectory(prefix="echo2-start-", ignore_cleanup_errors=True) as made:
@@ -183,8 +188,7 @@ def start(name: str, options: Sequence[str]) -> Started:
             )  # fmt: skip
         by, cpu = "", 0.0
         try:
-            while not by and time.monotonic() < began + WITHIN:
-                time.sleep(_LOOK)
+            while not by and time.monotonic() < began + WITHIN and not _STOPPED.wait(_LOOK):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     cpu = cpu_of(process.pid)
                 by = _begun(folder, out, process, FIRST.get(name, _NEVER))
@@ -233,12 +237,19 @@ def _told(one: Started) -> float:
     return one.cpu
 
 
+def _stop(number: int, frame: object) -> None:
+    """End this process with those that it started (rule 6)."""
+    _STOPPED.set()
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start all; print a line for each, and the last lines of those that did not start. Return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="these alone, as `load` or `flood.churn`")
     names = parser.parse_args(arguments).names or benchmarks()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would these
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT, and so would these
+        signal.signal(number, _stop)
     names = sorted(names, key=lambda name: name not in LONGEST)
     jobs = [(name, options) for name in names for options in REDUCED.get(name, _QUICK)]
     began, failed, cpu, again = time.monotonic(), 0, 0.0, list[tuple[str, Sequence[str]]]()

@@ -47,7 +47,7 @@ from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.model_loops import verifier_of
 from echo2.coordinator.training.model_processes import restarts
-from echo2.coordinator.training.run_services import terms_of
+from echo2.coordinator.training.run_services import pure_tasks_of, terms_of
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.verification.verification import sampled_tokens
@@ -247,7 +247,7 @@ def joining_node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) ->
 def _group_service(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
-    task = run.pure_task
+    task = pure_tasks_of(run)[0]
     prompts, tasks = TaskPrompts(task, text, seed=0), {(task.name, task.version): task}
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
     sealing = Sealing(lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]))
@@ -283,7 +283,7 @@ def _scoring(
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )
-    host = LocalTask(run.pure_task, text)
+    host = LocalTask(pure_tasks_of(run)[0], text)
     verifier = verifier_of(run, scorer, group_service, publisher, weights)
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,

@@ -90,6 +90,9 @@ class Nobody:
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         return None
 
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        return None
+
     async def traffic(self) -> Traffic:
         return Traffic(received=0, sent=0, received_by_peer={})
 

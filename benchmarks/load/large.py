@@ -30,6 +30,7 @@ from echo2.coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 from echo2.coordinator.prompts.prompts import TaskPrompts
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.training.run_services import pure_tasks_of
 from echo2.ledger.ledger_entries import canonical
 from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import Envelope, Signature
@@ -90,7 +91,7 @@ def write_database(run: Run, shape: Shape, roots: list[bytes]) -> None:
 
 def _fill(connection: sqlite3.Connection, run: Run, shape: Shape, roots: list[bytes]) -> None:
     role, nodes = public_bytes(run.keys.channel), node_keys(shape.nodes)
-    prompts = TaskPrompts(run.pure_task, model_folder.tokenizer(run.folder.model, run.runspec.ends), seed=7)
+    prompts = TaskPrompts(pure_tasks_of(run)[0], model_folder.tokenizer(run.folder.model, run.runspec.ends), seed=7)
     rows = Rows(shape, run.id, role, nodes, roots, prompts)
     _insert(connection, "nodes", (_node(run.id, key, shape) for key in nodes))
     at = (shape.sent(version * shape.groups // shape.versions) for version in range(shape.versions))

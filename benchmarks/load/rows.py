@@ -25,7 +25,7 @@ from echo2.ledger.ledger_entries import ESCROW, FUND, ORIGIN, accrued_account, c
 from echo2.p2p.envelope import Envelope, Signature
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import encode
-from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.group_weights import whole_weight
 from echo2.protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
 from echo2.tasks.task import Score
 
@@ -137,7 +137,7 @@ class Rows:
         submission = (lease.id, digest, at, kept, scores, received, 0)
         accepted = kind != 7 or number >= shape.groups - shape.undrawn
         code = "ok" if accepted else CODES[number // 50 % len(CODES)]
-        total = shape.group_size * rollout_points(len(lease.prompt) + TOKENS) if accepted else 0
+        total = shape.group_size * whole_weight(None, len(lease.prompt) + TOKENS, [()]) if accepted else 0
         entry = self._end(lease, node, sent + _DECIDED_AFTER, code, digest, total)
         verdict = self._verdict(lease, entry, code, total, digest, number < shape.groups - shape.undrawn)
         buffer = (lease.id, ERA, lease.version, at, varied, self._behaviour) if accepted else None

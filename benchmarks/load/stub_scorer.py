@@ -5,23 +5,31 @@ Pipe, frames and types are the product's own (engines/process/host.py), and so i
 Versions are stepped in place as by a real engine. Only the teacher-forced pass is left out.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from echo2.engines.batch.never_served import NeverServed
-from echo2.engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
+from echo2.engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampledTurn, SampleScore
 from echo2.engines.process import host
 from echo2.engines.process.messages import ProbeCall, Probed
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 
 
-class StubEngine(NeverServed):
-    """`engines.engine.Engine` without a model."""
+class StubEngine:
+    """`engines.engine.Engine` without a model. None of its turns waits for an answer."""
+
+    idle = False
 
     def __init__(self) -> None:
         self._rolling: Rolling | None = None
         self._root = bytes(32)
         self._begun: dict[int, Finished] = {}
+
+    def turns(self) -> list[SampledTurn]:
+        return []
+
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
+        """Do nothing: no row waits."""
 
     def load(self, model: Path, weights: Path) -> Loaded:
         self._rolling = Rolling(weights) if weights.is_dir() else None

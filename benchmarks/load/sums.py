@@ -27,7 +27,7 @@ INSERT INTO undecided SELECT l.era, l.version, l.party, s.at, l.id, 1 + length(s
     FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.state = 'received';
 UPDATE nodes SET (weight, groups) = (
     SELECT coalesce(sum(s.weight), 0), coalesce(sum(s.groups), 0) FROM sums s
-    WHERE s.node = nodes.key AND s.verdict != 'expired'
+    WHERE s.node = nodes.key AND s.verdict NOT IN ('expired', 'returned')
 );
 UPDATE tallies SET value = (SELECT count(*) FROM nodes) WHERE name = 'nodes';
 UPDATE tallies SET value = (SELECT count(*) FROM nodes WHERE groups = 0) WHERE name = 'nodes without groups';

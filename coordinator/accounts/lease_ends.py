@@ -35,7 +35,7 @@ ENTRY_DUE_MS = 60_000
 """Age in milliseconds at which the oldest row is due."""
 ENDS_KEPT_MS = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/verdicts/token_storage.py)."""
-EXPIRED_CODES = ("expired", "superseded", "declined")
+CODES_WITHOUT_GROUP = ("expired", "superseded", "declined")
 """Codes of leases that ended without a group."""
 MOST_ENDS = 4096
 """Most ends of one entry: few enough that no request is delayed."""
@@ -75,15 +75,15 @@ def position_of(document: bytes) -> LedgerPosition:
 def facts_of_ends(documents: list[bytes], own: int = MOST_KEYS) -> LeasesEnded:
     """Return the facts of the entry over these encoded LeaseOutcomes, given in the order of their leases' ids. `own`:
     most keys with counts of their own (rule 2)."""
-    expired, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
+    without, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
     for end in (msgspec.msgpack.decode(document, type=_StoredEnd) for document in documents):
-        (expired if end.code in EXPIRED_CODES else refused)[end.node] += 1
+        (without if end.code in CODES_WITHOUT_GROUP else refused)[end.node] += 1
         wrong[end.node] += end.code in WRONG_CODES
-    ranked = sorted(expired | refused, key=lambda node: (-wrong[node], -refused[node], node))
+    ranked = sorted(without | refused, key=lambda node: (-wrong[node], -refused[node], node))
     named = ranked[: max(min(own, len(+refused)), own - FOR_REFUSED)]
-    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(named)]
+    counts = [LeaseCounts(node, without[node], refused[node], wrong[node]) for node in sorted(named)]
     if others := ranked[len(named) :]:
-        sums = (sum(count[node] for node in others) for count in (expired, refused, wrong))
+        sums = (sum(count[node] for node in others) for count in (without, refused, wrong))
         counts.insert(0, LeaseCounts(OTHER_KEYS, *sums))
     return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
 

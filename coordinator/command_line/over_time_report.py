@@ -21,7 +21,7 @@ _GROUPS: Final = """
 SELECT l.document, l.expires, l.position, l.state, s.payload, s.at, coalesce(s.scores, e.scores), n.facts FROM leases l
     LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN episode_scores e ON e.lease = l.id
     LEFT JOIN verdicts v ON v.lease = l.id LEFT JOIN entries n ON n.seq = v.entry
-    WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND (v.verdict IS NULL OR v.verdict = 'accepted')
+    WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND (v.verdict IS NULL OR v.verdict = 'accepted')
     ORDER BY l.expires DESC LIMIT ?
 """
 
@@ -56,7 +56,7 @@ def seen_group(
     """Return a row of `stored_rows` as a group."""
     lease = decode(document, Lease)
     seen = SeenGroup(peer_id(lease.node), lease.task, (lease.task, lease.index), position)
-    if state == "expired" or payload is None or at is None:
+    if state != "decided" or payload is None or at is None:
         return seen
     given = msgspec.msgpack.decode(scores, type=list[Score | None]) if scores else []
     rollouts = decode_stored_group(payload).rollouts

@@ -8,6 +8,8 @@ Rules
 3. The folder is loaded again before it is there, and its content root compared with the version's. It appears whole, or
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
+5. It is written in a hidden folder of a fixed name beside its place, which is locked meanwhile. What a killed export
+   left there goes with the next one to that place.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ from echo2.protocol.authority import RunSpec
 from echo2.protocol.root_chain import Untrusted
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
+from echo2.runtime.lock import AlreadyLocked, lock_folder
 from echo2.weights.documents import Edge, Version
 from echo2.weights.errors import WeightsError
 from echo2.weights.hf_export import (
@@ -53,6 +56,8 @@ VERSION_FILE: Final = "echo2-version.json"
 ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 RENAMED_FILE: Final = "renamed.safetensors"
 """A version under the names of its base, while it is written."""
+LOADED_FILE: Final = "loaded.safetensors"
+"""A folder's weights as they were loaded, while they are compared."""
 Form = Literal["model", "adapter", "merged"]
 _NUMBER_TYPE: Final = re.compile(rb'("(?:torch_)?dtype"\s*:\s*")(float32|float16|bfloat16)(")')
 
@@ -115,7 +120,7 @@ def export(home: RunFolder, which: str, out: Path, *, merged: bool = False, gguf
             _write(draft / VERSION_FILE, msgspec.json.format(msgspec.json.encode(told), indent=2))
             file = "" if planned is None else planned.name
             _write(draft / "README.md", policy_card.card_of(home, spec, told, file).encode())
-            _check_root(draft, told)
+            _check_root(draft, told, draft)
             if planned is not None:
                 planned.write(draft)
             draft.rename(out)
@@ -154,7 +159,8 @@ def verify(folder: Path) -> VersionFile:
         raise Untrusted(f"{folder / VERSION_FILE} names another version than the one that is signed in it")
     if told.form == "merged":
         raise LocalFault(f"{folder} is an adapter merged into its base, which is no signed version: export it without")
-    _check_root(folder, told)
+    with _draft(folder) as scratch:
+        _check_root(folder, told, scratch)
     return told
 
 
@@ -235,38 +241,42 @@ def _write_model(out: Path, tensors: list[ExportedTensor]) -> None:
         _write(out / "config.json", _NUMBER_TYPE.sub(rb"\g<1>" + dtype.encode() + rb"\g<3>", config))
 
 
-def _check_root(folder: Path, told: VersionFile) -> None:
-    """Load the folder's weights, and compare their content root. Raises `Untrusted`, `LocalFault`."""
+def _check_root(folder: Path, told: VersionFile, scratch: Path) -> None:
+    """Load the folder's weights, and compare their content root. `scratch`: folder for one file that goes again. Raises
+    `Untrusted`, `LocalFault`."""
     if told.form == "merged":
         return
-    with tempfile.TemporaryDirectory(prefix=".echo2-", dir=folder.resolve().parent) as scratch:
-        if told.form == "adapter":
-            root = _adapter_root(folder)
-        else:
-            root = asyncio.run(model_folder.write_base(folder, Path(scratch) / "loaded.safetensors"))
+    if told.form == "adapter":
+        root = Snapshot(folder / ADAPTER_WEIGHTS).root
+    else:
+        root = asyncio.run(model_folder.write_base(folder, scratch / LOADED_FILE))
+        (scratch / LOADED_FILE).unlink()
     if root.hex() != told.root:
         raise Untrusted(f"the weights of {folder} are not those of version {told.version}: do not use them")
 
 
-def _adapter_root(folder: Path) -> bytes:
-    return Snapshot(folder / ADAPTER_WEIGHTS).root
-
-
 @contextmanager
 def _draft(out: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `out`, and remove it if it is still there. Raises `LocalFault`."""
+    """Yield an empty, locked folder beside `out`, and remove it if it is still there (rule 5). Raises `LocalFault`."""
+    draft = out.resolve().parent / f".{out.resolve().name}.echo2-draft"
     try:
-        out.resolve().parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.resolve().parent))
+        draft.mkdir(parents=True, exist_ok=True)
+        with lock_folder(draft):
+            try:
+                _empty(draft)
+                yield draft
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+    except AlreadyLocked as error:
+        raise LocalFault(f"another process works on {out}: wait for its end, or name another folder") from error
     except OSError as error:
-        raise LocalFault(f"cannot write beside {out}: {error.strerror}; name another folder") from error
-    draft.chmod(0o755)
-    try:
-        yield draft
-    except OSError as error:
-        raise LocalFault(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        raise LocalFault(f"cannot write {out}: {error.strerror or error}; name another folder") from error
+
+
+def _empty(draft: Path) -> None:
+    """Remove what a killed process left in a draft."""
+    for one in draft.iterdir():
+        one.unlink()
 
 
 def _write(path: Path, content: bytes) -> None:

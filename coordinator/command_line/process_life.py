@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from echo2.coordinator.database.run_folder import lock_run
 from echo2.coordinator.run.disk_room import check_room_to_run
 from echo2.coordinator.run.learner_libraries import check_libraries
+from echo2.coordinator.settings.computing import check_present
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 
 def check_start(run: "Run") -> None:
-    """Check the libraries, the room on the disk, the run folder's lock and every TCP port (rule 2). Raises
-    `FolderInUse`, `LocalFault`."""
+    """Check the libraries, the learner's device, the room on the disk, the run folder's lock and every TCP port
+    (rule 2). Raises `FolderInUse`, `LocalFault`, `SettingsFault`."""
     web = run.config.web
     check_libraries()
+    check_present(run.config.learner)
     check_room_to_run(run.folder)
     with lock_run(run.folder):
         check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")

@@ -91,12 +91,9 @@ def resume(home: Home = Path(".")) -> None:
 @errors_reported
 def finish(home: Home = Path(".")) -> None:
     """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
-    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import operator_commands
-    from echo2.coordinator.settings import config_edits
 
     last = operator_commands.command(home, "finish")["last"]
-    config_edits.change(RunFolder(home).config, "run.steps", str(max(1, last)))
     print(f"the run ends with step {last}, also after a restart (run.steps); page and ledger stay up until Ctrl-C")
 
 
@@ -117,8 +114,10 @@ def calibrate(
     from echo2.coordinator.calibration import calibrate as calibration
     from echo2.coordinator.calibration import cost_times
     from echo2.coordinator.run import keys, setup
+    from echo2.coordinator.settings.computing import check_present
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
+    check_present(loaded.config.learner)
     if costs:
         path, factors = cost_times.calibrate_costs(loaded, engine_class, command_options.now())
         print(f"{factors.sentence()}: {path}")
@@ -154,15 +153,41 @@ def report(
     print(report_file.write(home, file))
 
 
+page_app = typer.Typer(help="The run's page and yours: their addresses, and a copy for a web host.")
+
+
+@page_app.callback(invoke_without_command=True)
+@errors_reported
+def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
+    """Print the addresses of the public page and of your own, which asks for the token in its address."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
+
+    if context.invoked_subcommand is None:
+        print("\n".join(status.pages_in(RunFolder(home))))
+
+
+@page_app.command("export")
+@errors_reported
+def export_page(
+    folder: Annotated[Path, typer.Argument(help="The folder to write: empty or missing.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write a copy of the public page, with those of its nodes, for any web host."""
+    from echo2.coordinator.web.pages import page_export
+
+    print(page_export.export(home, folder, command_options.now()))
+
+
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    """Say whether keys, child processes, newcomers, addresses, disk, clock, page and rates are in order, and what to do
     for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
-    from echo2.coordinator.settings import computing, config
+    from echo2.coordinator.settings import config
     from echo2.coordinator.web import machine_checks
 
     place = RunFolder(home)
@@ -171,7 +196,7 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
-    checks.append(key_checks.KeyCheck("device and threads", computing.computing_of(settings.learner).sentence()))
+    checks.append(key_checks.device_and_threads(settings.learner))
     checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)
@@ -200,6 +225,22 @@ def invite(home: Home = Path(".")) -> None:
         text = setup.invite(settings, roots, chain[0].run, peer, https_identity.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
+
+
+@running_app.command()
+@errors_reported
+def directory(
+    runs: Annotated[
+        Path, typer.Argument(help="A TOML file: [[runs]] with invite, name, description, model, task, state, page.")
+    ],
+    out: Annotated[Path, typer.Argument(help="The signed list; an older one there is replaced.")],
+    key: Annotated[Path, typer.Option("--key", help="Your key for directories; it is made where there is none.")],
+    days: Annotated[int, typer.Option("--days", min=1, max=365, help="Days until the list counts as old.")] = 30,
+) -> None:
+    """Write a directory: a signed list of runs that anybody may host, and name to volunteers as URL#KEY."""
+    from echo2.coordinator.nodes import directory_file
+
+    print("\n".join(directory_file.write_directory(runs, out, key, days, command_options.now())))
 
 
 @running_app.command()

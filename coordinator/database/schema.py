@@ -49,6 +49,10 @@ CREATE TABLE draws (
     lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, at INTEGER NOT NULL, loaded INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX draws_by_step ON draws (step);
+CREATE TABLE learned (
+    node BLOB NOT NULL, step INTEGER NOT NULL, groups INTEGER NOT NULL, PRIMARY KEY (node, step)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX learned_by_step ON learned (step);
 CREATE TABLE on_their_way (
     era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
     twin_open INTEGER NOT NULL DEFAULT 0, twin_received INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (era, version)
@@ -63,7 +67,8 @@ CREATE TABLE set_aside (
 CREATE TABLE leases (
     id BLOB PRIMARY KEY, node BLOB NOT NULL, nonce BLOB NOT NULL, position INTEGER NOT NULL, era INTEGER NOT NULL,
     version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')), document BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired', 'returned')),
+    document BLOB NOT NULL,
     sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0, connection TEXT NOT NULL DEFAULT '',
     party TEXT NOT NULL DEFAULT '', twin TEXT NOT NULL DEFAULT '', counts INTEGER NOT NULL DEFAULT 1,
     ahead INTEGER, late_after INTEGER, stood INTEGER NOT NULL DEFAULT 0, UNIQUE (node, nonce)
@@ -73,7 +78,7 @@ CREATE INDEX leases_by_node ON leases (node, sent);
 CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
 CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
 CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
-CREATE INDEX leases_ended ON leases (expires) WHERE state IN ('decided', 'expired') AND sealed != x'';
+CREATE INDEX leases_ended ON leases (expires) WHERE state NOT IN ('open', 'received') AND sealed != x'';
 CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
 CREATE TABLE accounts (
     node BLOB PRIMARY KEY, accepted INTEGER NOT NULL, groups INTEGER NOT NULL, wrong INTEGER NOT NULL,
@@ -103,6 +108,9 @@ CREATE TABLE verdicts (
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TABLE setting_changes (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL, step INTEGER, key TEXT NOT NULL, old TEXT NOT NULL, new TEXT NOT NULL
+) STRICT;
 CREATE TABLE tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE refused_tokens (party TEXT PRIMARY KEY, nbytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE lent (
@@ -201,11 +209,12 @@ CREATE TRIGGER entries_are_never_changed BEFORE UPDATE ON entries
 BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
 CREATE TRIGGER entries_are_never_removed BEFORE DELETE ON entries
 BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
-CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state IN ('decided', 'expired')
+CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state NOT IN ('open', 'received')
 BEGIN SELECT RAISE(ABORT, 'this lease has its final state'); END;
-CREATE TRIGGER an_expiry_is_summed AFTER UPDATE OF state ON leases WHEN NEW.state = 'expired'
+CREATE TRIGGER an_end_without_a_group_is_summed AFTER UPDATE OF state ON leases
+    WHEN NEW.state IN ('expired', 'returned')
 BEGIN
-    INSERT INTO sums VALUES (NEW.node, 'expired', 'expired', 1, 0, 0, 0, 0), (x'', 'expired', 'expired', 1, 0, 0, 0, 0)
+    INSERT INTO sums VALUES (NEW.node, NEW.state, NEW.state, 1, 0, 0, 0, 0), (x'', NEW.state, NEW.state, 1, 0, 0, 0, 0)
         ON CONFLICT DO UPDATE SET groups = groups + 1;
 END;
 CREATE TRIGGER a_group_waits_no_longer AFTER UPDATE OF state ON leases
@@ -228,7 +237,7 @@ BEGIN
     UPDATE tallies SET value = value + 1 WHERE name = 'nodes';
     UPDATE nodes SET (weight, groups) = (
         SELECT coalesce(sum(s.weight), 0), coalesce(sum(s.groups), 0) FROM sums s
-        WHERE s.node = NEW.key AND s.verdict != 'expired'
+        WHERE s.node = NEW.key AND s.verdict NOT IN ('expired', 'returned')
     ) WHERE key = NEW.key;
 END;
 CREATE TRIGGER a_node_goes AFTER DELETE ON nodes
@@ -239,7 +248,7 @@ CREATE TRIGGER a_node_has_worked AFTER INSERT ON verdicts
 BEGIN
     UPDATE nodes SET weight = weight + NEW.weight, groups = groups + 1 WHERE key = NEW.node;
 END;
-CREATE TRIGGER a_lease_is_over AFTER UPDATE OF state ON leases WHEN NEW.state IN ('decided', 'expired')
+CREATE TRIGGER a_lease_is_over AFTER UPDATE OF state ON leases WHEN NEW.state NOT IN ('open', 'received')
 BEGIN
     DELETE FROM lent WHERE lease = NEW.id;
 END;

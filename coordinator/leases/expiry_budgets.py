@@ -15,10 +15,14 @@ Rules
    each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
-5. Budgets are operational state in run.sqlite. An hour begins with a holder's first expiry, so that no two budgets are
+5. A lease that its node gives back is no expiry: others have its prompt at once. It counts `RETURN_PARTS` of the
+   `EXPIRY_PARTS` of one. With one forgiven per group handed in, a node that works never pauses for them, and one that
+   only gives back cannot take leases from others for ever. A superseded one counts nothing (superseded_leases.py).
+6. Budgets are operational state in run.sqlite. An hour begins with a holder's first expiry, so that no two budgets are
    used up at once. An expiry drops the rows of hours that have passed, and whose pauses must have.
 """
 
+from math import ceil
 from typing import Final, NamedTuple
 
 from echo2.coordinator.database.database import Database
@@ -33,13 +37,16 @@ GROUPS_PER_EXPIRY: Final = 8
 EXPIRY_PAUSE_MS: Final = 15_000
 LONGEST_EXPIRY_PAUSE_MS: Final = 900_000
 _EXPIRY_PAUSES: Final = Backoff(EXPIRY_PAUSE_MS, LONGEST_EXPIRY_PAUSE_MS)
+EXPIRY_PARTS: Final = GROUPS_PER_EXPIRY
+"""Parts in which expiries are counted."""
+RETURN_PARTS: Final = 1
 MOST_COUNTED_LEASES: Final = 10_000
 """Most leases of an hour that are looked at."""
 
 
 class ExpiryDebt(NamedTuple):
-    """A pause that a holder has to make. `expired`: its expired leases within the hour. `wait`: milliseconds until it
-    may have its next lease."""
+    """A pause that a holder has to make. `expired`: its expired leases within the hour, with what
+    rule 5 adds. `wait`: milliseconds until it may have its next lease."""
 
     expired: int
     wait: int
@@ -62,8 +69,8 @@ def pause_after(beyond: int) -> int:
 
 
 class ExpiryBudgets:
-    """The table `budgets`: each holder's expired leases of the hour that its first one began, and the end of its
-    pause."""
+    """The table `budgets`: each holder's expired leases, in parts, of the hour that its first one began, and the end of
+    its pause."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,42 +79,41 @@ class ExpiryBudgets:
         """Return the pause that a holder is in; None if there is none."""
         row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
         return (
-            ExpiryDebt(row[0], row[1] - now)
+            ExpiryDebt(row[0] // EXPIRY_PARTS, row[1] - now)
             if row is not None and 0 < row[1] - now <= LONGEST_EXPIRY_PAUSE_MS
             else None
         )
 
-    def on_expiry(self, node: bytes, party: str, now: int) -> None:
-        """Count an expired lease of a known key, in the caller's transaction."""
-        expired, forgiven = self._count(node, max(FREE_EXPIRIES, 1 + self._count_lent(node)), now)
-        beyond = expired - forgiven - self._handed_in(node, now) // GROUPS_PER_EXPIRY
+    def on_expiry(self, node: bytes, party: str, now: int, parts: int = EXPIRY_PARTS) -> None:
+        """Count a lease of a known key that ended without a group, in the caller's transaction."""
+        beyond = self._count(node, max(FREE_EXPIRIES, 1 + self._count_lent(node)), now, parts)
+        beyond -= self._handed_in(node, now) * EXPIRY_PARTS // GROUPS_PER_EXPIRY
         if beyond > 0 and party:
-            of_party, _ = self._count(f"known {unchosen(party)}".encode(), 0, now)
-            beyond = max(beyond, of_party)
+            beyond = max(beyond, self._count(f"known {unchosen(party)}".encode(), 0, now, parts))
         self._pause(node, beyond, now)
 
-    def on_end_of_new(self, origin: Origin, now: int) -> None:
+    def on_end_of_new(self, origin: Origin, now: int, parts: int = EXPIRY_PARTS) -> None:
         """Count a lease of a new key, in the caller's transaction (rules 2 and 4)."""
         for holder, free in holders_of_new_key(origin):
-            expired, forgiven = self._count(holder, free, now)
-            self._pause(holder, expired - forgiven, now)
+            self._pause(holder, self._count(holder, free, now, parts), now)
 
-    def _count(self, holder: bytes, free: int, now: int) -> tuple[int, int]:
-        """Count an expiry; return how many there are in this hour, and how many are forgiven: `free`, as it was at the
-        first of them."""
+    def _count(self, holder: bytes, free: int, now: int, parts: int) -> int:
+        """Count parts of an expiry; return how many of this hour are not forgiven. `free`: expiries that are, as it was
+        at the first of them."""
         kept = now - HOUR - LONGEST_EXPIRY_PAUSE_MS, now
         self._database.do("DELETE FROM budgets WHERE since NOT BETWEEN ? AND ?", kept)
         query = "SELECT since, expired, forgiven, until FROM budgets WHERE holder = ?"
         since, expired, forgiven, until = self._database.one(query, (holder,)) or (now, 0, free, 0)
         if since < now - HOUR:
             since, expired, forgiven = now, 0, free
-        row = holder, since, expired + 1, forgiven, until
+        row = holder, since, expired + parts, forgiven, until
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", row)
-        return expired + 1, forgiven
+        return int(expired + parts - EXPIRY_PARTS * forgiven)
 
     def _pause(self, holder: bytes, beyond: int, now: int) -> None:
         if beyond > 0:
-            self._database.do("UPDATE budgets SET until = ? WHERE holder = ?", (now + pause_after(beyond), holder))
+            until = now + pause_after(ceil(beyond / EXPIRY_PARTS))
+            self._database.do("UPDATE budgets SET until = ? WHERE holder = ?", (until, holder))
 
     def _count_lent(self, node: bytes) -> int:
         """Count the leases of a node that have not ended."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.delivery_record import DeliveryRecord, read_delivery_record
-from echo2.coordinator.leases.expiry_budgets import ExpiryBudgets, holders_of_new_key
+from echo2.coordinator.leases.expiry_budgets import EXPIRY_PARTS, ExpiryBudgets, holders_of_new_key
 from echo2.coordinator.leases.lease_lifetime import (
     ENOUGH_PROVEN_NODES,
     FLEET_MEMORY_MS,
@@ -86,6 +86,10 @@ class LeaseAdmission:
         self._fleet = FleetTurnarounds()
         self._budgets = ExpiryBudgets(database)
         self._verdict = (0, -MEASURED_FOR)
+
+    def take(self, bounds: LifetimeBounds, per_node: int, newcomers: float) -> None:
+        """Take other settings, as those of the constructor."""
+        self._bounds, self._per_node, self._shares.newcomers = bounds, per_node, newcomers
 
     def start(self, now: int) -> None:
         """Restore the fleet's measurements of an earlier process. In a run with 3 accepted groups, known keys count as
@@ -191,12 +195,12 @@ class LeaseAdmission:
         )
         return None if row is None else LeaseOwner(row[0], row[1], Origin(row[2], row[3]), row[4])
 
-    def on_expiry(self, lent: LeaseOwner, now: int) -> None:
-        """Count a lease that ended without a group, in the caller's transaction."""
+    def on_expiry(self, lent: LeaseOwner, now: int, parts: int = EXPIRY_PARTS) -> None:
+        """Count a lease that ended without a group, in the caller's transaction. `parts`: expiry_budgets.py, rule 5."""
         if lent.share == "new" and lent.origin.connection:
-            self._budgets.on_end_of_new(lent.origin, now)
+            self._budgets.on_end_of_new(lent.origin, now, parts)
         else:
-            self._budgets.on_expiry(lent.node, lent.origin.party, now)
+            self._budgets.on_expiry(lent.node, lent.origin.party, now, parts)
 
     def on_strike(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone

@@ -10,7 +10,7 @@ from echo2.coordinator.leases.superseded_leases import WaitingLease
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 
-State = Literal["open", "received", "decided", "expired"]
+State = Literal["open", "received", "decided", "expired", "returned"]
 
 LOOKED_UP_AT_ONCE: Final = 1_000
 """Leases per query: SQLite bounds the parameters of one."""
@@ -22,6 +22,11 @@ class LeaseRecord(NamedTuple):
     lease: Lease
     expires: int
     state: State
+
+    @property
+    def without_group(self) -> bool:
+        """Whether it ended before a group came."""
+        return self.state in ("expired", "returned")
 
 
 class LeaseRows:

@@ -7,7 +7,8 @@ Rules
    `on_their_way` counts open and received leases per version, in the transaction that moves them, and only versions
    that are fresh now are added up. A single running total would also count groups that are shed later, and would one
    day give no lease any more.
-3. States: open -> received -> decided, or open -> expired. The last two are final.
+3. States: open -> received -> decided, or open -> expired, or open -> returned where its node gives it back before. The
+   last three are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
 5. A lease that ends without a group gives its prompt back, to be leased again.
 """
@@ -21,6 +22,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.leases.expiry_budgets import RETURN_PARTS
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
 from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
 from echo2.coordinator.leases.kinds.twin_sets import TwinSets
@@ -41,6 +43,11 @@ Entropy = Callable[[int], bytes]
 _FACT: Final = "last draws"
 Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
+
+
+def bounds_of(terms: LeaseTerms) -> LifetimeBounds:
+    """Return the bounds of the lifetimes of leases."""
+    return LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
 
 
 class LeaseTable(LeaseRows):
@@ -69,9 +76,9 @@ class LeaseTable(LeaseRows):
         self.timely = TimelyGrants()
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self.audits = AuditPairs(database, terms.audits, entropy)
-        bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        sequential = terms.staleness == 0
-        self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
+        self.admission = LeaseAdmission(
+            database, bounds_of(terms), terms.staleness == 0, accounts, terms.per_node, terms.newcomers
+        )
         stored = database.fact(_FACT)
         last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
         window = or_stand_in("window", LeaseWindow)
@@ -79,6 +86,11 @@ class LeaseTable(LeaseRows):
         self.newcomers = NewcomerOdds()
         self.scored: dict[bytes, tuple[int, int]] = {}
         """Received leases whose groups an environment scores now, and (era, version) of each."""
+
+    def take(self, terms: LeaseTerms) -> None:
+        """Take other terms: leases from now on have them."""
+        self.terms, self.audits.draws.share, self.window.batch = terms, terms.audits, terms.batch_groups
+        self.admission.take(bounds_of(terms), terms.per_node, terms.newcomers)
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
@@ -121,8 +133,10 @@ class LeaseTable(LeaseRows):
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
             self.positions.on_lease_end(position, attempt, lent.reasons, code, now)
-        if code in ("expired", "declined"):
+        if code == "expired":
             self.admission.on_expiry(lent, now)
+        elif code == "declined":
+            self.admission.on_expiry(lent, now, RETURN_PARTS)
         elif code in STRIKE_CODES | AT_ONCE:
             self.admission.on_strike(lent, now)
         elif code == "superseded":

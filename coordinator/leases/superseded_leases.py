@@ -13,7 +13,7 @@ Rules
    budget of its node (expiry_budgets.py) nor as a refused group. Its prompt goes out again as after an expiry. But the
    node must have worked on other leases while this one waited: it has begun one that is open, or has handed in a group
    since this one was sent. Else the lease counts as given back (`declined`): a node that begins nothing and waits for
-   each recall would take leases from others for ever, at no cost.
+   each recall would take leases from others for ever, at no cost (expiry_budgets.py, rule 5).
 6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
    lease (delivery_record.py, rule 3), if it has handed in no group of a later lease. A node begins its leases in order,
    so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.

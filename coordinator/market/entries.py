@@ -197,6 +197,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
     expires: int
     received: int | None
     weight: int
+    code: str = ""
 
 
 def postings_of_changes(changes: Sequence[tuple[str, int]]) -> tuple[Posting, ...]:

@@ -63,11 +63,6 @@ def earned_tranche(closed: int, work: int, pay: int) -> Tranche:
     return Tranche(closed, work, unvested, closed, pay - unvested, pay - unvested)
 
 
-def add_tranche(tranches: Sequence[Tranche], one: Tranche) -> Tranches:
-    """Return tranches with a further one (rule 6)."""
-    return (*merge_tranches(tranches, one.closed), one)
-
-
 def join_tranches(tranches: Sequence[Tranche], earlier: Sequence[Tranche]) -> Tranches:
     """Return a node's tranches with those of the key `earlier` that it replaced (rule 7)."""
     return tuple(sorted([*earlier, *tranches], key=lambda one: one.closed))

@@ -244,7 +244,8 @@ class MarketState:
     def _take_lease_end(self, entry: Entry) -> None:
         end = _facts(entry, StatedEnd)
         accepted = entry.kind == "lease.accepted"
-        record = LeasedGroup(end.sent, end.received, end.expires, end.weight if accepted else 0, accepted)
+        weight, returned = end.weight if accepted else 0, end.code == "declined"
+        record = LeasedGroup(end.sent, end.received, end.expires, weight, accepted, returned)
         self.records[end.node].append(record)
 
     def _take_credit(self, entry: Entry) -> None:

@@ -14,7 +14,8 @@ Rules
 4. rho = ask / rate, in nano units per milli-RE. A node without a rate has none.
 5. `STALE_MS` after the end of its last lease a measurement is forgotten, and the node is a newcomer again: its machine
    may be another one, and a node that once delivered nothing has a way back.
-6. Probation ends with `PROBATION_GROUPS` accepted groups in a row; a refused or an expired lease begins the row anew.
+6. Probation ends with `PROBATION_GROUPS` accepted groups in a row. A refused group or an expired lease begins the row
+   anew; a lease that was given back does not.
    It begins again with a forgotten measurement, once no pay of the node is held.
 """
 
@@ -43,7 +44,8 @@ RESOLUTION: Final = 10**9
 
 
 class LeasedGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted. `measured`: false of work
+    """The end of a lease, as its entry states it. `weight`: 0 unless its group was accepted.
+    `returned`: whether the node gave it back. `measured`: false of work
     that is credited apart from a lease's time: it is paid, and in no measurement."""
 
     sent: int
@@ -51,6 +53,7 @@ class LeasedGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires: int
     weight: int
     accepted: bool
+    returned: bool = False
     measured: bool = True
 
 
@@ -162,6 +165,8 @@ def measure_node(before: Throughput, records: Sequence[LeasedGroup]) -> Measured
 def _row(before: Throughput, records: Sequence[LeasedGroup]) -> tuple[int, bool]:
     row, proven = before.row, before.proven
     for one in records:
+        if one.returned:
+            continue
         row = row + 1 if one.accepted else 0
         proven = proven or row >= PROBATION_GROUPS
     return row, proven

@@ -66,7 +66,7 @@ def _rate(database: Database, node: bytes, since: int) -> float:
     rows = database.all(
         "SELECT l.sent, min(coalesce(s.at, l.expires), l.expires), coalesce(v.rollouts, 0) FROM leases l"
         " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
-        " WHERE l.node = ? AND l.state IN ('decided', 'expired') ORDER BY l.sent DESC LIMIT ?",
+        " WHERE l.node = ? AND l.state NOT IN ('open', 'received') ORDER BY l.sent DESC LIMIT ?",
         (node, _LEASES),
     )
     if not rows or rows[0][0] < since:

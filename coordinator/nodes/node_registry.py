@@ -32,7 +32,7 @@ from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.party import SubnetOf, subnet_of
 from echo2.p2p.multiaddr import address_of
-from echo2.protocol.requests import Hello
+from echo2.protocol.requests import Hello, RankResponse
 from echo2.runtime.printable import printable
 from echo2.runtime.units import DAY
 
@@ -51,6 +51,8 @@ LOOKED_AT = 4
 MOST_NAMESAKES = 16
 """Nodes with accepted work that are looked at for a name: those with the most work."""
 MOST_RENAMED_NODES = 64
+MOST_RANK = 10_000
+"""Nodes that are counted for a place: the count takes less than a millisecond."""
 SAVE_CONTACTS_MS = 10_000
 """Milliseconds between two writes of the times of last contact."""
 SAVED_AT_ONCE = 1_000
@@ -104,6 +106,16 @@ class NodeRegistry:
             sighting.since = now
         sighting.seen, sighting.instance = now, instance
         return name
+
+    def place_of(self, node: bytes) -> RankResponse:
+        """Return the place of a node in the order of the page (coordinator/web/node_rows.py)."""
+        weight = self._database.value("SELECT weight FROM nodes WHERE key = ?", (node,))
+        known = int(self._database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
+        if not weight:
+            return RankResponse(rank=None, nodes=known)
+        query = "SELECT count(*) FROM (SELECT 1 FROM nodes WHERE (weight, key) > (?, ?) LIMIT ?)"
+        before = int(self._database.value(query, (weight, node, MOST_RANK)))
+        return RankResponse(rank=before + 1 if before < MOST_RANK else None, nodes=known)
 
     def _shown_name(self, node: bytes, name: str) -> tuple[str, str]:
         """Return the name under which a node is shown that calls itself `name` (rule 4), and the skeleton that it

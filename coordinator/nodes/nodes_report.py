@@ -59,7 +59,7 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease with its end, or its present state. `at`: time of the verdict, or when the lease was sent, ms. `code`:
-    "ok", a refusal code, "expired", "open" or "received"."""
+    "ok", a refusal code, "expired", "returned", "open" or "received"."""
 
     at: int
     lease: str
@@ -77,9 +77,9 @@ class QuarantinedDay(msgspec.Struct, frozen=True, kw_only=True):
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of one key.
 
-    `codes`: its decided groups and expired leases, counted by reason. `quarantined`: its groups in quarantine by day,
-    oldest first. `last`: its last leases, newest first. `entries`: its last suspensions and remarks of the operator, in
-    words, newest first."""
+    `codes`: its decided groups and other ends of leases, counted by reason. `quarantined`: its groups in quarantine by
+    day, oldest first. `last`: its last leases, newest first. `entries`: its last suspensions and remarks of the
+    operator, in words, newest first."""
 
     key: KeyRow
     vouched: bool

@@ -142,7 +142,8 @@ class PromptPositions:
         """Tell whether none of a node's last `RELIABILITY_LEASES` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
-            " LEFT JOIN verdicts v ON v.lease = l.id WHERE (l.state = 'expired' OR v.verdict = 'refused')"
+            " LEFT JOIN verdicts v ON v.lease = l.id"
+            " WHERE (l.state IN ('expired', 'returned') OR v.verdict = 'refused')"
             " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = l.id))",
             (node, RELIABILITY_LEASES),
         )

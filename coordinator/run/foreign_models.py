@@ -26,9 +26,12 @@ def describe(path: Path) -> str:
         return f"{path} is a file: name {_WANTED}"
     if RunFolder(path).runspec.is_file():
         return f"{path} is the folder of a run: name {path}@VERSION, one of its versions, or {path}@best"
-    snapshots = sorted(one for one in path.glob("snapshots/*") if one.is_dir())
-    if snapshots:
-        return f"{path} is a hub's cache of a model: name {snapshots[-1]}, which has its files"
+    for place in ("snapshots", "models--*/snapshots", "hub/models--*/snapshots"):
+        snapshots = sorted(one for one in path.glob(f"{place}/*") if one.is_dir())
+        if snapshots:
+            several = "" if place == "snapshots" else f", or another of the {len(snapshots)} there"
+            cached = "a hub's cache of a model" if place == "snapshots" else "a hub's cache of models"
+            return f"{path} is {cached}: name {snapshots[-1]}, which has its files{several}"
     if (path / ADAPTER_CONFIG).is_file():
         return (
             f"{path} is an adapter: merge it into its base first (peft's merge_and_unload), and name the merged model. "

@@ -17,13 +17,16 @@ from typing import Final, NamedTuple
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import keys, setup, signing
 from echo2.coordinator.run.keys import ONLINE, PAYOUT
+from echo2.coordinator.settings.computing import check_present, computing_of
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.p2p.identity import peer_id
 from echo2.protocol.authority import Root
 from echo2.protocol.root_chain import ROOT
 from echo2.runtime import network_trials
 from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.python_command import code_command
+from echo2.runtime.settings import SettingsFault
 
 PROBE_PROGRAM: Final = (
     "import os, sys; from echo2.runtime.hidden_folder import hide_named; hide_named(); os.listdir(sys.argv[1])"
@@ -51,7 +54,7 @@ class KeyCheck(NamedTuple):
 
     def describe_finding(self) -> str:
         """Return the finding as a line for people."""
-        mark = "ok  " if not self.remedy else "warn"
+        mark = "warn" if self.remedy else "?   " if self.actual.startswith("not known") else "ok  "
         return f"{mark}  {self.check}: {self.actual}" + (f"; {self.remedy}" if self.remedy else "")
 
 
@@ -70,6 +73,16 @@ def examine(place: RunFolder, payout: PayoutSection, now: int) -> list[KeyCheck]
         children_memory(),
         environments(place.keys),
     ]
+
+
+def device_and_threads(learner: LearnerSection) -> KeyCheck:
+    """Check that this machine has the device that the settings name."""
+    check = "device and threads"
+    try:
+        check_present(learner)
+    except SettingsFault as error:
+        return KeyCheck(check, str(error), "until then the run does not start")
+    return KeyCheck(check, computing_of(learner).sentence())
 
 
 def hidden_from_children(folder: Path) -> KeyCheck:
@@ -123,7 +136,7 @@ def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:
         rail = KeyCheck(rail.check, "not possible yet", fault)
     role = root.roles.get(PAYOUT)
     if role is None:
-        lacks = "`echo2-coord keys make-payout`, then `keys export-root --payout KEY` (docs/pay.md)"
+        lacks = "`echo2-coord keys make-payout`, then `keys export-root --payout KEY` (docs/money.md)"
         return [rail, KeyCheck("approvers of payments", "none: no payment can be planned", lacks)]
     return [rail, KeyCheck("approvers of payments", f"{role.threshold} of {len(role.keys)} approve a plan")]
 

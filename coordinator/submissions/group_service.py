@@ -27,7 +27,7 @@ from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
 from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
 from echo2.coordinator.leases.lease_issuer import LeaseIssuer
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
-from echo2.coordinator.leases.lease_terms import Progress
+from echo2.coordinator.leases.lease_terms import LeaseTerms, Progress
 from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
 from echo2.coordinator.leases.superseded_leases import (
     RecalledLeases,
@@ -135,6 +135,13 @@ class GroupService:
         self._entropy = entropy
         self._reseal = sealing.reseal
 
+    def take(self, terms: LeaseTerms) -> None:
+        """Take other terms: leases and draws from now on have them."""
+        self.terms = terms
+        self.buffer.refill, self.buffer.by_signal = terms.refill, terms.draw == "signal"
+        self.issuer.canary_share.share = terms.canaries
+        self.leases.take(terms)
+
     def start(self, now: int) -> int:
         """Extend open leases by the daemon's absence, and end those that expired; return the absence, ms. Call once
         after each start."""
@@ -185,7 +192,7 @@ class GroupService:
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
     def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
-        """Take a node's report on its open leases: those that it gives back end, as expired ones unless they were
+        """Take a node's report on its open leases: those that it gives back end, as declined ones unless they were
         recalled while the node worked on others. Return the leases that it must not begin (`Response.ended`)."""
         returned = self.leases.open_among(node, report.returned)
         recalled = [lease for lease in returned if lease in self._recalled]

@@ -73,6 +73,7 @@ from echo2.protocol.methods import (
     HELLO,
     LEASE,
     MARKET,
+    RANK,
     SEALED,
     STEP,
     SUBMIT,
@@ -123,7 +124,7 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge and appeal.
+    """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge, appeal and rank.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: time until which, ms,
     refusals of requests to a former key contain the Roots."""
@@ -165,6 +166,7 @@ class RequestHandler:
             VERDICTS.name: _wrap_decision(VERDICTS, lambda context, nothing: None),
             ACKNOWLEDGE.name: _wrap_decision(ACKNOWLEDGE, self.acknowledge),
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
+            RANK.name: _wrap_decision(RANK, lambda asked, nothing: group_service.registry.place_of(asked.node)),
         }
         self.on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
         """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""

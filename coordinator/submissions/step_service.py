@@ -150,7 +150,7 @@ class StepService:
         expires = record.expires
         if now > expires:
             expires += self._clocks.extend_one(lease.id, now)
-        if record.state == "expired" or now > expires:
+        if record.without_group or now > expires:
             return refusal("late", late=max(0, now - expires))
         if record.state != "open":
             return _wrong(request, "the group was submitted")

@@ -95,7 +95,7 @@ class SubmissionService:
         if self._verdicts.forgotten(record):
             return refusal("unknown-lease")
         submission = decode_group(data)
-        if record.state == "expired" or now > record.expires:
+        if record.without_group or now > record.expires:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(record, sentence("late", late=now - record.expires), now)
             return self._answer(lease)

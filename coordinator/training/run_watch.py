@@ -159,9 +159,13 @@ class Watch:
         if self._wait.say(words, now):
             log.warning("the learner waits for groups", hours=round(self._wait.seconds(now) / 3600, 1), what=words)
 
+    def end_wait(self) -> None:
+        """Record that the learner waits for no batch."""
+        self._wait.end_wait()
+
     def on_draw(self) -> None:
         """Record that a batch was drawn."""
-        self._wait.end_wait()
+        self.end_wait()
         self._group_service.asked.clear()
 
     async def durable(self) -> None:

@@ -49,7 +49,7 @@ _ENDED_LEASES_QUERY = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
     " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
     " LEFT JOIN buffer b ON b.lease = l.id LEFT JOIN set_aside a ON a.lease = l.id"
-    " WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
+    " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
 )
 
 

@@ -345,7 +345,7 @@ class VerdictService:
     def _expire(self, record: LeaseRecord, now: int, code: Early | Literal["expired"] = "expired") -> LedgerPosition:
         lease = record.lease
         if record.state == "open":
-            self._leases.fail(lease.id, "expired", code, now)
+            self._leases.fail(lease.id, "expired" if code == "expired" else "returned", code, now)
             end = outcome(record, None, self._digest(lease.id), code)
             return self._append_unpaid(now, "lease.expired", end, lease.node)
         place = self._place(lease.id)
@@ -354,8 +354,8 @@ class VerdictService:
         return place
 
     def forgotten(self, record: LeaseRecord) -> bool:
-        """Tell whether a lease expired so long ago that its end was deleted (coordinator/accounts/lease_ends.py)."""
-        return record.state == "expired" and self._place(record.lease.id) is None
+        """Tell whether a lease ended without a group, and its end was deleted (coordinator/accounts/lease_ends.py)."""
+        return record.without_group and self._place(record.lease.id) is None
 
     def _place(self, lease: bytes) -> LedgerPosition | None:
         entry = self._ledger.find(key_of(lease))

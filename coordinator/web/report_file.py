@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics import setting_changes, status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import config_edits
 from echo2.coordinator.web import page
+from echo2.ledger.standing import minute
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
 
@@ -15,8 +16,8 @@ from echo2.runtime.errors import LocalFault
 def write(home: Path, file: Path) -> str:
     """Write the report on the run in a folder; return where it is and from when. Raises `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
-    settings = list(config_edits.list_differences(place.config))
-    state, source = _state(place)
+    settings = [*config_edits.list_differences(place.config), *setting_changes.lines_of(place.database)]
+    state, source = state_of(place)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(page.report(state, settings))
@@ -24,10 +25,10 @@ def write(home: Path, file: Path) -> str:
         raise LocalFault(f"{file} exists: name another file") from error
     except OSError as error:
         raise LocalFault(f"cannot write {file} ({error.strerror}): name another file") from error
-    return f"{file}: {source}, step {state.step}, version {state.version}"
+    return f"{file}: {source} ({minute(state.now)}), step {state.step}, version {state.version}"
 
 
-def _state(place: RunFolder) -> tuple[RunState, str]:
+def state_of(place: RunFolder) -> tuple[RunState, str]:
     """Return the state to report, and its source in words."""
     _, _, _, spec = setup.read_documents(place)
     try:
@@ -35,7 +36,7 @@ def _state(place: RunFolder) -> tuple[RunState, str]:
     except Unreachable:
         pass
     try:
-        return status.decode(place.last_state.read_bytes()), "the state at the coordinator's last end"
+        return status.decode(place.last_state.read_bytes()), "the state when a coordinator last ended in order"
     except OSError as error:
         raise LocalFault(
             f"no coordinator runs in {place.path}, and none has ended in order there: start it with "

@@ -28,6 +28,10 @@ _NEUTRAL_SETTINGS: Final[dict[str, tuple[object, ...]]] = {
     "quantization_config": (None,), "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
 }  # fmt: skip
 """Setting -> the values that change nothing."""
+_NEUTRAL_YARN: Final[dict[str, tuple[object, ...]]] = {
+    "attention_factor": (None,), "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True),
+    "beta_fast": (None, 32), "beta_slow": (None, 1),
+}  # fmt: skip
 _WIDTHS: Final = ("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings")
 _MOST_SIZE: Final = (1 << 31) - 1
 """llama.cpp keeps sizes in 32 bits: a greater one would be cut to another size without a word."""
@@ -188,6 +192,8 @@ def _describe_model(name: str, config: Mapping[str, Any]) -> Architecture:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "linear":
         keys |= {f"{name}.rope.scaling.type": "linear", f"{name}.rope.scaling.factor": float(rope["factor"])}
+    elif kind == "yarn":
+        keys |= _yarn(name, rope)
     elif kind == "llama3" and name == "llama":
         factors = _llama3_factors(rope, base, head)
     elif kind != "default":
@@ -215,6 +221,17 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(rope, dict):
         raise TypeError(rope)
     return rope
+
+
+def _yarn(name: str, rope: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return the keys of a longer context by YaRN, whose further settings are llama.cpp's own. Raises EngineError."""
+    for setting, neutral in _NEUTRAL_YARN.items():
+        if rope.get(setting) not in neutral:
+            raise EngineError(f"the engine llamacpp cannot compute rope_type 'yarn' with {setting} = {rope[setting]!r}")
+    return {
+        f"{name}.rope.scaling.type": "yarn", f"{name}.rope.scaling.factor": float(rope["factor"]),
+        f"{name}.rope.scaling.original_context_length": int(rope["original_max_position_embeddings"]),
+    }  # fmt: skip
 
 
 def _llama3_factors(rope: Mapping[str, Any], base: float, head: int) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
 from echo2.engines.devices.gpu_remedies import for_llama
+from echo2.engines.devices.memory_reserve import less_reserve
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
 from echo2.engines.llamacpp.library import Library, open_library
@@ -66,10 +67,8 @@ def device(library: Library, name: str) -> int | None:
 
 
 def free_memory(library: Library, handle: int | None) -> int:
-    """Return the free bytes of a device; None: of the CPU."""
-    if handle is None:
-        return available_memory()
-    return _memory(library, handle)[0]
+    """Return the free bytes of a device, without the owner's reserve; None: of the CPU."""
+    return less_reserve(available_memory() if handle is None else _memory(library, handle)[0])
 
 
 def _kind(library: Library, handle: int) -> str | None:

@@ -20,12 +20,13 @@ from echo2.engines.llamacpp.library import InitParams, Library
 from echo2.runtime.files import writing
 
 Stored = Literal["float32", "float16", "bfloat16", "q8_0", "q4_0"]
-Value = str | bool | int | float | Sequence[str] | Sequence[int]
+Value = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 """A key's value. A sequence has at least one element."""
 ALIGNMENT: Final = 32
 """Bytes: llama.cpp's default."""
 _INT32: Final = 5
 """Number of the type of an array's elements in GGUF."""
+_FLOAT32: Final = 6
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "gguf_set_val_bool": (None, [c_void_p, c_char_p, c_bool]),
     "gguf_set_arr_str": (None, [c_void_p, c_char_p, c_void_p, c_size_t]),
@@ -96,8 +97,9 @@ def _set_key(library: Library, pointer: int, key: bytes, value: Value) -> None:
         texts = (c_char_p * len(value))(*(str(text).encode() for text in value))
         _call(library, "gguf_set_arr_str", pointer, key, texts, len(value))
     else:
-        numbers = np.asarray(value, np.int32)
-        _call(library, "gguf_set_arr_data", pointer, key, _INT32, numbers.ctypes.data, len(numbers))
+        kind, stored = (_FLOAT32, np.float32) if isinstance(value[0], float) else (_INT32, np.int32)
+        numbers = np.asarray(value, stored)
+        _call(library, "gguf_set_arr_data", pointer, key, kind, numbers.ctypes.data, len(numbers))
 
 
 def _call(library: Library, name: str, *arguments: Any) -> Any:

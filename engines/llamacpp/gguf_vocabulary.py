@@ -1,10 +1,13 @@
 """Describe a tokenizer.json to llama.cpp: vocabulary, merges, pre-tokenizer, special tokens and template, as GGUF keys.
 
 Rules
-1. Byte-level BPE whose text is split as by one of `PRE_TOKENIZERS` is known; any other is refused in a sentence, for
-   llama.cpp would cut texts into other tokens without a word. It is told by the rules of the file, not by its words.
+1. Byte-level BPE whose text is split as by one of `PRE_TOKENIZERS` is known, and SentencePiece's BPE; any other is
+   refused in a sentence, for llama.cpp would cut texts into other tokens without a word. It is told by the rules of the
+   file, not by its words.
 2. The list has one token per row of the model's embedding: rows beyond the tokenizer are unused tokens.
-3. A token is begun with, or ended by, where the tokenizer itself adds it to a text.
+3. llama.cpp joins any two of SentencePiece's tokens that make a third, the ones of the best score first. A
+   tokenizer.json has a list of such pairs, the best first. It is refused unless the one follows from the other.
+4. A token is begun with, or ended by, where the tokenizer itself adds it to a text.
 """
 
 import json
@@ -29,9 +32,13 @@ PRE_TOKENIZERS: Final[dict[tuple[tuple[str, ...], bool], str]] = {
     ((_DIGIT, _GPT2), False): "smollm",
 }
 """The expressions that split a text, and whether a word of the vocabulary stays whole -> llama.cpp's name."""
-_NEUTRAL: Final = {"dropout": (None, 0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
-                   "byte_fallback": (None, False)}  # fmt: skip
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
+_NEUTRAL: Final = {"dropout": (None, 0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, "")}
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+_SENTENCE_PIECE: Final = {"dropout": (None, 0), "continuing_subword_prefix": (None, ""), "fuse_unk": (True,),
+                          "end_of_word_suffix": (None, ""), "ignore_merges": (None, False)}  # fmt: skip
+_SPACES_AS_TOKENS: Final = {"type": "Sequence", "normalizers": [
+    {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+]}  # fmt: skip
 
 
 class SpecialTokens(NamedTuple):
@@ -52,16 +59,20 @@ def describe(folder: Path, rows: int, special: SpecialTokens, template: str | No
     except Exception as error:  # the library raises bare Exception
         raise EngineError(f"{path} cannot be read ({error}): fetch it again") from error
     model = content["model"]
-    pre = _pre_tokenizer(path, content)
+    pieces = model.get("type") == "BPE" and bool(model.get("byte_fallback"))
+    family, pre = ("llama", "default") if pieces else ("gpt2", _pre_tokenizer(path, content))
     texts, kinds = _tokens(tokenizer, content.get("added_tokens") or [], rows)
     begins, ends = _additions(tokenizer)
     begin = begins if begins is not None else special.begin
     keys: dict[str, Value] = {
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.model": family, "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": texts,
         "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.eos_token_id": special.ends[0],
         "tokenizer.ggml.add_bos_token": begins is not None, "tokenizer.ggml.add_eos_token": ends,
-        "tokenizer.ggml.merges": [one if isinstance(one, str) else " ".join(one) for one in model["merges"]],
     }  # fmt: skip
+    if pieces:
+        keys |= _sentence_pieces(path, content, texts, kinds)
+    else:
+        keys["tokenizer.ggml.merges"] = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
     keys |= {f"tokenizer.ggml.{name}_token_id": one for name, one in (("bos", begin), ("padding", special.pad))
              if one is not None and one < rows}  # fmt: skip
     return keys if template is None else keys | {"tokenizer.chat_template": template}
@@ -83,6 +94,37 @@ def _pre_tokenizer(path: Path, content: Mapping[str, Any]) -> str:
         known = ", ".join(sorted(PRE_TOKENIZERS.values()))
         raise EngineError(f"{path} splits texts by rules that have no name in llama.cpp known here; known are: {known}")
     return name
+
+
+def _sentence_pieces(path: Path, content: Mapping[str, Any], texts: list[str], kinds: list[int]) -> dict[str, Value]:
+    """Return the keys of SentencePiece's BPE, and set the kinds of its bytes and of the unknown token. Raises
+    EngineError (rules 1 and 3)."""
+    model, vocabulary = content["model"], content["model"]["vocab"]
+    for setting, allowed in _SENTENCE_PIECE.items():
+        if model.get(setting) not in allowed:
+            raise EngineError(f"{path} has {setting} = {model.get(setting)!r}, which llama.cpp's SentencePiece has not")
+    if content.get("normalizer") != _SPACES_AS_TOKENS or content.get("pre_tokenizer") is not None:
+        raise EngineError(f"{path} changes or splits texts otherwise than llama.cpp's SentencePiece does")
+    unknown, *own_bytes = (
+        vocabulary.get(name, -1) for name in (model.get("unk_token"), *(f"<0x{byte:02X}>" for byte in range(256)))
+    )
+    if not all(0 <= number < len(texts) for number in (unknown, *own_bytes)) or any("\0" in text for text in texts):
+        raise EngineError(f"{path} lacks the unknown token or a byte's, or one of its tokens has a zero byte in it")
+    for number in own_bytes:
+        kinds[number] = _BYTE
+    kinds[unknown] = _UNKNOWN
+    ranks = dict[str, list[int]]()
+    for rank, pair in enumerate(model["merges"]):
+        ranks.setdefault("".join(pair.split(" ") if isinstance(pair, str) else pair), []).append(rank)
+    for text, kind in zip(texts, kinds, strict=True):
+        pairs = sum(text[:cut] in vocabulary and text[cut:] in vocabulary for cut in range(1, len(text)))
+        stated = ranks.get(text, [])
+        if kind == _NORMAL and stated != list(range(stated[0], stated[0] + pairs) if stated else range(pairs)):
+            raise EngineError(f"{path} joins tokens into {text!r} otherwise than llama.cpp's SentencePiece does")
+    return {
+        "tokenizer.ggml.scores": [-float(ranks[text][0]) if text in ranks else 0.0 for text in texts],
+        "tokenizer.ggml.unknown_token_id": unknown, "tokenizer.ggml.add_space_prefix": True,
+    }  # fmt: skip
 
 
 def _splits(step: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -114,7 +156,7 @@ def _tokens(tokenizer: Tokenizer, added: list[Mapping[str, Any]], rows: int) -> 
 
 
 def _additions(tokenizer: Tokenizer) -> tuple[int | None, bool]:
-    """Return the token that the tokenizer puts before a text, if it does, and whether it puts one behind (rule 3)."""
+    """Return the token that the tokenizer puts before a text, if it does, and whether it puts one behind (rule 4)."""
     plain, whole = (tokenizer.encode("a", add_special_tokens=add).ids for add in (False, True))
     before = next((number for number in range(len(whole)) if whole[number : number + len(plain)] == plain), 0)
     return whole[0] if before else None, len(whole) > before + len(plain)

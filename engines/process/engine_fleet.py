@@ -248,15 +248,6 @@ class EngineFleet:
         for engine in self.engines:
             await engine.stop()
 
-    async def rest(self, patience: float) -> None:
-        """See `VersionedEngine.rest`."""
-        await asyncio.gather(*(engine.rest(patience) for engine in self.engines))
-
-    def wake(self) -> None:
-        """See `VersionedEngine.wake`."""
-        for engine in self.engines:
-            engine.wake()
-
     @property
     def dtype(self) -> Dtype:
         """The type of the first engine that works."""

@@ -7,8 +7,9 @@ library prints at import cannot reach the pipe.
 
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
@@ -20,6 +21,7 @@ from echo2.engines.process.messages import (
     ROWS_NOTICE,
     SAMPLED_NOTICE,
     VERSION_CALLS,
+    DutyCall,
     EngineCall,
     GenerateCall,
     InventoryCall,
@@ -37,6 +39,9 @@ from echo2.runtime.child_pipe import Pipe
 from echo2.runtime.hidden_folder import hide_named
 from echo2.runtime.own_memory import keep_private
 from echo2.runtime.priority import Priority
+
+MOST_NAP: Final = 0.25
+"""Seconds of rest after which calls are looked at."""
 
 
 class EngineHost:
@@ -59,11 +64,20 @@ class EngineHost:
         self._groups: set[int] = set()
         self._to_score = ScoreQueue()
         self._told: object = None
+        self._duty, self._owed = 100, 0.0
+        """Percent of the time to compute, and the seconds of rest that the steps so far owe."""
 
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
         """Return the table for `Pipe.serve`."""
         calls: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {call.method: (call, self.run) for call in CALLS}
-        return {"inventory": (InventoryCall, self.inventory), "probe": (ProbeCall, self.probe), **calls}
+        return {
+            "inventory": (InventoryCall, self.inventory), "probe": (ProbeCall, self.probe),
+            "duty": (DutyCall, self.duty), **calls,
+        }  # fmt: skip
+
+    def duty(self, call: DutyCall) -> None:
+        """Compute for this share of the time from now on."""
+        self._duty, self._owed = call.percent, 0.0
 
     def inventory(self, call: InventoryCall) -> Inventory:
         """List the devices that an engine sees."""
@@ -126,8 +140,14 @@ class EngineHost:
         if self._to_score:
             for id, outcome in self._to_score.run_pass(self._chosen_engine()):
                 yield id, outcome if isinstance(outcome, Exception) else [PackedScore.of(score) for score in outcome]
-        if self._groups:
+        if self._owed > 0.0:
+            nap = min(self._owed, MOST_NAP)
+            time.sleep(nap)  # calls are answered between two naps
+            self._owed -= nap
+        elif self._groups:
+            began = time.monotonic()
             yield from self._generate()
+            self._owed = (time.monotonic() - began) * (100 / self._duty - 1)
 
     def _generate(self) -> Iterable[tuple[int, object]]:
         """Take all groups one token further. An error of the engine ends them all."""

@@ -6,6 +6,7 @@ groups begun before are done.
 
     inventory      InventoryCall     -> Inventory           needs no probe
     probe          ProbeCall         -> Probed              first: picks engine and device
+    duty           DutyCall          -> None                the share of the time that it computes
     load           LoadCall          -> Loaded
     step_by        StepByCall        -> Loaded
     step_to        StepToCall        -> Loaded
@@ -51,6 +52,12 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = "auto"
     device: str = "auto"
     dtype: Dtype = "float32"
+
+
+class DutyCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`percent`: percent of the time in which steps of groups to generate are made."""
+
+    percent: int
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from echo2.engines.process.messages import (
     SAMPLED_NOTICE,
     VERSION_CALLS,
     AnswerCall,
+    DutyCall,
     EngineCall,
     GenerateCall,
     InventoryCall,
@@ -95,8 +96,9 @@ class EngineClient:
 class EngineProcess(Child, EngineClient):
     """One process of an engine, `python -m echo2.engines.process.host`. `async with EngineProcess() as engine:` starts
     and ends it. `probed`: the chosen engine and device; `loaded`: its weights. Each is None at first. After a failed
-    load or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `rows`:
-    from its last notification, with the groups requested since; `on_rows` is called at each notification."""
+    load or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `duty`:
+    percent of the time that it computes. `rows`: rows as it last notified, with the groups requested since; `on_rows`
+    is called at each notification."""
 
     def __init__(
         self,
@@ -123,6 +125,7 @@ class EngineProcess(Child, EngineClient):
         super().__init__(command or module_command(module), name=name, env=env)
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
+        self.duty = 100
         self.rows = EngineRows()
         self.on_rows: Callable[[EngineRows], None] | None = None
         self._turns: dict[bytes, Callable[[SampledTurn], object]] = {}
@@ -144,6 +147,11 @@ class EngineProcess(Child, EngineClient):
         """Choose an engine and a device; must be the first call."""
         self.probed = await self.call("probe", ProbeCall(engine=engine, device=device, dtype=dtype), Probed)
         return self.probed
+
+    async def set_duty(self, percent: int) -> None:
+        """Let it compute for this percent of the time."""
+        await self.call("duty", DutyCall(percent=percent), type(None))
+        self.duty = percent
 
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""

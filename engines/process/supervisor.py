@@ -9,6 +9,7 @@ Rules
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -19,7 +20,7 @@ from echo2.engines.process.messages import EngineCall, Probed
 from echo2.engines.process.process import EngineClient, EngineProcess, Play
 from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.backoff import Backoff
-from echo2.runtime.child import Child, ChildDied
+from echo2.runtime.child import Child, ChildDied, ChildError
 
 A = TypeVar("A")
 P = TypeVar("P", bound=Child)
@@ -144,6 +145,8 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         self._device, self._engine = device, engine
         self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype
+        self.duty = 100
+        """Percent of the time to compute."""
         self.probed: Probed | None = None
 
     @property
@@ -165,6 +168,13 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         """The rows of the process, as it last told; none where no process runs."""
         return self._process.rows if self._process is not None else EngineRows()
 
+    async def change_duty(self, percent: int) -> None:
+        """Compute for this percent of the time from now on; a process that ends meanwhile is told at its next start."""
+        self.duty = percent
+        if (process := self._process) is not None and process.probed is not None and process.duty != percent:
+            with contextlib.suppress(ChildDied, ChildError):
+                await process.set_duty(percent)
+
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""
         return await self.use(lambda process: process.ask(call))
@@ -177,6 +187,8 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         process.on_rows = self._rows_changed
         if process.probed is None:
             self.probed = await process.probe(self._device, self.dtype, engine=self._engine)
+        if process.duty != self.duty:
+            await process.set_duty(self.duty)
 
     def _rows_changed(self, rows: EngineRows) -> None:
         self.on_rows()

@@ -6,11 +6,17 @@ machine's memory.
 
 import torch
 
+from echo2.engines.devices.memory_reserve import less_reserve
 from echo2.runtime.host_memory import available_memory
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free memory of a device, bytes; on a GPU with what PyTorch keeps for reuse."""
+    """Return the free memory of a device, bytes, without the owner's reserve; on a GPU with what PyTorch keeps for
+    reuse."""
+    return less_reserve(_all_free(device))
+
+
+def _all_free(device: torch.device) -> int:
     if device.type in ("cuda", "xpu"):
         free, _ = torch.accelerator.get_memory_info(device)
         kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)

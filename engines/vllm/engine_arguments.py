@@ -18,6 +18,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from echo2.engines.devices.memory_reserve import less_reserve
 from echo2.engines.engine import Dtype, EngineError
 from echo2.runtime.host_memory import available_memory
 
@@ -79,7 +80,7 @@ def _architecture(folder: Path) -> dict[str, Any]:
 def _on_cpu() -> dict[str, Any]:
     dynamo: Any = importlib.import_module("torch._dynamo")
     dynamo.config.disable = True  # vLLM's sampler would be compiled for longer than a test generates
-    free = available_memory()
+    free = less_reserve(available_memory())
     # The least that its attention on CPUs takes: a prompt is shared by whole blocks. Its own choice is 128.
     return {"enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": min(CPU_MOST, int(CPU_SHARE * free))}
 
@@ -88,4 +89,4 @@ def _on_gpu() -> dict[str, Any]:
     """The device is the only one that this process sees (engines.vllm.availability)."""
     torch: Any = importlib.import_module("torch")
     free, total = torch.cuda.mem_get_info(0)
-    return {"gpu_memory_utilization": round(GPU_MEMORY_SHARE * free / total, 3)}
+    return {"gpu_memory_utilization": round(GPU_MEMORY_SHARE * less_reserve(free) / total, 3)}

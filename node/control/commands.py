@@ -6,27 +6,34 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
+import anyio.to_thread
 import structlog
 
 from echo2.engines.process.engine_fleet import EngineFleet
+from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.owner_socket import lease_of
 from echo2.node.engine_child import starting_words
 from echo2.node.errors import BadConfig, NodeError, TrustFailure
-from echo2.node.joined_run import page_address
+from echo2.node.joined_run import page_address, permalink
+from echo2.node.limits.caps_watch import CapsWatch
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
+from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
-from echo2.node.market.market_words import ask_standing, place_text
+from echo2.node.market.market_words import MILLI, ask_standing, place_text
 from echo2.node.market.payee_keeper import PayeeKeeper
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors
 from echo2.node.rollouts.engine_workers import EngineWorkers
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.receipt_proofs import ENDS_KEPT
-from echo2.node.rollouts.worker import STARTING_REASON
+from echo2.node.rollouts.worker import STARTING_REASON, RolloutWorker
 from echo2.node.run_context import RunContext
 from echo2.node.run_state import NodeRunState
 from echo2.node.trust.ledger_store import LedgerStore
@@ -38,11 +45,15 @@ from echo2.protocol.appeals import AppealRequest
 from echo2.protocol.methods import APPEAL
 from echo2.protocol.refusals import STANDBY
 from echo2.protocol.sealed_asks import BadAsk
+from echo2.protocol.versions import Head
 from echo2.runtime.control_socket import Command
 from echo2.runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
+
+SENSOR_SECONDS: Final = 2.0
+"""Seconds for the sensors of devices."""
 
 _log = structlog.get_logger("node")
 
@@ -63,6 +74,9 @@ class DaemonParts:
     ledger_store: LedgerStore
     ledger_exchange: LedgerExchange
     run_state: NodeRunState
+    own_rank: OwnRank
+    caps_watch: CapsWatch
+    sensors: DeviceSensors | None
     ask_keeper: AskKeeper
     payee_keeper: PayeeKeeper
 
@@ -82,6 +96,8 @@ class ControlCommands:
             "pause": self.pause,
             "resume": self.resume,
             "finish": self.finish,
+            "slow": self.slow,
+            "privacy": self.privacy,
             "verdict": self.verdict,
             "fetch": self.fetch,
             "ask": self.ask,
@@ -90,7 +106,10 @@ class ControlCommands:
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
+        """Return the state in plain values; bytes are counted since the daemon's start. `points`: work of the accepted
+        groups, RE. `rank`: "3 of 17" on the run's page; None: not known. `permalink`: this node's part of the page.
+        `ways`: number of peers by the way in which they are reached. `caps`: those in force, Mbit/s and percent; None:
+        no limit. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
         fetched for the last versions. `ledger`: number of the newest head that this node checked, whether other parties
         have shown the same history, and number of its receipts with a proof. `unproven`: which proofs are missing for
@@ -100,13 +119,19 @@ class ControlCommands:
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
-        traffic = await parts.network.exchange.traffic()
+        try:
+            traffic, peers = await parts.network.exchange.traffic(), await links.peers()
+        except P2PError as error:
+            raise ValueError(f"the node starts, or ends: {error}") from error
         head = parts.ledger_store.newest()
         return {
             "state": self._state(),
             "blocked": self._blocking_reason(),
             "run": trusted.runspec.value.name if trusted.runspec else None,
             "page": page_address(trusted.runspec.value) if trusted.runspec else None,
+            "permalink": permalink(trusted.runspec.value, links.peer_id) if trusted.runspec else None,
+            "points": parts.outbox.work() / MILLI,
+            "rank": parts.own_rank.words() or None,
             "node": links.peer_id,
             "name": parts.config.name,
             "device": parts.fleet.hardware or None,
@@ -114,14 +139,16 @@ class ControlCommands:
             "era": current.era if current else None,
             "version": current.version if current else None,
             "newest": newest.version if newest else None,
-            "lag": newest.version - current.version if newest and current and newest.era == current.era else None,
+            "lag": _lag(current, newest),
             "coordinator": coordinator_client.peer,
             "way": await links.route(coordinator_client.peer) if coordinator_client.peer else None,
             "ways_failed": [{"way": route, "reason": reason} for route, reason in coordinator_client.failures.items()],
             "reached": parts.connectivity.reachability.summary,
-            "peers": len(await links.peers()),
+            "peers": len(peers),
+            "ways": Counter([str(await links.route(peer)) for peer in peers]),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
+            "refused": [one._asdict() for one in parts.outbox.refused_by_reason()],
             "ledger": {
                 "head": 0 if head is None else head.head.number,
                 "history": parts.ledger_exchange.history,
@@ -131,7 +158,9 @@ class ControlCommands:
             "other_daemon": parts.context.instance.warning,
             "market": self._market(),
             "engine_restarts": parts.fleet.deaths,
-            "engines": self._engines(),
+            "engines": await self._engines(),
+            "slow": parts.caps_watch.caps.slow,
+            "caps": parts.caps_watch.caps.now._asdict(),
             "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
@@ -142,24 +171,53 @@ class ControlCommands:
             ],
         }
 
-    def _engines(self) -> list[dict[str, Any]]:
-        """Return a row per engine of a node that has several."""
-        parts = self._parts
-        pairs = zip(parts.fleet.engines, parts.rollouts.workers, strict=True) if len(parts.rollouts.workers) > 1 else ()
+    async def _engines(self) -> list[dict[str, Any]]:
+        """Return a row per engine. `rate`: tokens of complete groups per second. `under_way`: leases whose groups are
+        under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
+        parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.newest
+        trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
+        readings = await self._readings(parts.fleet.engines)
         return [
             {
                 "engine": one.probed.engine_class if one.probed else None,
                 "device": one.device,
                 "hardware": one.probed.hardware if one.probed else None,
                 "version": one.current.version if one.current else None,
+                "lag": _lag(one.current, newest),
                 "rows": one.rows.running,
                 "most_rows": one.rows.limit,
+                "rate": None if (rate := worker.rate.per_second(now)) is None else round(rate, 1),
+                "under_way": len(worker.leases),
                 "leases": worker.done,
                 "restarts": one.deaths,
-                "state": parts.fleet.out.get(one) or ("working" if worker.working else "waiting"),
+                "state": "paused" if state.paused else "working" if worker.working else "waiting",
+                "why": self._device_rule(one, worker, state),
+                **reading._asdict(),
             }
-            for one, worker in pairs
+            for (one, worker, state), reading in zip(trios, readings, strict=True)
         ]
+
+    def _device_rule(self, engine: VersionedEngine, worker: RolloutWorker, state: NodeRunState) -> str | None:
+        """Return the one rule that blocks a device now, where it is not that of the whole node; None: there is none."""
+        if state.paused:
+            return None if self._run_state.paused else state.why_paused
+        return (
+            self._parts.fleet.out.get(engine)
+            or (worker.blocked if len(self._parts.fleet.engines) > 1 else None)
+            or None
+        )
+
+    async def _readings(self, engines: Sequence[VersionedEngine]) -> list[DeviceReading]:
+        """Return what each engine's device shows; nothing where its sensors do not answer in time."""
+        sensors = self._parts.sensors
+        if sensors is None:
+            return [NOTHING_READ] * len(engines)
+        asked = [(one.probed.kind, one.probed.name) if one.probed else ("", "") for one in engines]
+        with anyio.move_on_after(SENSOR_SECONDS):
+            return await anyio.to_thread.run_sync(
+                lambda: [sensors.read(*device) for device in asked], abandon_on_cancel=True
+            )
+        return [NOTHING_READ] * len(engines)
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
@@ -168,6 +226,9 @@ class ControlCommands:
         proved to have another entry."""
         return {
             "blocked": self._blocking_reason() or "nothing blocks: the node works",
+            "devices": [
+                {"device": row["device"], "blocked": row["why"]} for row in await self._engines() if row["why"]
+            ],
             "unproven": self._unproven,
             "other_daemon": self._parts.context.instance.warning,
             "market": self._market(),
@@ -290,22 +351,56 @@ class ControlCommands:
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Request no new lease, and free the device within seconds. `seconds`: length of the pause; absent: until
-        resumed."""
+        resumed. `gpu`: the device, by its name or number; absent: all."""
         seconds = asked.get("seconds")
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
             raise ValueError("seconds must be a number above 0")
-        self._run_state.pause(seconds)
+        self._state_of(asked).pause(seconds)
         return {"state": self._state()}
 
     async def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """End a pause, and override the rules that block."""
-        self._run_state.resume()
+        """End a pause, and override the rules that block. `gpu`: see `pause`."""
+        self._state_of(asked).resume()
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Complete the leases under way, deliver all submissions, end."""
         self._run_state.finish("the owner said finish")
         return {"state": self._state(), "waiting": self._parts.outbox.waiting()}
+
+    async def slow(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Switch to the slow caps, or back. `slow`: None: their hours count again."""
+        slow = asked.get("slow")
+        if slow is not None and not isinstance(slow, bool):
+            raise ValueError("slow must be true, false or null")
+        caps = self._parts.caps_watch
+        await caps.switch(slow)
+        return {"slow": caps.caps.slow, "caps": caps.caps.now._asdict()}
+
+    async def privacy(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return what this node tells of itself, and how peers reach it. `forget`: tell neither name nor
+        team nor device from now on."""
+        if asked.get("forget") is True:
+            self._parts.connectivity.forget()
+        engine_class = self._parts.fleet.probed.engine_class if self._parts.fleet.probed else ""
+        shown = self._parts.connectivity.own_words(engine_class)
+        return {**shown, "reached": self._parts.connectivity.reachability.summary}
+
+    def _state_of(self, asked: dict[str, Any]) -> NodeRunState:
+        """Return the state of the device that a command names, or of the node. Raises `ValueError` for a device that
+        there is not."""
+        named = asked.get("gpu")
+        if named is None:
+            return self._run_state
+        engines = self._parts.fleet.engines
+        kinds = [one.probed.kind if one.device == "auto" and one.probed else one.device for one in engines]
+        fits = [
+            state for kind, state in zip(kinds, self._run_state.devices, strict=True)
+            if str(named) in (kind, kind.partition(":")[2])
+        ]  # fmt: skip
+        if len(fits) != 1:
+            raise ValueError(f"this node has no device {named}: it computes on {', '.join(kinds)}")
+        return fits[0]
 
     @property
     def _coordinator_client(self) -> CoordinatorClient:
@@ -317,13 +412,22 @@ class ControlCommands:
     def _state(self) -> str:
         if self._run_state.finishing:
             return "finishing"
-        if self._run_state.paused:
+        if all(device.paused for device in self._run_state.devices):
             return "paused"
         return "working" if self._parts.rollouts.working else "waiting"
 
     def _blocking_reason(self) -> str:
-        if self._run_state.paused and not self._run_state.finishing:
-            return self._run_state.why_paused
+        """Return the one rule that blocks work now, with what else the owner should know of it; empty: none does."""
+        rule = self._blocking_rule()
+        more = [self._coordinator_client.keeps_trying(), self._run_state.no_fetching]
+        if not rule or all(device.paused for device in self._run_state.devices) or self._run_state.finishing:
+            return rule
+        return "; ".join([rule, *filter(None, more)])
+
+    def _blocking_rule(self) -> str:
+        devices = self._run_state.devices
+        if all(device.paused for device in devices) and not self._run_state.finishing:
+            return devices[0].why_paused
         if self._parts.rollouts.blocked == STARTING_REASON:
             if self._parts.fleet.probed is None:
                 return f"starting: {starting_words(self._parts.config)}"
@@ -340,3 +444,8 @@ class ControlCommands:
         blocked = self._parts.rollouts.blocked.startswith("no lease: ")
         standing_by = latest is not None and latest.answer.place == "standby"
         return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY
+
+
+def _lag(current: LoadedVersion | None, newest: Head | None) -> int | None:
+    """Return the versions between the one loaded and the newest one heard; None: see `status`."""
+    return newest.version - current.version if newest and current and newest.era == current.era else None

@@ -12,21 +12,23 @@ from echo2.node.market.earnings_sources import read
 def report(config: NodeConfig, *, explain: bool, as_json: bool) -> list[str]:
     """Return the report. The running daemon asks the run first; what it cannot learn is said. Raises `NodeError`,
     `LocalFault`."""
-    lacks = _refresh_balances(config) if read(config).currency else []
-    known = read(config)
+    lacks, rank = _ask_run(config, market=bool(read(config).currency))
+    known = read(config)._replace(rank=rank)
     known.lacks.extend(lacks)
     if as_json:
         return [json.dumps(earnings.plain(known))]
     return earnings.lines(known, explain=explain)
 
 
-def _refresh_balances(config: NodeConfig) -> list[str]:
-    """Let the daemon ask the run for balances and payments; return what could not be learnt."""
+def _ask_run(config: NodeConfig, *, market: bool) -> tuple[list[str], str]:
+    """Let the daemon ask the run for its balances and payments, where it pays money, and return what could not be
+    learnt, and the node's rank."""
+    what = "newer balances" if market else "rank"
     try:
-        for command in ("market", "payee"):
+        for command in ("market", "payee") if market else ():
             ask_daemon(config.home, command=command)
+        return [], str(ask_daemon(config.home, command="status").get("rank") or "")
     except NoDaemonAnswers:
-        return ["newer balances: no node runs here"]
+        return [f"{what}: no node runs here"], ""
     except TryLater as error:
-        return [f"newer balances: {error}"]
-    return []
+        return [f"{what}: {error}"], ""

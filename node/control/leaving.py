@@ -113,7 +113,8 @@ def _delete(folder: Path) -> int:
 
 def _forget(home: Path) -> None:
     """Delete all that a node writes into its home. Files of others stay, and the folder with them."""
-    for path in (*home.glob("node*.key"), *(home / name for name in ("pages.json", "node.toml", "service.env"))):
+    names = ("pages.json", "directories.json", "node.toml", "service.env")
+    for path in (*home.glob("node*.key"), *home.glob("node.log*"), *(home / name for name in names)):
         path.unlink(missing_ok=True)
     shutil.rmtree(home / "runs", ignore_errors=True)
     (home / OF_HOME).unlink(missing_ok=True)

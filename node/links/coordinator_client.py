@@ -24,6 +24,7 @@ Rules
 """
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -57,6 +58,8 @@ COORDINATOR_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for one answer."""
 DIAL_BACKOFF: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling."""
+TRIES_UNTIL_SAID: Final = 2
+"""Rounds of dialling in vain after which the log says that the node keeps trying."""
 BETTER_ROUTE_BACKOFF: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of an address of a better route; they double each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name, VERDICTS.name)
@@ -156,6 +159,8 @@ class CoordinatorClient:
         self.busy = 0
         self.rider: Rider | None = None
         self.reporter: LeaseReporter | None = None
+        self._next_try: float | None = None
+        """When the coordinator is dialled next, by the loop's clock; None: it was not missed yet."""
         self._moved_to: list[str] = []
         """Addresses from the Head of a former identity (rule 7)."""
 
@@ -173,7 +178,22 @@ class CoordinatorClient:
                 await self._hold()
             failures += 1
             await self._greeter.search()
-            await asyncio.sleep(DIAL_BACKOFF.delay(failures, self._random.random()))
+            pause = DIAL_BACKOFF.delay(failures, self._random.random())
+            again = asyncio.get_running_loop().time() + pause
+            self._next_try = again if failures >= TRIES_UNTIL_SAID else None
+            if failures == TRIES_UNTIL_SAID:
+                _log.warning(
+                    "no coordinator yet: the node keeps trying", seconds=round(pause, 1), stop="echo2-node finish"
+                )
+            await asyncio.sleep(pause)
+
+    def keeps_trying(self) -> str:
+        """Return when the coordinator is tried next, and how to stop that; empty: it is connected, or not tried yet."""
+        if self.peer is not None or self._next_try is None:
+            return ""
+        seconds = max(0.0, self._next_try - asyncio.get_running_loop().time())
+        when = f"in {math.ceil(seconds)} s" if seconds else "now"
+        return f"the next try is {when}, and so on until `echo2-node finish` or Ctrl-C; finished groups are kept"
 
     async def wait_until_connected(self) -> str:
         """Wait until connected; return the coordinator's peer id."""

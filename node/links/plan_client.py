@@ -49,7 +49,8 @@ class RateLimits:
 
 
 class PlanClient:
-    """The client of the broadcast plan. `parents`: the peer id of the parent of each stripe, empty without a plan."""
+    """The client of the broadcast plan. `parents`: the peer id of the parent of each stripe, empty without a plan.
+    `limits`: the owner's, which each request tells."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class PlanClient:
     ) -> None:
         """`connected`: waits for the connection to the coordinator, and returns its peer id."""
         self._rpc, self._links, self._exchange = rpc, links, exchange
-        self._dialer, self._limits, self._connected = dialer, limits, connected
+        self._dialer, self.limits, self._connected = dialer, limits, connected
         self._waited: deque[float] = deque(maxlen=TIMED_ANSWERS)
         self._coordinator = ""
         self.parents: list[str] = []
@@ -84,8 +85,8 @@ class PlanClient:
 
     async def _ask(self, coordinator: str, failed: list[str]) -> None:
         ask = PlanRequest(
-            uplink=self._limits.uplink,
-            downlink=self._limits.downlink,
+            uplink=self.limits.uplink,
+            downlink=self.limits.downlink,
             latency=int(500 * min(self._waited)) if self._waited else None,
             failed=failed,
         )

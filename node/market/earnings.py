@@ -20,24 +20,30 @@ from echo2.protocol.leases import Receipt
 from echo2.protocol.market import MarketResponse
 from echo2.protocol.money_text import amount_text, ask_text
 from echo2.protocol.refusals import QUARANTINE
-from echo2.runtime.figures import number_of
+from echo2.runtime.figures import figure, number_of
 from echo2.runtime.units import DAY
 
 HOUR: Final = 3_600_000
+WORDS: Final = (
+    "RE: a reference rollout, the unit of work; a point is the credit for one. Longer answers count more",
+    "group: the answers to one prompt, made under one lease, with one verdict",
+    "quarantine: groups of a day whose credit waits for the checks of that day to end",
+)
+"""The words of `--explain`, a sentence each."""
 EXPLAINED_PERIODS: Final = 12
 """Epochs or days that are explained, the newest ones."""
 
 
 class Electricity(NamedTuple):
-    """The cost of the machine's power. `tariff`: nano units per kWh. `watts`: while it works."""
+    """The machine's power. `watts`: while it works. `tariff`: nano units per kWh; None: not set."""
 
-    tariff: int
     watts: int
+    tariff: int | None = None
 
     @property
     def per_hour(self) -> int:
-        """Nano units, rounded up."""
-        return -(-self.tariff * self.watts // 1000)
+        """Nano units, rounded up; 0 without a tariff."""
+        return -(-(self.tariff or 0) * self.watts // 1000)
 
 
 class EarningsSources(NamedTuple):
@@ -52,6 +58,10 @@ class EarningsSources(NamedTuple):
     payee: PayeeRecord
     electricity: Electricity | None
     lacks: list[str]
+    page: str = ""
+    """Address of this node's own part of the run's page; empty: the run has none."""
+    rank: str = ""
+    """Place on it, as in 3 of 17; empty: not known."""
     joined: bool = True
     """Whether a node has joined the run here: before, nobody knows what it pays in."""
 
@@ -111,7 +121,11 @@ def plain(known: EarningsSources) -> dict[str, Any]:
         "epochs": [_plain_epoch(own, promised, known.of_epoch(own.epoch)) for own, promised in known.epochs],
         "pending": {"groups": len(known.pending), "work": sum(one.weight for one in known.pending)},
         "forecast": None if outlook is None else outlook._asdict() | {"chance": str(outlook.chance)},
-        "electricity": None if known.electricity is None else known.electricity.per_hour,
+        "electricity": None if known.electricity is None else {
+            **known.electricity._asdict(), "per_hour": known.electricity.per_hour,
+        },
+        "page": known.page or None,
+        "rank": known.rank or None,
         "payments": None if told is None else {"rail": told.rail, "minimum": told.minimum, "fee": told.fee},
         "moving": [] if told is None else [
             {"node": one.node, "amount": one.amount, "at": one.at, "disputed": one.disputed} for one in told.moving
@@ -123,8 +137,9 @@ def plain(known: EarningsSources) -> dict[str, Any]:
 def lines(known: EarningsSources, *, explain: bool) -> list[str]:
     """Return sentences for people. `explain`: whether to list each term of the newest epochs, or days."""
     body = _money_lines(known) if known.currency else _points_lines(known)
+    body += [*([f"rank {known.rank} on the run's page"] if known.rank else []), *([known.page] if known.page else [])]
     if explain:
-        body += _explain_accounts(known)
+        body += [*_explain_accounts(known), *WORDS]
     return [*body, *(f"not known here: {sentence}" for sentence in known.lacks)]
 
 
@@ -145,7 +160,7 @@ def _money_lines(known: EarningsSources) -> list[str]:
         f"accepted groups, {re_text(sum(one.weight for one in pending))}, wait for their epoch's close or its proof"
     )
     rows.append(_outlook_line(known))
-    rows += _electricity_lines(known)
+    rows += _energy_lines(known)
     rows += [] if known.payee.told is None else [*moving(known.payee.told), payments(known.payee.told)]
     return rows
 
@@ -154,18 +169,12 @@ def _points_lines(known: EarningsSources) -> list[str]:
     work = sum(one.weight for one in known.receipts)
     if not known.joined:
         return [f"{known.run}: nothing is known of its pay yet"]
-    rows = [
-        f"{known.run} pays points, credited at the verdict: {number_of(len(known.receipts), 'accepted group')}, "
-        f"{re_text(work)}",
-        _outlook_line(known),
-    ]
-    outlook = known.outlook
-    if known.electricity is not None and outlook is not None and outlook.mean:
-        per_re = Fraction(known.electricity.per_hour * MILLI, outlook.mean)
-        rows.append(f"electricity: {_power(known.electricity)}, {amount_text(int(per_re))} per RE")
-    elif known.electricity is not None:
-        rows.append(f"electricity: {_power(known.electricity)}")
-    return rows
+    groups = number_of(len(known.receipts), "accepted group")
+    rows = [f"{known.run} pays points, credited at the verdict: {groups}, {re_text(work)}"]
+    if known.receipts:
+        mean = re_text(work // len(known.receipts))
+        rows.append(f"a point is the work of one reference rollout (RE); a group of this node earned {mean} on average")
+    return [*rows, _outlook_line(known), *_energy_lines(known)]
 
 
 def _outlook_line(known: EarningsSources) -> str:
@@ -183,18 +192,32 @@ def _outlook_line(known: EarningsSources) -> str:
     )
 
 
-def _power(electricity: Electricity) -> str:
-    return f"{electricity.watts} W cost {amount_text(electricity.per_hour)} per hour of work"
-
-
-def _electricity_lines(known: EarningsSources) -> list[str]:
-    if known.electricity is None:
-        return ["electricity: set `tariff` (per kWh) and `watts` by `echo2-node config set` to see it here"]
-    cost, outlook = known.electricity.per_hour, known.outlook
-    rows = [f"electricity: {_power(known.electricity)}, so an ask below {ask_text(cost)} does not pay for it"]
-    if outlook is not None:
-        left = outlook.mean - cost
-        rows.append(f"of the forecast {amount_text(left, known.currency)} per hour are left after electricity")
+def _energy_lines(known: EarningsSources) -> list[str]:
+    """Return what the work takes of electricity, and what that costs."""
+    electricity, outlook = known.electricity, known.outlook
+    if electricity is None:
+        return ["electricity: set `watts`, and `tariff` (per kWh), by `echo2-node config set` to see it here"]
+    rows = [f"electricity: {electricity.watts} W while it works"]
+    if outlook is not None and outlook.mean and not known.currency:
+        joules = Fraction(electricity.watts * 3600 * MILLI, outlook.mean)
+        used = joules * Fraction(sum(one.weight for one in known.receipts), MILLI) / 3_600_000
+        rows = [
+            f"{rows[0]}: a point takes {figure(float(joules / 3600))} Wh, its work so far {figure(float(used))} kWh"
+        ]
+    if electricity.tariff is None:
+        return [*rows, "cost of it: set `tariff` (per kWh) by `echo2-node config set` to see it here"]
+    cost = (
+        f"cost of it: {amount_text(electricity.tariff)} per kWh, {amount_text(electricity.per_hour)} per hour of work"
+    )
+    if known.currency:
+        rows.append(f"{cost}, so an ask below {ask_text(electricity.per_hour)} does not pay for it")
+        if outlook is not None:
+            left = outlook.mean - electricity.per_hour
+            rows.append(f"of the forecast {amount_text(left, known.currency)} per hour are left after electricity")
+    elif outlook is not None and outlook.mean:
+        rows.append(f"{cost}, {amount_text(int(Fraction(electricity.per_hour * MILLI, outlook.mean)))} per point")
+    else:
+        rows.append(cost)
     return rows
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig
+from echo2.node.joined_run import permalink
 from echo2.node.market import payee_file
 from echo2.node.market.earnings import EarningsSources, Electricity
 from echo2.node.market.stored_market import joined_run
@@ -27,13 +28,14 @@ def read(config: NodeConfig) -> EarningsSources:
     if run is None:
         raise BadConfig(f"no run was joined in {config.home}: give an invite with echo2-node join INVITE")
     receipts = _accepted_receipts(run.folder)
+    me = peer_id(receipts[-1].node) if receipts else ""
     paid = PaidEpochs([], [])
     if receipts and run.currency:
         with closing(LedgerStore(run.folder / "ledger.sqlite")) as store:
-            paid = epochs_of(run.folder, peer_id(receipts[-1].node), store.root_of)
+            paid = epochs_of(run.folder, me, store.root_of)
     electricity = None
-    if config.tariff is not None and config.watts is not None:
-        electricity = Electricity(parse_amount(config.tariff), config.watts)
+    if config.watts is not None:
+        electricity = Electricity(config.watts, None if config.tariff is None else parse_amount(config.tariff))
     lacks = list(paid.faults)
     if run.spec is None:
         lacks.append("what the run pays: the run has not answered a node here yet")
@@ -42,16 +44,9 @@ def read(config: NodeConfig) -> EarningsSources:
     if run.currency and payee_file.read(run.folder).told is None:
         lacks.append("least payment and fee: `echo2-node payout show` asks for them")
     return EarningsSources(
-        run.name,
-        run.currency,
-        receipts,
-        paid.epochs,
-        run.newest,
-        payee_file.read(run.folder),
-        electricity,
-        lacks,
-        run.spec is not None,
-    )
+        run.name, run.currency, receipts, paid.epochs, run.newest, payee_file.read(run.folder), electricity, lacks,
+        page=permalink(run.spec, me) if run.spec is not None and me else "", joined=run.spec is not None,
+    )  # fmt: skip
 
 
 def _accepted_receipts(folder: Path) -> list[Receipt]:

@@ -14,13 +14,14 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
 
 from echo2.engines.devices.system_gpus import system_gpus
+from echo2.node.owner.nvml import NvidiaCards
 
 LEAST_SHARE: Final = 0.10
 ALL_SECONDS: Final = 10.0
@@ -57,7 +58,7 @@ class GpuUse(NamedTuple):
 def gpu_use() -> GpuUse | NoGpuSource:
     """Return how the use of this machine's GPUs is seen."""
     try:
-        return GpuUse("NVML", NvidiaShares(ctypes.CDLL("libnvidia-ml.so.1")))
+        return GpuUse("NVML", NvidiaShares())
     except OSError as error:
         why = f"NVML: {error}"
     if any(gpu.vendor in ("amd", "intel") and gpu.driver for gpu in system_gpus()):
@@ -91,22 +92,13 @@ class _Process(ctypes.Structure):
 class NvidiaShares:
     """Shares of the time of NVIDIA's cards, by NVML. Calling it may raise OSError."""
 
-    def __init__(self, library: Any) -> None:
-        """`library`: NVML. Raises OSError where it shows no card."""
-        self._library, self._cards, self._since = library, list[ctypes.c_void_p](), dict[int, int]()
-        self._call("nvmlInit_v2")
-        count = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        for number in range(count.value):
-            card = ctypes.c_void_p()
-            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(card))
-            self._cards.append(card)
-        if not self._cards:
-            raise OSError("it shows no card")
+    def __init__(self, library: Any = None) -> None:
+        """`library`: see `NvidiaCards`. Raises OSError where it shows no card."""
+        self._cards, self._since = NvidiaCards(library), dict[int, int]()
 
     def __call__(self) -> Mapping[int, float]:
         shares: dict[int, float] = {}
-        for number, card in enumerate(self._cards):
+        for number, card in enumerate(self._cards.handles):
             for process, share in self._of_card(number, card):
                 shares[process] = max(share, shares.get(process, 0.0))
         return shares
@@ -114,13 +106,13 @@ class NvidiaShares:
     def _of_card(self, number: int, card: ctypes.c_void_p) -> list[tuple[int, float]]:
         count, since = ctypes.c_uint(), ctypes.c_ulonglong(self._since.get(number, 0))
         name = "nvmlDeviceGetProcessUtilization"
-        code = self._library[name](card, None, ctypes.byref(count), since)
+        code = self._cards.library[name](card, None, ctypes.byref(count), since)
         if code == _NOT_FOUND or (not code and not count.value):
             return []
         if code != _INSUFFICIENT_SIZE:
             return [(process, 1.0) for process in self._computing(card)]
         samples = (_Sample * count.value)()
-        if self._call(name, card, samples, ctypes.byref(count), since, beside=(_NOT_FOUND,)) == _NOT_FOUND:
+        if self._cards.call(name, card, samples, ctypes.byref(count), since, beside=(_NOT_FOUND,)) == _NOT_FOUND:
             return []
         newest = [one for one in samples[: count.value] if one.at > since.value]
         self._since[number] = max((one.at for one in newest), default=since.value)
@@ -132,14 +124,8 @@ class NvidiaShares:
     def _computing(self, card: ctypes.c_void_p) -> list[int]:
         count = ctypes.c_uint(256)
         processes = (_Process * count.value)()
-        self._call("nvmlDeviceGetComputeRunningProcesses_v3", card, ctypes.byref(count), processes)
+        self._cards.call("nvmlDeviceGetComputeRunningProcesses_v3", card, ctypes.byref(count), processes)
         return [one.pid for one in processes[: count.value]]
-
-    def _call(self, name: str, *arguments: Any, beside: Sequence[int] = ()) -> int:
-        code = int(self._library[name](*arguments))
-        if code and code not in beside:
-            raise OSError(f"{name} failed with {code}")
-        return code
 
 
 class ClientShares:

@@ -128,10 +128,10 @@ class EngineWorkers:
             except (RequestRefused, P2PError) as error:
                 _log.info("leases not given back", reason=str(error))
 
-    async def give_back_late(self, until: int) -> None:
-        """Give back the leases whose groups cannot be completed if work goes on at `until`, ms, at the earliest; the
-        engines rest."""
-        if late := [task for worker in self.workers for task in worker.give_up_late(until)]:
+    async def give_back_late(self, number: int, until: int) -> None:
+        """Give back the leases of an engine that rests, whose groups cannot be completed if work goes on at `until`,
+        ms, at the earliest. `number`: the engine's in the fleet."""
+        if late := self.workers[number].give_up_late(until):
             await asyncio.wait(late)
         report = self.report(VERDICTS.name)
         if report is not None and report.returned:

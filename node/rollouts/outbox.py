@@ -35,12 +35,13 @@ CREATE TABLE submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
     made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0, entry INTEGER NOT NULL DEFAULT 0,
-    proved INTEGER NOT NULL DEFAULT 0, lengths BLOB
+    proved INTEGER NOT NULL DEFAULT 0, lengths BLOB, weight INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TRIGGER submitted AFTER INSERT ON submissions
     BEGIN DELETE FROM leases WHERE id = NEW.lease; END;
 CREATE INDEX by_state ON submissions (state, made);
+CREATE INDEX by_outcome ON submissions (state, code, weight);
 CREATE INDEX in_quarantine ON submissions (decided) WHERE code = 'quarantine';
 CREATE INDEX by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 CREATE INDEX unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0;
@@ -83,6 +84,14 @@ class UnprovedCounts(NamedTuple):
 
     missing: int
     too_old: int
+
+
+class RefusedGroups(NamedTuple):
+    """The refused groups of one code. `reason`: reason of one of them, a sentence."""
+
+    code: str
+    reason: str
+    groups: int
 
 
 class Outbox:
@@ -242,6 +251,16 @@ class Outbox:
         """Return the number of submissions by state."""
         return dict(self._file.do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
 
+    def work(self) -> int:
+        """Return the work of the accepted groups, milli-RE."""
+        query = "SELECT coalesce(sum(weight), 0) FROM submissions WHERE state = 'accepted'"
+        return int(self._file.do(query).fetchone()[0])
+
+    def refused_by_reason(self) -> list[RefusedGroups]:
+        """Return the refused groups by code, most groups first."""
+        query = "SELECT code, reason, count(*) FROM submissions WHERE state = 'refused' GROUP BY code ORDER BY 3 DESC"
+        return [RefusedGroups(*row) for row in self._file.do(query)]
+
     @property
     def room(self) -> int:
         """Number of further submissions that may wait for an answer."""
@@ -296,8 +315,8 @@ class Outbox:
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._file.do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "
-            "root_serial = ?, entry = ?, body = NULL WHERE lease = ?",
-            (state, receipt.code, receipt.reason, sealed, now, root_serial, receipt.entry, lease),
+            "root_serial = ?, entry = ?, weight = ?, body = NULL WHERE lease = ?",
+            (state, receipt.code, receipt.reason, sealed, now, root_serial, receipt.entry, receipt.weight, lease),
         )
         return receipt
 

@@ -47,6 +47,7 @@ from echo2.node.rollouts.lease_prefetch import LeasePrefetch
 from echo2.node.rollouts.lease_signers import LeaseSigners
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.node.rollouts.served_groups import ServedGroups
+from echo2.node.rollouts.token_rate import TokenRate
 from echo2.node.run_context import RunContext
 from echo2.node.run_state import NodeRunState
 from echo2.node.versions.follower import Follower
@@ -82,7 +83,8 @@ _log = structlog.get_logger("node")
 
 
 class RolloutWorker:
-    """The loop over leases. `done`: leases completed since the start. `refusals`: the last 16, newest last."""
+    """The loop over leases. `done`: leases completed since the start. `rate`: rate of its
+    tokens. `refusals`: the last 16, newest last."""
 
     def __init__(
         self,
@@ -124,6 +126,7 @@ class RolloutWorker:
         """Whether a group failed since the last request."""
         self._blocked = STARTING_REASON
         self.done = 0
+        self.rate = TokenRate()
         self.refusals: list[Refusal] = []
         self._all: Sequence[RolloutWorker] = [self]
         """The loops of all engines of this node."""
@@ -406,6 +409,8 @@ class RolloutWorker:
                 raise Stale("the key that signed the lease was revoked")
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
+            tokens = sum(len(sample.tokens) for sample in samples)
+            self.rate.note(tokens, arrived, asyncio.get_running_loop().time())
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
             body = submission_of(lease, samples, shown, self._delays(lease.id, arrived))
             self._outbox_relay.put(lease.id, body, lengths_of(lease, samples))

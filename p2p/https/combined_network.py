@@ -83,6 +83,10 @@ class PeerAndHttps:
         """See `PayloadExchange`."""
         await self.peer.follow(parents, children)
 
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        """See `PayloadExchange`."""
+        await self.peer.limit(uplink, downlink)
+
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         libp2p = await self.peer.traffic()

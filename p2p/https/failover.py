@@ -165,6 +165,11 @@ class FailoverNetwork:
         if self._direct is not None:
             await self._direct.follow(parents, children)
 
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        """See `PayloadExchange`. HTTPS sends no payloads, and fetches one only where libp2p does not work."""
+        if self._direct is not None:
+            await self._direct.limit(uplink, downlink)
+
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         parts = [await one.traffic() for one in self._all]

@@ -215,11 +215,6 @@ class MuxConn(IMuxedConn):
         self._scope = trio.CancelScope()
 
     @property
-    def open_streams(self) -> int:
-        """Streams that have not ended in both directions."""
-        return len(self._streams)
-
-    @property
     def is_initiator(self) -> bool:
         return self.secured_conn.is_initiator
 

@@ -27,9 +27,19 @@ _OTHER_PEERS = ""
 S = TypeVar("S")
 
 
-def bandwidth(rate: float | None) -> TokenBucket:
-    """Return the bucket of a machine limited to `rate` bytes per second; None for no limit. Raises `ValueError`."""
-    return TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
+Rate = float | TokenBucket | None
+"""Bytes per second; None for no limit; or the bucket of a limit that may change meanwhile."""
+
+
+def bandwidth(rate: Rate) -> TokenBucket:
+    """Return the bucket of a machine limited to `rate`. Raises `ValueError`."""
+    return rate if isinstance(rate, TokenBucket) else TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
+
+
+def change_bandwidth(bucket: TokenBucket, rate: float | None) -> None:
+    """Limit a machine's bucket to another rate from now on, in bytes per second, from any thread; None for no limit. A
+    debt stays. Raises `ValueError`."""
+    bucket.limit(rate, BURST_SECONDS * (rate or 0.0))
 
 
 class FairQueue(Generic[S]):
@@ -48,6 +58,11 @@ class FairQueue(Generic[S]):
     def prioritise(self, children: Collection[str]) -> None:
         """Let these peers go first from now on (rule 3); an empty collection treats all alike."""
         self._children = frozenset(children)
+
+    def limit(self, rate: float | None) -> list[S]:
+        """Limit the uplink to another rate. Return the streams that must check the queue again."""
+        change_bandwidth(self._bucket, rate)
+        return list(self._waiting)
 
     def enqueue(self, stream: S, peer: str, size: int) -> None:
         """Enqueue `size` bytes that `stream` has for `peer`; no effect on a stream in the queue."""

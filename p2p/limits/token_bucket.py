@@ -30,6 +30,10 @@ class TokenBucket:
         """Time at which the bucket was empty, if it has only filled since: the earlier, the fuller. In the future: the
         time at which the debt will be paid."""
 
+    def limit(self, rate: float | None, burst: float) -> None:
+        """Take another rate and burst from now on. Raises `ValueError` for a rate that is not positive."""
+        self.rate, self._burst = TokenBucket(rate, burst).rate, burst
+
     def delay(self, tokens: float, now: float) -> float:
         """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""
         wait = self._ready(tokens, now) - now

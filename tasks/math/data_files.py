@@ -6,8 +6,10 @@ Rules
 2. The split of a folder's file is what the first word of its name says, or else the name of the folder that it is in.
    Names that say two splits are refused, and so is a file that says none beside files that do: a guess would train on
    a test. One file by itself has no split, whatever its name.
-3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so is a line of CSV, in characters. A
-   JSON array is read whole, up to `MOST_ARRAY_BYTES`.
+3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so are a row of CSV and an element
+   of a JSON array, in characters. What a file says of its size counts for nothing: a few bytes may stand for many.
+4. A value of a Parquet file may stand for many rows. So few rows are read at a time that `MOST_GROUP_BYTES` suffice if
+   each has the largest value that its row group has room for.
 """
 
 import csv
@@ -30,8 +32,11 @@ SPLIT_WORDS: Final[dict[str, FileSplit]] = {
 METADATA_NAMES: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 MOST_FILES: Final = 10_000
 LONGEST_ROW: Final = 6_400_000
-"""Most bytes of a row of JSONL, which may have keys that are not read; most characters of a line of CSV."""
-MOST_ARRAY_BYTES: Final = 1 << 30
+"""Most bytes of a row of JSONL, which may have keys that are not read; most characters of a row of CSV."""
+MOST_GROUP_BYTES: Final = 1 << 30
+"""Most bytes of a row group of a Parquet file, of the columns that are read."""
+_READ_CHARACTERS: Final = 1 << 16
+_NO_BLANK: Final = re.compile(r"\S")
 _SHARD: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
@@ -143,20 +148,56 @@ def _json(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
     if not begin.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
         yield from _jsonl(file, stream)
         return
-    whole = stream.read(MOST_ARRAY_BYTES + 1)
-    if len(whole) > MOST_ARRAY_BYTES:
-        raise DataFault(f"{file.name} is an array of more than {MOST_ARRAY_BYTES} bytes: write it as JSONL")
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    number = 0
     try:
-        yield from enumerate(json.loads(whole.removeprefix(_BYTE_ORDER_MARK)), start=1)
+        for number, value in enumerate(_elements(text), start=1):
+            yield number, value
     except (ValueError, RecursionError) as error:
-        raise DataFault(f"{file.name} is no JSON: {error}"[:300]) from error
+        raise DataFault(f"{file.name} row {number + 1} is no JSON: {error}"[:300]) from error
+    finally:
+        text.detach()  # whoever opened the stream closes it
+
+
+def _elements(text: io.TextIOWrapper) -> Iterator[Any]:
+    """Yield the elements of a JSON array, of which one at a time is in memory (rule 3). Raises ValueError."""
+    decode = json.JSONDecoder().raw_decode
+    known = text.read(_READ_CHARACTERS).lstrip()
+    value, place, divider = None, 1, "["
+    while divider != "]":
+        try:
+            after_blanks = _NO_BLANK.search(known, place)
+            place = after_blanks.start() if after_blanks else len(known)
+            if divider == "[" and known.startswith("]", place):
+                return
+            value, end = decode(known, place)
+            behind = _NO_BLANK.search(known, end)
+            fault = "the array has no end"
+        except json.JSONDecodeError as error:
+            behind, fault = None, error.msg
+        if behind is None:
+            known, place = known[place:], 0
+            more = "" if len(known) > LONGEST_ROW else text.read(max(len(known), _READ_CHARACTERS))
+            if not more:
+                long = f", or it has more than {LONGEST_ROW} characters" if len(known) > LONGEST_ROW else ""
+                raise ValueError(f"{fault}{long}")
+            known += more
+            continue
+        divider, place = behind[0], behind.end()
+        if divider not in ",]":
+            raise ValueError(f"{divider!r} stands behind it")
+        yield value
+    if known[place:].strip() or text.read(_READ_CHARACTERS).strip():
+        raise ValueError("the array has an end, and more stands behind it")
 
 
 def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
     csv.field_size_limit(LONGEST_ROW)
     text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
     try:
-        for number, row in enumerate(csv.DictReader(_lines(file, text)), start=1):
+        lines = _Lines(file, text)
+        for number, row in enumerate(csv.DictReader(lines), start=1):
+            lines.of_row = 0
             yield number, {key: value for key, value in row.items() if key is not None}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataFault(f"{file.name} is no CSV file in UTF-8: {error}"[:300]) from error
@@ -164,11 +205,23 @@ def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[tuple[int, Any]]:
         text.detach()  # whoever opened the stream closes it
 
 
-def _lines(file: DataFile, text: io.TextIOWrapper) -> Iterator[str]:
-    for number, row in enumerate(iter(lambda: text.readline(LONGEST_ROW + 1), ""), start=1):
-        if len(row) > LONGEST_ROW:
-            raise DataFault(f"{file.name} line {number} has more than {LONGEST_ROW} characters: divide it")
-        yield row
+class _Lines(Iterator[str]):
+    """The lines of a file, of which a row may take several. `of_row`: characters of the row that is being read."""
+
+    def __init__(self, file: DataFile, text: io.TextIOWrapper) -> None:
+        self._file, self._text = file, text
+        self.of_row = self._number = 0
+
+    def __next__(self) -> str:
+        row = self._text.readline(LONGEST_ROW + 1)
+        if not row:
+            raise StopIteration
+        self.of_row, self._number = self.of_row + len(row), self._number + 1
+        if self.of_row > LONGEST_ROW:
+            raise DataFault(
+                f"{self._file.name} line {self._number}: its row has more than {LONGEST_ROW} characters: divide it"
+            )
+        return row
 
 
 def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
@@ -179,12 +232,25 @@ def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, An
     try:
         with pyarrow.parquet.ParquetFile(file.path) as table:
             names = [name for name in table.schema_arrow.names if name.lower() in columns]
-            for batch in table.iter_batches(columns=names):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+            for group in range(table.num_row_groups):
+                most = _rows_at_a_time(file, table.metadata.row_group(group), names)
+                for batch in table.iter_batches(most, [group], names):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, row
+    except MemoryError:
+        raise
     except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
         raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
+
+
+def _rows_at_a_time(file: DataFile, group: Any, names: Collection[str]) -> int:
+    """Return how many rows of a row group are read at a time (rule 4). Raises `DataFault`."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.partition(".")[0] in names)
+    if size > MOST_GROUP_BYTES:
+        raise DataFault(f"{file.name} has a row group of more than {MOST_GROUP_BYTES} bytes: write it in smaller ones")
+    return min(1 << 16, MOST_GROUP_BYTES // max(1, int(size)))
 
 
 _READERS: Final = {

@@ -3,9 +3,9 @@
 Rules
 1. Files named for validation are held out, and those for test where none are; else a test is never read. Where no file
    says a split, or all say train, the hash of a problem decides: one in ten is held out.
-2. Blanks, letter case and Unicode's compatible forms make no difference between problems, and notation (notation.py)
-   none between answers. Equal ones with the same answers count once. One that is held out too leaves training. One
-   with other answers elsewhere is left out whole.
+2. Blanks, letter case and Unicode's compatible forms make no difference between problems. Answers are equal where each
+   would be rewarded for the other (equality.py); `MOST_COMPARED` pairs are compared like that. Equal problems with
+   equal answers count once. One that is held out too leaves training. One with other answers is left out whole.
 3. A row that cannot be used is left out. More of them than a share of all rows refuse the data, with the first ones
    by file and row: the fields are then most likely other ones.
 4. All of it is said: files, problems, and each kind of what is left out (`Data.remarks`).
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from echo2.tasks.chat import Message
+from echo2.tasks.math import equality
 from echo2.tasks.math.data_files import DataFault, DataFile, FileSplit, files_of, rows_of
 from echo2.tasks.math.notation import number_of, plain
 from echo2.tasks.math.row_fields import Fields, RowFault, answers_of, problem_of
@@ -27,6 +28,8 @@ from echo2.tasks.task import Split
 
 SHOWN_ROWS: Final = 10
 """Rows left out that are named, for each reason; and reasons that are named."""
+MOST_COMPARED: Final = 10_000
+"""Pairs of answers that Math-Verify compares, each in some milliseconds; beyond these only their notation counts."""
 
 
 class Problem(NamedTuple):
@@ -116,14 +119,14 @@ class _Kept:
     def __init__(self) -> None:
         self._problems: dict[bytes, Problem] = {}
         self._conflicts: dict[bytes, str] = {}
-        self.repeated = self.in_both = 0
+        self.repeated = self.in_both = self._compared = 0
 
     def add(self, problem: Problem) -> None:
         key = digest(problem.posed)
         before = self._problems.setdefault(key, problem)
-        if before is problem:
+        if before is problem or key in self._conflicts:
             return
-        if _values(before.answers) != _values(problem.answers):
+        if not self._are_equal(before.answers, problem.answers):
             self._conflicts[key] = (
                 f"{before.place} and {problem.place} have one problem with two answers, {before.answers[0]!r:.60} and "
                 f"{problem.answers[0]!r:.60}"
@@ -133,6 +136,15 @@ class _Kept:
         else:
             self.in_both += 1
             self._problems[key] = problem if problem.split == "heldout" else before
+
+    def _are_equal(self, answers: tuple[str, ...], others: tuple[str, ...]) -> bool:
+        if _values(answers) == _values(others):
+            return True
+        self._compared += 1
+        return self._compared <= MOST_COMPARED and all(
+            equality.is_any(these, f"\\boxed{{{one}}}") for these, those in ((answers, others), (others, answers))
+            for one in those
+        )  # fmt: skip
 
     def conflicts(self) -> list[str]:
         return list(self._conflicts.values())

@@ -657,7 +657,9 @@ def decay_example() -> dict[str, str]:
 
 
 def weight_example() -> dict[str, str]:
-    return {f"{tokens} tokens": f"{group_weights.rollout_points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
+    return {
+        f"{tokens} tokens": f"{group_weights.whole_weight(None, tokens, [()])} milli-RE" for tokens in (128, 14, 1, 200)
+    }
 
 
 def costs_example() -> dict[str, str]:

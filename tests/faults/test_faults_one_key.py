@@ -52,7 +52,7 @@ def test_one_key_works_in_one_daemon_and_the_other_one_is_told_and_ends_once_it_
 
         ann.send(signal.SIGTERM)
         assert ann.wait() == Exit.OK
-        code, said = command("echo2.node.cli", "keys", "rotate", "--home", str(ann.home))
+        code, said = command("echo2.node.cli", "keys", "rotate", "--yes", "--home", str(ann.home))
         assert code == Exit.OK, said
         ann.start(invite)
         until("ann works with its new key", lambda: ann.accepted() > before + 2)

@@ -52,6 +52,39 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "a quiet below zero": (["run", "--quiet", "-1"], {}, Exit.CONFIG, "quiet should be greater"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
+        "no daemon to watch": (["top", "--once", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to share": (["status", "--share", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon's privacy": (["privacy", "show", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to pause": (["pause", "--gpu", "1", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to slow": (["slow", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "half slow": (["slow", "half", "--home", home], {}, Exit.CONFIG, "slow takes on, off or auto, not 'half'"),
+        "no log": (["logs", "-f", "--home", home], {}, Exit.CONFIG, "there is no log in"),
+        "no key to rotate": (["keys", "rotate", "--home", home], {}, Exit.CONFIG, "no key file"),
+        "an upload of nothing": (["run", "--uplink", "0"], {}, Exit.CONFIG, "uplink should be greater"),
+        "a month below zero": (["join", "--month-down", "-1"], {}, Exit.CONFIG, "month_down should be greater"),
+        "a month that is none": (["run"], {"ECHO2_MONTH_UP": "much"}, Exit.CONFIG, "month_up"),
+        "a disk of nothing": (["run", "--disk", "0"], {}, Exit.CONFIG, "disk should be greater"),
+        "a duty of nothing": (["run", "--duty", "0"], {}, Exit.CONFIG, "duty should be greater"),
+        "a duty above all": (["join", "--duty", "101"], {}, Exit.CONFIG, "duty should be less"),
+        "a reserve below zero": (["run", "--reserve", "-1"], {}, Exit.CONFIG, "reserve should be greater"),
+        "a frozen card": (["run", "--hottest", "-10"], {}, Exit.CONFIG, "hottest should be greater"),
+        "a molten card": (["run", "--hottest", "900"], {}, Exit.CONFIG, "hottest should be less"),
+        "a power of nothing": (["run", "--power", "0"], {}, Exit.CONFIG, "power should be greater"),
+        "slow hours that never come": (["run", "--slow-hours", "8:00-8:00"], {}, Exit.CONFIG, "never comes"),
+        "a slow duty of nothing": (["run"], {"ECHO2_SLOW_DUTY": "1"}, Exit.CONFIG, "slow_duty should be greater"),
+        "a cap with a typing error": (
+            ["run"],
+            {"ECHO2_SLOW_UPLNK": "1"},
+            Exit.CONFIG,
+            "did you mean ECHO2_SLOW_UPLINK",
+        ),
+        "a directory without its key": (
+            ["discover"],
+            {"ECHO2_DIRECTORIES": "https://a.b/c"},
+            Exit.CONFIG,
+            "directories",
+        ),
+        "a directory that is no page": (["discover"], {"ECHO2_DIRECTORIES": "runs"}, Exit.CONFIG, "directories"),
         "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "no lease": (["appeal", "mine", "--home", home], {}, Exit.CONFIG, "give its 32 hexadecimal digits"),
         "an ask that is no number": (["config", "set", "ask", "NaN/h"], {}, Exit.CONFIG, "is no ask"),
@@ -102,24 +135,26 @@ def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> N
 
 def test_the_settings_are_shown_with_their_origin_and_without_the_invite() -> None:
     done = command("config", "get", "--origin", ECHO2_NAME="fox", ECHO2_INVITE="echo2-secret")
-    assert "name = fox  # from ECHO2_NAME" in done.stdout
+    assert 'name = "fox"  # from ECHO2_NAME' in done.stdout
     assert "secret" not in done.stdout
+    shown = dict(row.partition("  # ")[0].split(" = ", 1) for row in done.stdout.splitlines())
+    assert (shown["relay"], shown["uplink"], shown["yield_to"]) == ("false", "unset", "[]")
 
 
 @pytest.mark.slow
 def test_a_setting_is_written_shown_and_removed(tmp_path: Path) -> None:
     environ = {"ECHO2_CONFIG": str(tmp_path / "node.toml"), "ECHO2_HOME": str(tmp_path / "home")}
     done = command("config", "set", "ask", "0.12/h", **environ)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, "ask = 0.12/h")
-    assert "ask = 0.12/h  # " in command("config", "get", "ask", **environ).stdout
-    assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = None"
+    assert (done.returncode, done.stdout.splitlines()[0]) == (Exit.OK, 'ask = "0.12/h"')
+    assert 'ask = "0.12/h"  # ' in command("config", "get", "ask", **environ).stdout
+    assert command("config", "unset", "ask", **environ).stdout.splitlines()[0] == "ask = unset"
     assert (tmp_path / "home" / "node.toml").read_text() == ""
     assert not (tmp_path / "node.toml").exists()
     two = [str(tmp_path / name) for name in ("gpu0", "gpu1")]
     for home, ask in zip(two, ("0.08/h", "0.30/h"), strict=True):
         shown = command("config", "set", "ask", ask, "--home", home, **environ).stdout.splitlines()
-        assert shown[:2] == [f"ask = {ask}", f"{home}/node.toml: for the node in {home}"]
-    assert "ask = 0.08/h  # " in command("config", "get", "ask", "--home", two[0], **environ).stdout
+        assert shown[:2] == [f'ask = "{ask}"', f"{home}/node.toml: for the node in {home}"]
+    assert 'ask = "0.08/h"  # ' in command("config", "get", "ask", "--home", two[0], **environ).stdout
     assert command("config", "path", "--home", two[1], **environ).stdout == f"{two[1]}/node.toml\n"
 
 
@@ -165,7 +200,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.slow
 def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     shown = command("status", "--home", str(home)).stdout.splitlines()
-    assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows  version", "  transformers  8"]
+    assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows", "  transformers  8"]
 
 
 @pytest.mark.parametrize(

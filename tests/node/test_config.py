@@ -68,6 +68,11 @@ BAD_SETTINGS = {
     "a level that is none": ("", {"ECHO2_LOG": "loud"}, "log should be 'debug', .* or 'error', not 'loud'"),
     "a name too long": ("", {"ECHO2_NAME": "x" * 41}, "name"),
     "a name with a control character": ("", {"ECHO2_NAME": "a\x1b[31mb"}, "printed"),
+    "an empty fingerprint": (
+        'accept_fingerprint = " "\n',
+        {},
+        "accept_fingerprint: names no fingerprint",
+    ),
     "a disk of nothing": ("disk = 0\n", {}, "disk"),
     "a negative ask": ('ask = "-0.12/h"\n', {}, "ask: '-0.12/h' is no ask"),
     "an ask that is not a number": ("", {"ECHO2_ASK": "NaN/h"}, "ask: 'NaN/h' is no ask"),

@@ -130,7 +130,7 @@ def test_two_homes_of_one_user_have_an_ask_each(file: Path, tmp_path: Path) -> N
     cheap, dear = tmp_path / "gpu0", tmp_path / "gpu1"
     for home, ask in ((cheap, "0.08/h"), (dear, "0.30/h")):
         written = write_setting("ask", ask, environ(file), home)
-        assert written.lines() == [f"ask = {ask}", f"{home / 'node.toml'}: for the node in {home}"]
+        assert written.lines() == [f'ask = "{ask}"', f"{home / 'node.toml'}: for the node in {home}"]
     write_setting("gpu", "cuda:1", environ(file), dear)
     asks = {home: load_config({"home": home}, environ(file))[0].ask for home in (cheap, dear, tmp_path / "gpu2")}
     assert asks == {cheap: "0.08/h", dear: "0.30/h", tmp_path / "gpu2": "0.10/h"}
@@ -155,7 +155,7 @@ def test_a_setting_is_removed_where_it_stands(file: Path, tmp_path: Path) -> Non
     write_setting("ask", "0.12/h", environ(file), home)
     first = write_setting("ask", None, environ(file), home)
     assert first.lines() == [
-        "ask = 0.10/h", f"{home / 'node.toml'}: for the node in {home}", f"in force here is the value from {file}",
+        'ask = "0.10/h"', f"{home / 'node.toml'}: for the node in {home}", f"in force here is the value from {file}",
     ]  # fmt: skip
     second = write_setting("ask", None, environ(file), home)
     assert (second.config.ask, second.path) == (None, file)
@@ -163,7 +163,7 @@ def test_a_setting_is_removed_where_it_stands(file: Path, tmp_path: Path) -> Non
 
 def test_a_variable_goes_before_the_homes_file_and_is_named(file: Path, tmp_path: Path) -> None:
     written = write_setting("ask", "0.12/h", environ(file, ECHO2_ASK="0.50/h"), tmp_path / "mine")
-    assert written.lines()[0] == "ask = 0.50/h"
+    assert written.lines()[0] == 'ask = "0.50/h"'
     assert written.lines()[-1] == "in force here is the value from ECHO2_ASK"
 
 

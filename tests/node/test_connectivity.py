@@ -33,15 +33,18 @@ class Greeted(FakeCoordinator):
         return super().hello(node, body)
 
 
-def test_a_greeting_describes_engine_tasks_and_addresses(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("show", "device"), [(False, "cpu"), (True, "a table")])
+def test_a_greeting_describes_engine_tasks_and_addresses_and_the_hardware_by_the_owners_choice(
+    show: bool, device: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
         async with coordinator.serving(network):
-            node = make_node(network, tmp_path / "node", coordinator.invite(), name="fox")
+            node = make_node(network, tmp_path / "node", coordinator.invite(), name="fox", show_hardware=show)
             async with working(node):
                 await until(lambda: node.coordinator_client.peer)
             (greeting,) = coordinator.greetings
-            assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/float32/cpu", "a table")
+            assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/float32/cpu", device)
             assert [(task.name, task.version) for task in greeting.tasks] == list(list_tasks())
             record = decode_own(greeting.record)
             assert record.peer == node.peer_id

@@ -60,7 +60,7 @@ def test_a_rotated_key_is_another_one_and_the_old_one_is_kept(home: Path) -> Non
     assert key_change.CHAIN not in told
     (kept,) = home.glob("node-*.key")
     assert peer_id(public_bytes(load_key(kept, None))) == before
-    result = CliRunner().invoke(cli.app, ["keys", "rotate", "--home", str(home)])
+    result = CliRunner().invoke(cli.app, ["keys", "rotate", "--yes", "--home", str(home)])
     assert (result.exit_code, len(list(home.glob("node-*.key")))) == (0, 2)
 
 
@@ -83,7 +83,7 @@ def test_a_dispute_is_of_the_present_key_and_waits_for_the_next_greeting(home: P
 def test_a_node_that_runs_keeps_its_key(home: Path) -> None:
     before = own(home)
     with lock_home(home):
-        result = CliRunner().invoke(cli.app, ["keys", "rotate", "--home", str(home)])
+        result = CliRunner().invoke(cli.app, ["keys", "rotate", "--yes", "--home", str(home)])
     assert result.exit_code != 0
     assert "already runs" in result.stderr
     assert own(home) == before

@@ -5,7 +5,7 @@ import asyncio
 import anyio
 import pytest
 
-from echo2.node.run_state import NodeRunState
+from echo2.node.run_state import DeviceRunState, NodeRunState
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import wall
 
@@ -90,3 +90,39 @@ def test_a_pause_says_when_it_ends_at_the_earliest() -> None:
     assert run_state.paused, "no rule was asked to step back"
     run_state.give_way("", 0.0)
     assert not run_state.paused
+
+
+def test_a_device_rests_for_itself_and_with_its_node() -> None:
+    async def main() -> None:
+        node = NodeRunState(wall)
+        one, other = DeviceRunState(node), DeviceRunState(node)
+        one.pause(60)
+        assert (one.paused, other.paused, node.paused) == (True, False, False)
+        node.pause(30)
+        assert other.why_paused == "paused by the owner for 30 s more"
+        began = anyio.current_time()
+        await other.until_resumed()
+        assert 30 <= anyio.current_time() - began < 31
+        assert (one.paused, node.paused) == (True, False)
+        await one.until_resumed()
+        assert 60 <= anyio.current_time() - began < 61
+        one.pause(None)
+        node.resume()
+        assert not one.paused
+        one.finish("the run is finished")
+        assert other.finishing
+        assert node.why_finishing == "the run is finished"
+
+    run_fake(main)
+
+
+def test_a_node_that_gives_way_takes_its_devices_along() -> None:
+    node = NodeRunState(lambda: 0)
+    device = DeviceRunState(node)
+    node.give_way("a program runs", 60)
+    device.give_way("it is hot", 5)
+    assert (device.paused, device.why_paused) == (True, "a program runs")
+    node.give_way("", 0)
+    assert (device.paused, device.why_paused) == (True, "it is hot")
+    device.give_way("", 0)
+    assert not device.paused

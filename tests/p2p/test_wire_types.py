@@ -53,7 +53,16 @@ from echo2.protocol.ledger_heads import (
 )
 from echo2.protocol.market import EpochTerms, MarketRequest, MarketResponse, MovingBalance, PayeeRequest, PayeeResponse
 from echo2.protocol.payout_approval import PayoutApproval
-from echo2.protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
+from echo2.protocol.requests import (
+    DocumentsRequest,
+    DocumentsResponse,
+    Hello,
+    RankResponse,
+    Refusal,
+    Request,
+    Response,
+    Welcome,
+)
 from echo2.protocol.restored_logs import LogRestored
 from echo2.protocol.steps import StepRequest, StepResponse
 from echo2.protocol.succession import Succession
@@ -134,6 +143,7 @@ INSTANCES: list[Wire] = [
     HeadRequest(),
     HeadResponse(head=b"sealed"),
     AppealRequest(lease=LEASE, ask=True),
+    RankResponse(rank=3, nodes=17),
     CHECK,
     AppealResponse(
         code="drift", reason="too far", statistic="0.2", threshold="0.1", calibration=None, stored="group",

@@ -16,7 +16,6 @@ from echo2.protocol.group_weights import (
     GroupLengths,
     Turns,
     group_weight,
-    rollout_points,
     scaled_cost,
     whole_weight,
 )
@@ -72,7 +71,7 @@ def test_tokens_of_the_environment_cost_as_the_prompt_does() -> None:
 
 
 def test_without_costs_each_rollout_is_rounded_by_itself_with_its_prompt() -> None:
-    assert whole_weight(None, 5, [[6], [2, 1]]) == rollout_points(11) + rollout_points(8)
+    assert whole_weight(None, 5, [[6], [2, 1]]) == whole_weight(None, 11, [()]) + whole_weight(None, 8, [()])
 
 
 @pytest.mark.parametrize("field", ["given", "decode", "denominator", "unit"])

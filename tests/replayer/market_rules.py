@@ -258,7 +258,7 @@ class Market:
         rates = [end.weight * HOUR // max(1, span(end)[1] - span(end)[0]) for end in accepted]
         one.update(covered=covered, rates=[*one.rates, *rates][-64:], groups=one.groups + len(accepted))
         for end in self.ends.get(node, []):
-            one.row = one.row + 1 if end.accepted else 0
+            one.row = one.row if end.code == "declined" else one.row + 1 if end.accepted else 0
             one.proven = one.proven or one.row >= 10
         self.nodes[node] = one
 

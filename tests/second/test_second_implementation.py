@@ -36,7 +36,7 @@ from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, transfer, unvested_account
 from echo2.ledger.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key
-from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.group_weights import whole_weight
 from echo2.runtime.units import DAY
 from tests.faults.processes import PATIENCE, Coordinator, until
 
@@ -237,7 +237,7 @@ def ledger_of(path: Path) -> None:
 
 def end_of(lease: bytes, code: str, weight: int) -> LeaseOutcome:
     """Return the end of a lease, of a group of one rollout with as many tokens as weigh so much, if any do."""
-    tokens = next((number for number in range(1_000) if rollout_points(number) == weight), 0)
+    tokens = next((number for number in range(1_000) if whole_weight(None, number, [()]) == weight), 0)
     return LeaseOutcome(
         node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=bool(weight),
         tokens_in=1, tokens_out=tokens, weight=weight, trainable=True, submission_hash=None,

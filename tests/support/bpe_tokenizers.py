@@ -42,11 +42,14 @@ PRE: Final[dict[str, Any]] = {
     ),
 }
 """llama.cpp's name -> the rules by which families split a text."""
+SENTENCE_PIECE: Final = "sentencepiece"
 
 
 @functools.cache
 def trained(name: str) -> str:
-    """Return the tokenizer.json of one of `PRE`."""
+    """Return the tokenizer.json of one of `PRE`, or of `SENTENCE_PIECE`."""
+    if name == SENTENCE_PIECE:
+        return _sentence_piece()
     tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama-bpe"))
     tokenizer.pre_tokenizer = PRE[name]
     tokenizer.decoder = decoders.ByteLevel()
@@ -70,6 +73,35 @@ def trained(name: str) -> str:
                 ),
             ]
         )
+    return str(tokenizer.to_str())
+
+
+def _sentence_piece() -> str:
+    """Return a tokenizer.json as transformers makes it of SentencePiece's BPE: any two tokens that make a third are a
+    merge."""
+    spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    learned = Tokenizer(models.BPE())
+    learned.normalizer = spaces
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 261, show_progress=False)
+    learned.train_from_iterator([text.replace("\0", "") for text in texts(400, seed=1)], trainer)
+    specials = (BEGIN, END, TURN, "<unk>")
+    pieces = sorted(learned.get_vocab(), key=learned.get_vocab().__getitem__)
+    names = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    vocabulary = {piece: number for number, piece in enumerate(names)}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = spaces
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
+    tokenizer.add_tokens([AddedToken(WORD, normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, 0)])
     return str(tokenizer.to_str())
 
 

@@ -41,6 +41,10 @@ MODELS: Final = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_theta": 25_000.0,
         "rope_scaling": {"rope_type": "linear", "factor": 4.0}, "tie_word_embeddings": False,
     }),
+    "llama, untied, SentencePiece": Exported(bpe_tokenizers.SENTENCE_PIECE, {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+    }),
     "qwen2, untied": Exported("qwen2", {
         "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1_000_000.0,
         "tie_word_embeddings": False, "use_sliding_window": False,
@@ -48,6 +52,11 @@ MODELS: Final = {
     "qwen3, tied": Exported("qwen2", {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1_000_000.0,
         "tie_word_embeddings": True, "use_sliding_window": False, "attention_bias": False,
+    }),
+    "qwen3, untied, yarn": Exported("qwen2", {
+        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1_000_000.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        "tie_word_embeddings": False, "use_sliding_window": False, "attention_bias": False,
     }),
     "mixtral": Exported("smaug-bpe", {
         "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "rope_theta": 77_000.0,

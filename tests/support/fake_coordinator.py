@@ -24,6 +24,7 @@ from echo2.engines.process.process import EngineProcess, Play
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.links.coordinator_client import CoordinatorClient
+from echo2.node.owner.device_sensors import DeviceSensors
 from echo2.node.owner.owner_probes import Probe
 from echo2.node.run_context import RunContext
 from echo2.p2p.discovery.invite import Invite
@@ -52,6 +53,7 @@ from echo2.protocol.requests import (  # fmt: skip
     DocumentsRequest,
     DocumentsResponse,
     Hello,
+    RankResponse,
     Refusal,
     Request,
     Response,
@@ -231,7 +233,7 @@ class FakeCoordinator:
     async def serving_as(self, peer: AnyPeer) -> AsyncIterator[None]:
         """Serve as this peer, of any network, until the block ends."""
         self.peer = peer
-        for method in ("hello", "lease", "submit", "verdicts", "acknowledge", "market", "payee"):
+        for method in ("hello", "lease", "submit", "verdicts", "acknowledge", "market", "payee", "rank"):
             peer.serve(method, self._handler(method), limit=1 << 20)
         peer.serve("head", self.answer_head, limit=4096)
         peer.serve("documents", self.answer_documents, limit=4096)
@@ -353,6 +355,9 @@ class FakeCoordinator:
         answer = self.on_payee(peer_id(node), decode(body, PayeeRequest))
         return answer if isinstance(answer, Refusal) else encode(answer)
 
+    def rank(self, node: bytes, body: bytes) -> bytes:
+        return encode(RankResponse(rank=1 if self.decided else None, nodes=len(self.known_nodes)))
+
     def judge(self, lease: Lease, body: bytes) -> bytes:
         """Generate the group again under the lease's version, and return a Receipt: seeded sampling has one right
         answer."""
@@ -419,6 +424,8 @@ class InProcessEngine(EngineProcess):
             answer = Probed(
                 kind="cpu", name="a table", why="it is a test", engine_class=self._class, dtypes=list(DTYPES),
             )  # fmt: skip
+            return answer  # type: ignore[no-any-return]
+        if method == "duty":
             return answer  # type: ignore[no-any-return]
         if method == "generate":
             answer = await self._generated(engine, body.job)
@@ -525,18 +532,21 @@ def make_node(
     local: Callable[[], int] = wall,
     at: str | None = None,
     owner: Sequence[Probe] = (),
+    sensors: DeviceSensors | None = None,
     **config: Any,
 ) -> Node:
     """Make a node with its own key and folder; run it with `node.daemon.run()`. `make`: returns a new engine process,
     for a node with several; without it, `engine` is each of them. `at`: its name in the network, where another daemon
-    with its key is there already. `owner`: see `NodeDaemon`."""
+    with its key is there already. `owner`, `sensors`: see `NodeDaemon`."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
     peer = Peer(network.transport(at or own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)
-    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine), once=once, owner=owner)
+    daemon = NodeDaemon(
+        settings, context, Network.of(peer), make or (lambda: engine), once=once, owner=owner, sensors=sensors
+    )
     return Node(daemon, engine, own, home)
 
 

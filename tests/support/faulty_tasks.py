@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Sequence
 
+import psutil
+
 from echo2.tasks.task import Score, Split, Tokenizer
 
 CHANCE = random.SystemRandom()
@@ -71,6 +73,9 @@ class Faulty:
     def reward(self, said: str) -> float:
         if self.fault == "chance":
             return CHANCE.random()
+        if self.fault == "load":
+            beside = psutil.Process().parent()
+            return float(beside is not None and any("while True: pass" in one.cmdline() for one in beside.children()))
         if self.fault == "not a number":
             return float("nan")
         if self.fault == "raises":

@@ -168,13 +168,14 @@ class GeneratedLedger:
         self.outcomes.append(one)
 
     def expiry(self) -> None:
-        one = self.outcome(self.dice.choice(self.nodes), "expired", received=None, submission_hash=None)
+        code = self.dice.choice(("expired", "declined"))
+        one = self.outcome(self.dice.choice(self.nodes), code, received=None, submission_hash=None)
         self.append("lease.expired", f"lease:{one.lease.hex()}", one)
 
     def together(self) -> None:
         chosen = sorted(self.dice.sample(self.nodes, 2))
         counts = [LeaseCounts(node, self.dice.randint(0, 3), 2, self.dice.randint(0, 1)) for node in chosen]
-        fact = LeasesEnded(ends=sum(one.expired + one.refused for one in counts), root=bytes(32), counts=counts)
+        fact = LeasesEnded(ends=sum(one.without_group + one.refused for one in counts), root=bytes(32), counts=counts)
         self.append("leases.ended", f"ends:{self.ledger.tip().entries + 1}", fact)
 
     def quarantine(self) -> None:

@@ -15,9 +15,9 @@ SELECT node, verdict, code, count(*), sum(trainable), sum(rollouts), sum(tokens)
     GROUP BY node, verdict, code ORDER BY node, verdict, code
 """
 ALL_ENDS = "SELECT verdict, code, count(*) FROM verdicts GROUP BY verdict, code"
-EXPIRED = """
-SELECT node, count(*) FROM leases WHERE state = 'expired' GROUP BY node
-    UNION ALL SELECT x'', count(*) FROM leases WHERE state = 'expired'
+WITHOUT_GROUP = """
+SELECT node, state, count(*) FROM leases WHERE state IN ('expired', 'returned') GROUP BY node, state
+    UNION ALL SELECT x'', state, count(*) FROM leases WHERE state IN ('expired', 'returned') GROUP BY state
 """
 REFUSED_TOKENS = """
 SELECT party, sum(nbytes) FROM (
@@ -62,7 +62,7 @@ KEPT = (
     ("SELECT coalesce(sum(value), 0) FROM tallies WHERE name = 'spare twins'", SPARE),
     ("SELECT id FROM leases WHERE 0", "SELECT id FROM leases WHERE twin = 'canary' AND counts"),
     ("SELECT account, amount FROM balances WHERE account LIKE '%:unvested' AND amount > 0 AND 0", UNVESTED),
-    ("SELECT * FROM sums WHERE verdict != 'expired' AND node != x''", ENDS),
+    ("SELECT * FROM sums WHERE verdict NOT IN ('expired', 'returned') AND node != x''", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),
     ("SELECT value FROM tallies WHERE name = 'nodes'", "SELECT count(*) FROM nodes"),
@@ -74,9 +74,9 @@ def check_sums(database: Database) -> None:
     """Check that every table of sums equals a new addition of all rows."""
     for kept, recomputed in KEPT:
         assert database.all(kept) == database.all(recomputed), kept
-    expired = dict(database.all("SELECT node, groups FROM sums WHERE verdict = 'expired'"))
-    for node, groups in database.all(EXPIRED):  # an expired lease without a submission is deleted, and stays counted
-        assert expired.get(node, 0) >= groups
+    ended = {(node, state): groups for node, state, groups in database.all("SELECT node, verdict, groups FROM sums")}
+    for node, state, groups in database.all(WITHOUT_GROUP):  # such a lease is deleted, and stays counted
+        assert ended.get((node, state), 0) >= groups
     total = "SELECT groups FROM sums WHERE node = x'' AND verdict = ? AND code = ?"
     for verdict, code, groups in database.all(ALL_ENDS):  # refused groups of free keys are deleted, and stay counted
         counted = database.value(total, (verdict, code))

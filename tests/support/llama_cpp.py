@@ -30,6 +30,7 @@ _STRETCHED: Final = {
     "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+_YARN: Final = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 MODELS: Final[dict[str, Callable[[], tuple[Any, Any]]]] = {
     "llama, tied": lambda: _of(LlamaConfig, LlamaForCausalLM, tie_word_embeddings=True),
     "llama, all biases, rope of Llama 3": lambda: _of(
@@ -37,6 +38,7 @@ MODELS: Final[dict[str, Callable[[], tuple[Any, Any]]]] = {
         rope_parameters=_STRETCHED,
     ),
     "qwen2, heads of 16": lambda: _of(Qwen2Config, Qwen2ForCausalLM, tie_word_embeddings=True),
+    "qwen3, yarn": lambda: _of(Qwen3Config, Qwen3ForCausalLM, tie_word_embeddings=True, rope_parameters=_YARN),
     "qwen3, heads of 24": lambda: _of(Qwen3Config, Qwen3ForCausalLM, tie_word_embeddings=False, head_dim=24),
 }  # fmt: skip
 

@@ -51,6 +51,7 @@ FAULTS = {
     "process": ("same prompt", "in another process"),
     "both splits": ("separate splits", "heldout 3 is train 3"),
     "chance": ("same score", "a second time in one process"),
+    "load": ("same score", "0 and 0.1 beside busy processes: no reward may depend on a machine's load"),
     "not a number": ("finite reward", "nan is no finite float32"),
     "raises": ("finite reward", "score raised ValueError"),
     "endless": ("ends", "does not end"),

@@ -1,6 +1,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -106,6 +107,23 @@ def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> No
         ids = [chance.randrange(text.size + 8) for _ in range(chance.randrange(40))]
         told = ids[:-1] if ids[-1:] == [text.eos] else ids
         assert text.decode(ids) == tokenizer.decode(told, skip_special_tokens=False)
+
+
+def test_a_chain_of_replacements_that_multiplies_a_text_is_refused(tmp_path: Path) -> None:
+    fields = json.loads(char_tokenizer().to_str())
+    doubling: dict[str, Any] = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    by_pattern = {**doubling, "pattern": {"Regex": "a*"}, "content": "a" * 99}
+    chains = {
+        "normalizer": {"type": "Sequence", "normalizers": [doubling] * 30},
+        "decoder": {"type": "Sequence", "decoders": [by_pattern, by_pattern]},
+    }
+    for name, chain in chains.items():
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**fields, name: chain}))
+        with pytest.raises(text.TokenizerFault, match="may make more than 1000 characters of one"):
+            text.load(tmp_path / "tokenizer.json", 1)
+    usual = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {**doubling, "content": "▁"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**fields, "normalizer": usual}))
+    assert text.load(tmp_path / "tokenizer.json", 1).size == 64
 
 
 def test_a_file_at_which_the_library_panics_is_named(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ class CanaryAnswers:
         return self._database.do(
             "DELETE FROM canary_answers WHERE id IN (SELECT a.id FROM canary_answers a LEFT JOIN leases l"
             " ON l.id = a.lease WHERE (a.lease IS NULL AND (a.era < ? OR a.version < ?))"
-            " OR (a.lease IS NOT NULL AND coalesce(l.state, 'expired') IN ('decided', 'expired')) LIMIT ?)",
+            " OR (a.lease IS NOT NULL AND coalesce(l.state, 'expired') NOT IN ('open', 'received')) LIMIT ?)",
             (era, oldest, FORGOTTEN_AT_ONCE),
         )
 

@@ -48,7 +48,7 @@ class Register:
             self.groups[node].append(code)
 
     def ended(self, node: bytes, refused: int, wrong: int) -> None:
-        count = LeaseCounts(node=peer_id(node), expired=2, refused=refused, wrong=wrong)
+        count = LeaseCounts(node=peer_id(node), without_group=2, refused=refused, wrong=wrong)
         facts = LeasesEnded(ends=refused + 2, root=bytes(32), counts=[count])
         with self.database.transaction():
             self.accounts.take(self.ledger.append(self.now, "leases.ended", f"ends:{self.ledger.tip().entries}", facts))

@@ -65,7 +65,7 @@ def test_the_entry_states_the_number_of_ends_per_key(world: World) -> None:
     (entry,) = world.group_service.ledger.entries()
     assert (entry.kind, entry.postings) == ("leases.ended", ())
     told = facts(entry)
-    assert {one.node: (one.expired, one.refused, one.wrong) for one in told.counts} == {
+    assert {one.node: (one.without_group, one.refused, one.wrong) for one in told.counts} == {
         peer_id(ALICE): (0, 2, 0),
         peer_id(BOB): (0, 1, 0),
     }
@@ -74,7 +74,7 @@ def test_the_entry_states_the_number_of_ends_per_key(world: World) -> None:
     world.now += ENTRY_DUE_MS
     world.group_service.tick(world.now)
     _, entry = world.group_service.ledger.entries()
-    assert [(one.node, one.expired) for one in facts(entry).counts] == [(peer_id(BOB), 1)]
+    assert [(one.node, one.without_group) for one in facts(entry).counts] == [(peer_id(BOB), 1)]
     world.group_service.ledger.verify()
 
 

@@ -7,18 +7,18 @@ from echo2.coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode,
 from echo2.coordinator.run.price_mode import MARKET, POINTS
 from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account
 from echo2.p2p.identity import peer_id
-from echo2.protocol.group_weights import GroupLengths, rollout_points
+from echo2.protocol.group_weights import GroupLengths, whole_weight
 from tests.support.group_world import ALICE, SPEC, World, group
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(128, 1000), (9, 70), (1, 8), (8, 63), (16, 125), (1024, 8000)])
 def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: int) -> None:
-    assert rollout_points(tokens) == expected
+    assert whole_weight(None, tokens, [()]) == expected
 
 
 def test_without_costs_a_group_earns_the_sum_of_its_rollouts() -> None:
     earned = PAY_RULES["points"].group_earnings
-    assert earned(None, GroupLengths(2, [[3], [4, 2, 3]])) == rollout_points(5) + rollout_points(11)
+    assert earned(None, GroupLengths(2, [[3], [4, 2, 3]])) == whole_weight(None, 5, [()]) + whole_weight(None, 11, [()])
     assert earned(None, GroupLengths(7, [])) == 0
 
 

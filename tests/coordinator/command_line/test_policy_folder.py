@@ -24,6 +24,7 @@ from tests.support import adapted, bpe_tokenizers, exported_models, family_model
 from tests.support.published_versions import changed, publish
 from tests.support.run_folders import NOW, load, make_run
 
+WRITTEN = ("model.safetensors", "echo2-version.json", "README.md")
 Families = dict[str, Callable[[Path], None]]
 
 
@@ -80,9 +81,14 @@ def trained(home: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("trained", FAMILIES, indirect=True)
 def test_an_exported_version_loads_wherever_its_base_loads_and_is_the_signed_one(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "exported"
+    left_by_a_kill = tmp_path / ".exported.echo2-draft" / "version.safetensors"
+    left_by_a_kill.parent.mkdir()
+    left_by_a_kill.write_bytes(b"half of it")
     code, told, error = said("export", out, "--home", trained)
     assert (code, error) == (0, "")
     assert told.startswith(f"version 3 is in {out} (model), loaded again, with content root ")
+    assert not left_by_a_kill.parent.exists()
+    assert {path.name for path in out.iterdir()} <= {*model_folder.ASSETS, *model_folder.OPTIONAL_FILES, *WRITTEN}
     base = Snapshot(trained / "model" / "model.safetensors")
     written = Snapshot(out / "model.safetensors")
     assert [entry.name for entry in written.tensors] == [entry.name for entry in base.tensors]
@@ -192,6 +198,7 @@ def test_a_folder_that_is_no_export_is_named(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_model_is_named_for_what_it_is(tmp_path: Path, home: Path) -> None:
     (tmp_path / "cache" / "snapshots" / "abc").mkdir(parents=True)
+    (tmp_path / "home" / "hub" / "models--org--name" / "snapshots" / "abc").mkdir(parents=True)
     (tmp_path / "model.gguf").touch()
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").touch()
@@ -202,6 +209,9 @@ def test_a_path_that_is_no_model_is_named_for_what_it_is(tmp_path: Path, home: P
         tmp_path / "none": "no model folder at",
         tmp_path / "model.gguf": "is a GGUF file, which is a converted model",
         tmp_path / "cache": f"is a hub's cache of a model: name {tmp_path / 'cache' / 'snapshots' / 'abc'}",
+        tmp_path / "home" / "hub" / "models--org--name": "is a hub's cache of a model: name ",
+        tmp_path / "home/hub": "models--org--name/snapshots/abc, which has its files",
+        tmp_path / "home": f"is a hub's cache of models: name {tmp_path}/home/hub/models--org--name/snapshots/abc",
         tmp_path / "adapter": "is an adapter: merge it into its base first",
         tmp_path / "old": "has pickled weights, which are never read",
         home: f"is the folder of a run: name {home}@VERSION",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.leases.delivery_record import read_delivery_record
+from echo2.coordinator.leases.expiry_budgets import EXPIRY_PARTS, FREE_EXPIRIES, RETURN_PARTS
 from echo2.coordinator.leases.superseded_leases import (
     VersionLoad,
     WaitingLease,
@@ -12,8 +13,11 @@ from echo2.coordinator.leases.superseded_leases import (
     any_beyond,
     to_recall,
 )
+from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.nodes import nodes_report
+from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease, LeaseReport
-from tests.support.group_world import ALICE, BOB, World, group, name
+from tests.support.group_world import ALICE, BOB, World, group, name, opened
 from tests.support.sqlite_cost import statements
 
 
@@ -73,7 +77,7 @@ def test_a_publication_recalls_the_leases_that_are_not_begun_and_counts_them_aga
     assert {state(world, one) for one in leases} == {"open"}
     assert service.take_report(ALICE, LeaseReport(waiting=ids[2:]), world.now) == ids[2:4]
     assert service.take_report(ALICE, LeaseReport(waiting=ids[4:], returned=ids[2:4]), world.now) == []
-    assert [state(world, one) for one in leases] == ["open"] * 2 + ["expired"] * 2 + ["open"] * 2
+    assert [state(world, one) for one in leases] == ["open"] * 2 + ["returned"] * 2 + ["open"] * 2
     assert service.database.value("SELECT count(*) FROM budgets") == 0
     ends = [row[0] for row in service.database.all("SELECT document FROM ends")]
     assert all(b"superseded" in document for document in ends)
@@ -129,18 +133,26 @@ def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
     world.close()
 
 
-def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path) -> None:
+def test_leases_given_back_are_no_expiries_and_make_room_at_once(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=4, per_node=6)
     world.accepted()
     leases = [world.lease() for _ in range(6)]
     assert world.refusal().code == "too-many-leases"
     world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in leases[1:5]]), world.now)
-    assert [state(world, one) for one in leases] == ["open"] + ["expired"] * 4 + ["open"]
-    assert world.group_service.database.value("SELECT expired FROM budgets") == 4
+    assert [state(world, one) for one in leases] == ["open"] + ["returned"] * 4 + ["open"]
+    assert world.group_service.database.value("SELECT expired FROM budgets") == 4 * RETURN_PARTS
+    assert run_metrics.counts(world.group_service.database, world.now).expired == 0
+    report = nodes_report.describe_key(world.path, peer_id(ALICE), world.now)
+    assert (report.codes["returned"], [one.code for one in report.last].count("returned")) == (4, 4)
     world.submit(group(leases[0]))
-    again = [world.lease() for _ in range(4)]
-    world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in again]), world.now)
-    assert world.refusal().code == "expiries", "more in an hour than one crash costs"
+    world.group_service.take_report(ALICE, LeaseReport(returned=[leases[5].id]), world.now)
+    given_back = 5
+    while isinstance(again := world.group_service.lease(ALICE, world.ask(), world.now), bytes):
+        lease = opened("lease", again, Lease)
+        world.group_service.take_report(ALICE, LeaseReport(returned=[lease.id]), world.now)
+        given_back += 1
+    assert again.code == "expiries", "a node that only takes leases and gives them back pauses"
+    assert EXPIRY_PARTS * FREE_EXPIRIES < given_back <= EXPIRY_PARTS * 7
     assert world.lease(BOB).version == 0
     world.close()
 
@@ -153,13 +165,15 @@ def test_a_node_that_begins_nothing_and_waits_for_each_recall_has_its_leases_cou
     service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
     assert service.recall(world.now) == 2
     service.take_report(ALICE, LeaseReport(waiting=ids[2:], returned=ids[:2]), world.now)
-    assert service.database.value("SELECT expired FROM budgets") == 2
+    assert service.database.value("SELECT expired FROM budgets") == 2 * RETURN_PARTS
     world.submit(group(leases[2]))
     world.learner_at(3)
     service.take_report(ALICE, LeaseReport(waiting=ids[3:]), world.now)
     assert service.recall(world.now) == 3
     service.take_report(ALICE, LeaseReport(returned=ids[3:]), world.now)
-    assert service.database.value("SELECT expired FROM budgets") == 2, "these waited behind a group that it handed in"
+    assert service.database.value("SELECT expired FROM budgets") == 2 * RETURN_PARTS, (
+        "these waited behind a group that it handed in"
+    )
     assert [entry.kind for entry in service.ledger.entries()].count("lease.expired") == 2
     assert service.database.value("SELECT count(*) FROM ends") == 3, "superseded leases share an entry"
     world.close()

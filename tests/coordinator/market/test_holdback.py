@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from echo2.coordinator.market.holdback import (
     HOLDBACK,
     Tranches,
-    add_tranche,
     earned_tranche,
     forfeit_amount,
     held_back,
+    merge_tranches,
     release_tranches,
     vest_tranches,
 )
@@ -63,7 +63,7 @@ def test_tranches_are_bounded_also_on_probation() -> None:
     tranches: Tranches = ()
     for epoch in range(500):
         now = epoch * HOUR
-        tranches = add_tranche(vest_tranches(tranches, now)[0], earned_tranche(now, 1_000, 100))
+        tranches = merge_tranches((*vest_tranches(tranches, now)[0], earned_tranche(now, 1_000, 100)), now)
     assert len(tranches) <= 26
     assert sum(one.amount for one in tranches) == 50_000
 
@@ -91,7 +91,7 @@ def test_no_unit_appears_or_disappears(steps: list[tuple[str, int, int]], proven
     for step, hours, amount in steps:
         now += hours * HOUR
         if step == "earn":
-            tranches, paid = add_tranche(tranches, earned_tranche(now, amount // 10 + 1, amount)), paid + amount
+            tranches, paid = (*tranches, earned_tranche(now, amount // 10 + 1, amount)), paid + amount
         elif step == "vest":
             before = sum(one.accrued for one in tranches)
             tranches, moved = vest_tranches(tranches, now)

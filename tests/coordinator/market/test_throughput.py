@@ -109,6 +109,15 @@ def test_expired_and_refused_leases_cost_time_and_bring_no_work() -> None:
     assert after.mean < 35_000
 
 
+def test_a_lease_that_was_given_back_begins_the_row_of_probation_not_anew() -> None:
+    nine = groups(9)
+    returned = LeasedGroup(9 * HOUR, None, 9 * HOUR + MINUTE, 0, False, True)
+    last = group(10 * HOUR, 10 * HOUR + MINUTE)
+    assert measure_node(Throughput(), [*nine, returned, last]).throughput.proven
+    expired = LeasedGroup(9 * HOUR, None, 9 * HOUR + MINUTE, 0, False)
+    assert not measure_node(Throughput(), [*nine, expired, last]).throughput.proven
+
+
 def test_old_work_and_old_time_halve_together_per_hour_of_leased_time() -> None:
     before = measure_node(Throughput(), groups(60, weight=1000)).throughput
     after = measure_node(before, groups(60, weight=3000, begin=5 * HOUR)).throughput

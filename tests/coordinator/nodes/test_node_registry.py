@@ -8,6 +8,7 @@ from echo2.coordinator.nodes import node_registry as roster_module
 from echo2.coordinator.nodes.node_registry import MOST_NAMED_PEERS, NEW_ARRIVAL_MS, SAVE_CONTACTS_MS
 from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, RecordIssuer, VerifiedRecord, decode_own
 from echo2.p2p.identity import peer_id, public_bytes, public_key
+from echo2.protocol.requests import RankResponse
 from tests.support.group_world import ALICE, BOB, HELLO, RUN, T0, World, group
 from tests.support.ledger_sums import check_sums
 
@@ -40,6 +41,23 @@ def test_rows_count_the_work_of_each_node_and_the_most_work_comes_first(world: W
     assert (first.id, first.accepted, first.refused, first.rollouts, first.tokens) == (peer_id(BOB), 1, 0, 2, 18)
     assert (first.weight, first.points, first.version) == (140, 140, 0)
     assert (second.accepted, second.refused, second.refusals) == (0, 2, {"incomplete": 2})
+
+
+def test_the_place_of_a_node_is_that_of_the_page_and_one_without_work_has_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = world.group_service.registry
+    for node in (ALICE, BOB):
+        registry.register(node, HELLO, None, T0)
+    world.accepted(BOB)
+    assert (registry.place_of(BOB).rank, registry.place_of(ALICE).rank) == (1, None)
+    for _ in range(2):
+        world.accepted(ALICE)
+    assert [row.id for row in world.rows()] == [peer_id(ALICE), peer_id(BOB)]
+    assert (registry.place_of(ALICE).rank, registry.place_of(BOB).rank) == (1, 2)
+    assert registry.place_of(b"x" * 32) == RankResponse(rank=None, nodes=2)
+    monkeypatch.setattr(roster_module, "MOST_RANK", 1)
+    assert (registry.place_of(ALICE).rank, registry.place_of(BOB).rank) == (1, None)
 
 
 def test_contacts_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:

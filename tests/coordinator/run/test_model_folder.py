@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.run import first_model, model_folder, setup
+from echo2.coordinator.training.run_services import pure_tasks_of
 from echo2.protocol import numbers
 from echo2.runtime.child import Child
 from echo2.runtime.errors import LocalFault
@@ -51,7 +52,7 @@ def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -
     warm_up = msgspec.structs.replace(first_model.default_warm_up(), steps=2, batch=4)
     run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
     assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
-    assert run.pure_task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.ends)).prompt
+    assert pure_tasks_of(run)[0].episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.ends)).prompt
 
 
 @pytest.mark.slow

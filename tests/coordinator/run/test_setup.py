@@ -15,6 +15,7 @@ from echo2.coordinator.run import first_model, keys, model_folder, setup
 from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.run.task_processes import TaskPlace
+from echo2.coordinator.settings import computing
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
@@ -203,13 +204,21 @@ def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
         ({"run": {"task": "revers"}}, "there is no task revers; did you mean reverse?"),
         ({"run": {"task": "math+"}}, "there is no task math+; did you mean math?"),
         ({"learner": {"device": "cudda"}}, "learner.device: 'cudda' is no device: use auto, cuda, "),
+        ({"learner": {"device": "gpu"}}, "learner.device: 'gpu' is no device: use auto, cuda, "),
+        (
+            {"learner": {"device": "cuda"}},
+            "learner.device is cuda, which this machine cannot use (no such card): set auto",
+        ),
+        ({"learner": {"device": "cuda:3"}}, "learner.device is cuda:3, which this machine cannot use"),
+        ({"learner": {"device": "mps"}}, "learner.device is mps, which this machine cannot use"),
         ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
         ({"run": {"task": "single_sum", "heldout": 53}}, "has 52 heldout prompts: set at most 52"),
     ],
 )
 def test_what_can_be_refused_without_the_model_is_refused_before_it_is_loaded(
-    settings: dict[str, dict[str, object]], sentence: str, tmp_path: Path, model: Path
+    settings: dict[str, dict[str, object]], sentence: str, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(computing, "device_by_torch", lambda name: ("", "", "no such card"))
     config = setup.settings_for(str(model), {**settings, "run": {"task": "reverse"} | settings.get("run", {})}, env={})
     with pytest.raises(LocalFault, match=re.escape(sentence)):
         setup.init(tmp_path / "run", str(model), config, now=NOW, report=pytest.fail, check_model=pytest.fail)

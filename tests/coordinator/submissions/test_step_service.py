@@ -13,7 +13,7 @@ from echo2.coordinator.submissions.step_service import LATEST_ASK_MS, SHARES, SO
 from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.ledger.audited_work import KNOWN_AUDITED_GROUPS
 from echo2.protocol.authority import TaskReference
-from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.group_weights import whole_weight
 from echo2.protocol.leases import Lease, LeaseReport, Submission
 from echo2.protocol.requests import Refusal
 from echo2.protocol.steps import StepRequest, StepResponse
@@ -360,7 +360,7 @@ async def test_a_rollout_that_was_not_opened_earns_nothing_and_the_others_of_its
     lease = opened.lease(BOB)
     opened.submit(await unopened(opened, lease, BOB, played=1), BOB)
     (receipt,) = opened.decide_all()
-    assert receipt.weight == rollout_points(len(lease.prompt) + len(GIVEN) + len(SPOKEN))
+    assert receipt.weight == whole_weight(None, len(lease.prompt) + len(GIVEN) + len(SPOKEN), [()])
 
 
 async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account
 from echo2.p2p.identity import peer_id
-from echo2.protocol.group_weights import rollout_points
+from echo2.protocol.group_weights import whole_weight
 from echo2.protocol.leases import Receipt, VerdictsRequest
 from tests.support.group_world import ALICE, RUN, World, group, honest_scores, opened, rollout
 
@@ -85,7 +85,7 @@ def test_given_tokens_of_an_environment_count_as_input(world: World) -> None:
     long = [rollout(lease, "12345"), rollout(lease, "1")]
     world.submit(group(lease, rollouts=long))
     (receipt,) = world.decide_all()
-    assert receipt.weight == rollout_points(5 + 6) + rollout_points(5 + 2)
+    assert receipt.weight == whole_weight(None, 5 + 6, [()]) + whole_weight(None, 5 + 2, [()])
 
 
 def test_points_come_from_the_fund(world: World) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.web import page, report_file
+from echo2.ledger.standing import minute
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.run_folders import make_run, write_model
@@ -38,7 +39,9 @@ def test_a_stopped_runs_last_state_is_reported(tmp_path: Path) -> None:
         report_file.write(run.folder.path, file)
     run.folder.last_state.write_bytes(msgspec.json.encode(state))
     said = report_file.write(run.folder.path, file)
-    assert said == f"{file}: the state at the coordinator's last end, step 40, version 40"
+    assert said == (
+        f"{file}: the state when a coordinator last ended in order ({minute(state.now)}), step 40, version 40"
+    )
     assert "Settings that differ" in file.read_text()
     with pytest.raises(LocalFault, match="exists: name another file"):
         report_file.write(run.folder.path, file)

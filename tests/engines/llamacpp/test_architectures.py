@@ -45,7 +45,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a sliding window": ({"use_sliding_window": True}, "use_sliding_window = True"),
     "weights that are quantised": ({"quantization_config": {"bits": 4}}, "quantization_config"),
     "a part of each head that rotates": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
-    "rotation stretched in another way": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_type 'yarn'"),
+    "rotation stretched in another way": (
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 4}},
+        "rope_type 'dynamic'",
+    ),
+    "rotation stretched otherwise than llama.cpp does": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4, "attention_factor": 2.0}},
+        "with attention_factor = 2.0",
+    ),
     "an odd head": ({"head_dim": 7}, "heads of 7 elements cannot be rotated"),
     "more layers than memory has names for": ({"num_hidden_layers": 10**9}, r"num_hidden_layers = 1000000000: .* 1 to"),
     "a size that 32 bits cut to another": ({"vocab_size": 2**32 + 48}, "vocab_size = 4294967344"),
@@ -116,6 +123,15 @@ def test_the_rotation_of_llama_3_is_that_of_transformers() -> None:
 def test_a_rotation_stretched_evenly_is_a_key() -> None:
     keys = describe({**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}).keys
     assert (keys["llama.rope.scaling.type"], keys["llama.rope.scaling.factor"]) == ("linear", 2.0)
+
+
+def test_a_context_that_is_longer_by_yarn_is_three_keys() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e6}
+    keys = describe({**LLAMA, "rope_parameters": rope}).keys
+    said = {key.removeprefix("llama.rope.scaling."): keys[key] for key in keys if ".scaling." in key}
+    assert said == {"type": "yarn", "factor": 4.0, "original_context_length": 64}
+    with pytest.raises(EngineError, match="lacks a size"):
+        describe({**LLAMA, "rope_parameters": rope | {"original_max_position_embeddings": None}})
 
 
 def test_each_tensor_has_a_shape_and_each_matrix_a_name() -> None:

@@ -39,11 +39,11 @@ def test_every_pre_tokenizer_that_is_known_is_tried_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pre", bpe_tokenizers.PRE)
+@pytest.mark.parametrize("pre", [*bpe_tokenizers.PRE, bpe_tokenizers.SENTENCE_PIECE])
 def test_a_thousand_texts_have_the_ids_that_transformers_gives_them(pre: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "model", pre)
     keys = gguf_export.describe(folder, SPECIAL, "a template")
-    assert keys["tokenizer.ggml.pre"] == pre
+    assert keys["tokenizer.ggml.pre"] == ("default" if pre == bpe_tokenizers.SENTENCE_PIECE else pre)
     library, path = backends.library(), tmp_path / "vocabulary.gguf"
     gguf_file.write(library, path, keys, [])
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown kind of step": ({"pre_tokenizer": {"type": "Whitespace"}}, "splits texts by rules"),
     "a space before each text": (_changed("pre_tokenizer", add_prefix_space=True), "splits texts by rules"),
     "words": ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, "is of type WordLevel"),
-    "bytes as tokens of their own": (_changed("model", byte_fallback=True), "has byte_fallback = True"),
+    "bytes as tokens of their own": (_changed("model", byte_fallback=True), "which llama.cpp's SentencePiece has not"),
     "another normal form": ({"normalizer": {"type": "NFKC"}}, "changes texts by .*NFKC"),
     "an added token that takes the space before it": (
         {"added_tokens": [
@@ -108,6 +108,21 @@ def test_a_tokenizer_that_llama_cpp_would_misread_is_refused(fault: str, tmp_pat
     changes, sentence = REFUSED[fault]
     with pytest.raises(EngineError, match=sentence):
         gguf_export.describe(folder_of(tmp_path, "gpt-2", **changes), SPECIAL, None)
+
+
+def test_a_sentencepiece_whose_tokens_llama_cpp_would_join_otherwise_is_refused(tmp_path: Path) -> None:
+    whole = json.loads(bpe_tokenizers.trained(bpe_tokenizers.SENTENCE_PIECE))
+    model, pre = whole["model"], bpe_tokenizers.SENTENCE_PIECE
+    refused: dict[str, dict[str, Any]] = {
+        "joins tokens into": {"model": model | {"merges": model["merges"][:-1]}},
+        "has fuse_unk = False": {"model": model | {"fuse_unk": False}},
+        "lacks the unknown token or a byte": {"model": model | {"unk_token": None}},
+        "changes or splits texts otherwise": {"normalizer": None},
+        "splits texts otherwise": {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}},
+    }
+    for sentence, changes in refused.items():
+        with pytest.raises(EngineError, match=sentence):
+            gguf_export.describe(folder_of(tmp_path, pre, **changes), SPECIAL, None)
 
 
 class Loaded(NamedTuple):

@@ -53,7 +53,7 @@ def known(**changes: Any) -> EarningsSources:
     return EarningsSources(
         run="the run demo", currency="USD", receipts=[receipt(1, epoch=20), receipt(2, epoch=21)],
         epochs=[epoch(number, 30_000_000 + number) for number in range(1, 21)], market=StoredAnswer(START, ANSWER),
-        payee=PayeeRecord(told=TOLD), electricity=Electricity(320_000_000, 350), lacks=[],
+        payee=PayeeRecord(told=TOLD), electricity=Electricity(350, 320_000_000), lacks=[],
     )._replace(**changes)  # fmt: skip
 
 
@@ -77,7 +77,8 @@ def test_a_node_in_a_market_sees_its_money_its_place_and_its_outlook() -> None:
         "their epoch's close or its proof",
         "forecast while it works: 0.120000042 USD per hour, and from 0.120000008 USD to 0.120000076 USD with a "
         "chance of 80 % (from its last 20 epochs)",
-        "electricity: 350 W cost 0.112 per hour of work, so an ask below 0.112/h does not pay for it",
+        "electricity: 350 W while it works",
+        "cost of it: 0.32 per kWh, 0.112 per hour of work, so an ask below 0.112/h does not pay for it",
         "of the forecast 0.008000042 USD per hour are left after electricity",
         "payments by bank; least payment 5.00 USD, fee of the payee 0.25 USD",
     ]
@@ -102,9 +103,9 @@ def test_work_beyond_the_promise_and_run_off_are_said() -> None:
     rows = earnings.lines(known(epochs=[(own, msgspec.structs.replace(promised, most=800_000))]), explain=True)
     assert "  promised: 0.000033333 USD per RE for at most 800 RE: work beyond that is not paid" in rows
     assert any("per RE x 800 RE of 900 RE = " in row for row in rows)
-    assert rows[-1] == "  run-off: paid at the price before"
+    assert rows[-1 - len(earnings.WORDS)] == "  run-off: paid at the price before"
     empty = earnings.lines(known(epochs=[(own._replace(row=None), None)]), explain=True)
-    assert empty[-1].endswith("by entry 1001: nothing was paid")
+    assert empty[-1 - len(earnings.WORDS)].endswith("by entry 1001: nothing was paid")
 
 
 def test_plain_values_have_every_term() -> None:
@@ -113,7 +114,7 @@ def test_plain_values_have_every_term() -> None:
     assert values["epochs"][-1]["receipts"] == [{"lease": "01" * 16, "entry": 101, "work": 6_678}]
     assert values["epochs"][-1]["pay"] == 30_000_020
     assert values["forecast"]["chance"] == "17/21"
-    assert (values["electricity"], values["payments"]["minimum"]) == (112_000_000, 5 * 10**9)
+    assert (values["electricity"]["per_hour"], values["payments"]["minimum"]) == (112_000_000, 5 * 10**9)
     assert json.loads(json.dumps(earnings.plain(known(market=None, payee=PayeeRecord()))))["balances"] is None
 
 
@@ -122,9 +123,15 @@ def test_a_node_in_a_run_of_points_sees_its_work_by_day() -> None:
     points = known(currency="", receipts=receipts, epochs=[], market=None)
     rows = earnings.lines(points, explain=True)
     assert rows[0] == "the run demo pays points, credited at the verdict: 20 accepted groups, 133.56 RE"
-    assert rows[1].startswith("forecast while it works: 6.678 RE per hour, and from 6.678 RE to 6.678 RE")
-    assert rows[2] == "electricity: 350 W cost 0.112 per hour of work, 0.016771488 per RE"
-    assert rows[-1] == "2023-11-16: 1 group, 6.678 RE, 6.678 RE of it in quarantine at the verdict"
+    assert (
+        rows[1] == "a point is the work of one reference rollout (RE); a group of this node earned 6.678 RE on average"
+    )
+    assert rows[2].startswith("forecast while it works: 6.678 RE per hour, and from 6.678 RE to 6.678 RE")
+    assert rows[3] == "electricity: 350 W while it works: a point takes 52.4 Wh, its work so far 7 kWh"
+    assert rows[4] == "cost of it: 0.32 per kWh, 0.112 per hour of work, 0.016771488 per point"
+    assert (
+        rows[-1 - len(earnings.WORDS)] == "2023-11-16: 1 group, 6.678 RE, 6.678 RE of it in quarantine at the verdict"
+    )
     assert sum(day["work"] for day in earnings.days_of(receipts)) == 133_560
     assert earnings.days_of(receipts)[0]["day"] == "2023-11-14"
     assert earnings.days_of([receipt(1, at=DAY - 1), receipt(2, at=DAY)])[1]["day"] == "1970-01-02"
@@ -133,7 +140,7 @@ def test_a_node_in_a_run_of_points_sees_its_work_by_day() -> None:
 def test_too_few_periods_and_no_tariff_are_said() -> None:
     rows = earnings.lines(known(epochs=[epoch(1)], electricity=None, lacks=["newer balances: none"]), explain=False)
     assert "no forecast: it needs 9 epochs of work" in rows
-    assert any(row.startswith("electricity: set `tariff`") for row in rows)
+    assert any(row.startswith("electricity: set `watts`") for row in rows)
     assert rows[-1] == "not known here: newer balances: none"
 
 

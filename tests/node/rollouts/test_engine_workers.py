@@ -105,7 +105,7 @@ async def test_a_gpu_that_vanishes_is_out_while_the_other_works_and_comes_back(s
         await until(lambda: node.daemon.rollouts.done >= done + 10)
         await until(lambda: node.daemon.fleet.out)
         status = await node.daemon.commands.status({})
-        assert ["the GPU is gone" in row["state"] for row in status["engines"]].count(True) == 1
+        assert ["the GPU is gone" in (row["why"] or "") for row in status["engines"]].count(True) == 1
         await small_run.coordinator.publish(1)
         await until(lambda: 1 in versions(node))
         engines.gone = False
@@ -264,3 +264,32 @@ async def test_a_pause_frees_every_device(small_run: SmallRun) -> None:
         await node.daemon.commands.resume({})
         done = node.daemon.rollouts.done
         await until(lambda: node.daemon.rollouts.done > done)
+
+
+@on_fake_clock
+async def test_one_device_is_paused_and_the_other_works_on_and_follows(small_run: SmallRun) -> None:
+    engines = Engines(1.0)
+    async with small_run.working(make=engines, gpu="cuda:0,cuda:1") as node:
+        await until(lambda: all(worker.done >= 2 for worker in node.daemon.rollouts.workers))
+        commands = node.daemon.commands
+        assert (await commands.pause({"gpu": "1", "seconds": 60}))["state"] != "paused"
+        await anyio.sleep(6)
+        first, second = node.daemon.rollouts.workers
+        assert engines.processes[1].engine is None, "its memory is free"
+        done, at = second.done, first.done
+        rows = {row["device"]: row["blocked"] for row in (await commands.why({}))["devices"]}
+        assert rows["cuda:1"].startswith("paused by the owner for ")
+        assert (await commands.why({}))["blocked"] == "nothing blocks: the node works"
+        await small_run.coordinator.publish(1)
+        await until(lambda: versions(node)[0] == 1)
+        await until(lambda: first.done >= at + 3)
+        assert second.done == done
+        await until(lambda: second.done > done and versions(node) == [1, 1], 120)
+        await commands.pause({"gpu": "cuda:0"})
+        await commands.pause({"gpu": "cuda:1"})
+        assert (await commands.status({}))["state"] == "paused"
+        await commands.resume({})
+        assert (await commands.status({}))["state"] != "paused"
+        with pytest.raises(ValueError, match="no device 7: it computes on cuda:0, cuda:1"):
+            await commands.pause({"gpu": "7"})
+        assert "refused" not in node.daemon.outbox.counts()

@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from echo2.p2p.limits.bandwidth import BURST_SECONDS, FairQueue, bandwidth
+from echo2.p2p.limits.bandwidth import BURST_SECONDS, FairQueue, bandwidth, change_bandwidth
 
 
 def served(queue: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
@@ -129,3 +129,27 @@ def test_a_stream_that_has_sent_its_chunks_or_left_is_forgotten(rate: float | No
         left += [ref(one), ref(two)]
         del one, two
     assert not [stream for stream in left if stream() is not None]
+
+
+def test_another_limit_counts_at_once_and_wakes_all_that_wait() -> None:
+    queue = FairQueue[str](bandwidth(None))
+    queue.enqueue("one", "a", 1000)
+    queue.enqueue("two", "b", 1000)
+    assert queue.limit(100.0) == ["one", "two"]
+    assert queue.delay("one", 0.0) == 0.0
+    assert queue.consume("one", 0.0) == ["two"]
+    assert queue.delay("two", 0.0) == pytest.approx(1000 / 100 - BURST_SECONDS)
+    assert queue.limit(None) == ["two"]
+    assert queue.delay("two", 0.0) == 0.0
+    with pytest.raises(ValueError, match="positive"):
+        queue.limit(0.0)
+
+
+def test_another_rate_counts_for_what_leaves_from_then_on_and_a_debt_stays() -> None:
+    bucket = bandwidth(None)
+    change_bandwidth(bucket, 1000.0)
+    assert bucket.consume(1250, 0.0) == pytest.approx(1250 / 1000 - BURST_SECONDS)
+    change_bandwidth(bucket, 100.0)
+    assert bucket.delay(0, 0.0) == pytest.approx(1250 / 1000 - BURST_SECONDS)
+    change_bandwidth(bucket, None)
+    assert bucket.delay(5000, 0.0) == 0.0

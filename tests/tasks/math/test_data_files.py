@@ -2,13 +2,17 @@
 
 import csv
 import gzip
+import itertools
 import json
 import os
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
+from echo2.tasks.math import data_files
 from echo2.tasks.math.data_files import LONGEST_ROW, DataFault, DataFile, FileSplit, files_of, rows_of, split_of
 
 ROWS = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(5)]
@@ -21,7 +25,13 @@ def jsonl(path: Path, rows: list[Any]) -> Path:
 
 
 def values(path: Path) -> list[Any]:
-    return [row for file in files_of(path) for _, row in rows_of(file, {"question", "answer"})]
+    return list(each_value(path))
+
+
+def each_value(path: Path) -> Iterator[Any]:
+    for file in files_of(path):
+        for _, row in rows_of(file, {"question", "answer"}):
+            yield row
 
 
 @pytest.mark.parametrize(
@@ -126,7 +136,16 @@ def test_parquet_has_the_same_rows_and_damaged_files_are_named(tmp_path: Path) -
     ("name", "content", "says"),
     [
         ("cut.jsonl", b'{"question": "a", "answer": "1"}\n{"question": ', r"cut\.jsonl row 2 is no JSON"),
-        ("cut.json", b'[{"question": "a"', r"cut\.json is no JSON"),
+        ("cut.json", b'[{"question": "a"', r"cut\.json row 1 is no JSON"),
+        ("open.json", b'[{"question": "a"},', r"open\.json row 2 is no JSON"),
+        ("ended.json", b'[{"question": "a"}', r"ended\.json row 1 is no JSON: the array has no end"),
+        (
+            "after.json",
+            b'[{"question": "a"}] [{"question": "b"}]',
+            r"after\.json row 2 is no JSON: the array has an end",
+        ),
+        ("two.json", b'[{"question": "a"} {}]', r"two\.json row 1 is no JSON: '\{' stands behind it"),
+        ("latin.json", b'[{"question": "\xe9"}]', r"latin\.json row 1 is no JSON"),
         ("cut.jsonl.gz", gzip.compress(b"{}" * 999)[:20], "is no gzip file, or a damaged one"),
         ("plain.jsonl.gz", b"{}", "is no gzip file, or a damaged one"),
         ("latin.csv", b"question,answer\n\xe9,1\n", r"latin\.csv is no CSV file in UTF-8"),
@@ -156,10 +175,50 @@ def test_a_file_that_is_one_endless_row_is_refused_without_reading_all_of_it(tmp
         values(tmp_path / "huge.jsonl")
 
 
+def test_an_array_that_takes_many_times_its_file_is_read_element_by_element(tmp_path: Path) -> None:
+    rows = [{"question": "x" * 90_000, "answer": number} for number in range(40)] + [[], 7, "a, ]"]
+    (tmp_path / "wide.json.gz").write_bytes(gzip.compress(json.dumps(rows, indent=1).encode(), 1))
+    tracemalloc.start()
+    try:
+        lengths = [len(json.dumps(value)) for value in each_value(tmp_path / "wide.json.gz")]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert lengths == [len(json.dumps(row)) for row in rows]
+    assert peak < 2_000_000
+    with gzip.open(tmp_path / "row.json.gz", "wb", 1) as file:
+        file.write(b'["' + b"x" * 2 * LONGEST_ROW)
+    with pytest.raises(DataFault, match=rf"row 1 is no JSON: .*, or it has more than {LONGEST_ROW} characters"):
+        values(tmp_path / "row.json.gz")
+    (tmp_path / "none.json").write_bytes(b" [ ] ")
+    assert values(tmp_path / "none.json") == []
+
+
+def test_a_parquet_value_that_stands_for_many_rows_is_not_made_for_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(data_files, "MOST_GROUP_BYTES", 8 << 20)
+    bomb = pyarrow.DictionaryArray.from_arrays([0] * 10_000, ["x" * (1 << 20)])
+    parquet.write_table(pyarrow.table({"question": bomb}), tmp_path / "bomb.parquet", compression="zstd")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
+    rows = rows_of(DataFile(tmp_path / "bomb.parquet", "bomb.parquet", None), ("question",))
+    assert [number for number, _ in itertools.islice(rows, 9)] == list(range(1, 10))
+    assert pyarrow.total_allocated_bytes() < 32 << 20
+    monkeypatch.setattr(data_files, "MOST_GROUP_BYTES", 1 << 20)
+    with pytest.raises(DataFault, match=r"bomb\.parquet has a row group of more than 1048576 bytes"):
+        values(tmp_path / "bomb.parquet")
+
+
 def test_a_line_of_csv_without_an_end_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "wide.csv.gz", "wb", 1) as file:
         file.write(b"question,answer\n" + b"x," * LONGEST_ROW)
-    with pytest.raises(DataFault, match=rf"wide\.csv\.gz line 2 has more than {LONGEST_ROW} characters"):
+    with pytest.raises(DataFault, match=rf"wide\.csv\.gz line 2: its row has more than {LONGEST_ROW} characters"):
+        values(tmp_path / "wide.csv.gz")
+    with gzip.open(tmp_path / "wide.csv.gz", "wb", 1) as file:
+        file.write(b"question,answer\n" + (b'"' + b"x" * 99_998 + b'\n",') * (LONGEST_ROW // 50_000))
+    with pytest.raises(DataFault, match=r"wide\.csv\.gz line 6\d: its row has more"):
         values(tmp_path / "wide.csv.gz")
 
 

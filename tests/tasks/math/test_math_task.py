@@ -76,7 +76,7 @@ def test_messages_are_posed_as_they_are_by_a_chat_template_alone(tmp_path: Path,
         prompt_of(task, "train", 0, LETTERS)
     assert reward(task, "\\boxed{5}") == 1.0
     assert reward(task, "\\boxed{6}") == 0.0
-    assert task.remarks[0] == "train: 1 problems of 1 file (train.json)"
+    assert task.remarks[0] == "train: 1 problem of 1 file (train.json)"
 
 
 def test_data_in_a_relative_path_or_outside_the_split_is_refused(problems: Path) -> None:

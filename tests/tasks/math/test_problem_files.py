@@ -144,6 +144,15 @@ def test_answers_in_two_notations_are_no_conflict(tmp_path: Path, one: str, othe
     assert (sum(sizes(data)), data.remarks[-1]) == (98, "1 row repeats a problem with its answer and counts once")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "other"), [("46*sqrt(3)", "46√3"), (r"\frac{x}{2}", "0.5x"), ("1/3", "0.333333")])
+def test_answers_that_are_rewarded_for_each_other_are_no_conflict(tmp_path: Path, one: str, other: str) -> None:
+    pytest.importorskip("math_verify", reason="needs the extra math")
+    test_answers_in_two_notations_are_no_conflict(tmp_path, one, other)
+    rows = [*sums(0, 99), {"question": "What is it?", "answer": one}, {"question": "what is it?", "answer": "47√3"}]
+    assert "have one problem with two answers" in data_of(jsonl(tmp_path / "other.jsonl", rows)).remarks[-1]
+
+
 def test_a_refusal_says_how_many_conflicts_there_are_and_how_to_allow_them(tmp_path: Path) -> None:
     rows = [*sums(0, 40), *({**row, "answer": "-1"} for row in sums(0, 13))]
     with pytest.raises(DataFault, match=r"allow it by left_out=0\.25 in the query .* and 3 more such problems$"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.leases.expiry_budgets import EXPIRY_PARTS
 from echo2.coordinator.metrics.run_metrics import counts
 from tests.support.audit_world import AuditWorld
 from tests.support.group_world import ALICE, BOB, group
@@ -125,7 +126,10 @@ def test_each_lease_of_a_set_that_expires_counts_in_the_budget_of_its_own_node(w
     world.now = max(lease.expires, twin.expires) + 1
     world.group_service.tick(world.now)
     expired = "SELECT expired FROM budgets WHERE holder = ?"
-    assert [world.group_service.database.value(expired, (node,)) for node in (ALICE, BOB)] == [1, 1]
+    assert [world.group_service.database.value(expired, (node,)) for node in (ALICE, BOB)] == [
+        EXPIRY_PARTS,
+        EXPIRY_PARTS,
+    ]
 
 
 def test_a_restart_keeps_sets(world: AuditWorld) -> None:

@@ -1,0 +1,1 @@
+"""The caps of line, month and time, and the limits of devices, as they are in force."""

@@ -1,0 +1,160 @@
+"""The limits of each device: temperature, power, and the share of the time in which it computes.
+
+Rules
+1. A device that is hotter than `hottest` rests until it is `COOLER` degrees below.
+2. `power` is the driver's limit of the card where this user may set it, and is put back at the end. Where only root
+   may, the log has the command to run, and the device computes for a smaller share of the time until its mean power is
+   below `power`.
+3. The share of the time is the smallest of `duty`, that of the slow caps and that of rule 2.
+4. A sensor that a machine lacks is said once; its limit is then without effect.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from echo2.engines.process.versioned import VersionedEngine
+from echo2.node.config import NodeConfig
+from echo2.node.errors import BadConfig
+from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
+from echo2.node.run_state import DeviceRunState
+
+COOLER: Final = 10.0
+LOOK_SECONDS: Final = 5.0
+SENSOR_ANSWER_SECONDS: Final = 4.0
+LEAST_DUTY: Final = 5
+_MEMORY: Final = 0.2
+"""Weight of a new reading in the mean power: some 25 s."""
+
+_log = structlog.get_logger("node")
+
+
+class HeatRule:
+    """Rule 1 for one device. Pure."""
+
+    def __init__(self, hottest: float) -> None:
+        self._hottest = hottest
+        self._hot = False
+
+    def note(self, temperature: float | None) -> str:
+        """Return why the device rests at a temperature, a sentence; empty: it works."""
+        if temperature is not None:
+            self._hot = temperature > self._hottest - (COOLER if self._hot else 0.0)
+        if not self._hot or temperature is None:
+            return ""
+        return (
+            f"the device has {temperature:.0f} °C, of at most {self._hottest:g} (setting hottest): work goes on at "
+            f"{self._hottest - COOLER:g} °C"
+        )
+
+
+class PowerRule:
+    """Rule 2's share of the time for one device. Pure."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._mean = most, 0.0
+        self.duty = 100
+
+    def note(self, watts: float | None, *, working: bool) -> int:
+        """Return the percent of the time in which the device computes, after another reading."""
+        if watts is not None and working:
+            self._mean += (watts - self._mean) * (_MEMORY if self._mean else 1.0)
+            step = max(0.8, min(1.1, self._most / max(self._mean, 1.0)))
+            self.duty = max(LEAST_DUTY, min(100, int(self.duty * step + 0.5)))
+        return self.duty
+
+
+class DeviceLimits:
+    """The limits of a node's devices. `states`: states of the devices, in the order of the engines.
+    `sensors`: None: nothing can be read."""
+
+    def __init__(
+        self, config: NodeConfig, engines: Sequence[VersionedEngine], states: Sequence[DeviceRunState],
+        sensors: DeviceSensors | None,
+    ) -> None:  # fmt: skip
+        self._config, self._engines, self._states, self._sensors = config, engines, states, sensors
+        self._duty = config.duty
+        self._heat = [HeatRule(config.hottest) for _ in engines if config.hottest is not None]
+        self._power: dict[int, PowerRule] = {}
+        self._said = set[str]()
+        for engine in engines:
+            engine.duty = config.duty
+
+    async def set_duty(self, percent: int) -> None:
+        """Let all devices compute for at most this percent of the time."""
+        self._duty = percent
+        for number in range(len(self._engines)):
+            await self._put_duty(number)
+
+    async def run(self) -> None:
+        """Keep the limits until cancelled. Raises `BadConfig` for a power that a card cannot have."""
+        set_limits = [] if self._config.power is None else await self._cap_power(self._config.power)
+        try:
+            while self._heat or self._power:
+                for number, reading in enumerate(await self._read()):
+                    await self._look(number, reading)
+                await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.Event().wait()
+        finally:
+            for limit in set_limits:
+                with contextlib.suppress(OSError):
+                    limit.put_back()
+
+    async def _cap_power(self, watts: int) -> list[PowerLimit]:
+        """Set the drivers' limits, and say where that is not possible (rule 2); return those that were set."""
+        done = list[PowerLimit]()
+        for number, engine in enumerate(self._engines):
+            kind, name = (engine.probed.kind, engine.probed.name) if engine.probed else ("", "")
+            limit = self._sensors.power_limit(kind, name) if self._sensors is not None else None
+            if limit is not None and not limit.least <= watts <= limit.most:
+                raise BadConfig(
+                    f"power {watts}: {name} takes from {limit.least:.0f} to {limit.most:.0f} W: choose one of these"
+                )
+            if limit is not None and limit.present <= watts:
+                continue
+            try:
+                if limit is None:
+                    raise OSError("no driver's limit can be seen")
+                limit.put(watts)
+                done.append(limit)
+            except OSError as error:
+                command = limit.command(watts) if limit is not None else ""
+                self._power[number] = PowerRule(watts)
+                _log.warning("power capped by pauses", device=kind, watts=watts, reason=str(error), better=command)
+        return done
+
+    async def _read(self) -> list[DeviceReading]:
+        sensors, devices = self._sensors, [one.probed for one in self._engines]
+        if sensors is not None:
+            with anyio.move_on_after(SENSOR_ANSWER_SECONDS):
+                return await anyio.to_thread.run_sync(
+                    lambda: [sensors.read(one.kind, one.name) if one else DeviceReading() for one in devices],
+                    abandon_on_cancel=True,
+                )
+        return [DeviceReading()] * len(self._engines)
+
+    async def _look(self, number: int, reading: DeviceReading) -> None:
+        state = self._states[number]
+        if self._heat:
+            self._say_missing("temperature", reading.temperature, number)
+            state.give_way(self._heat[number].note(reading.temperature), LOOK_SECONDS)
+        if (rule := self._power.get(number)) is not None:
+            self._say_missing("power", reading.watts, number)
+            before = rule.duty
+            if rule.note(reading.watts, working=not state.paused and self._engines[number].rows.running > 0) != before:
+                await self._put_duty(number)
+
+    async def _put_duty(self, number: int) -> None:
+        rule = self._power.get(number)
+        await self._engines[number].change_duty(min(self._duty, 100 if rule is None else rule.duty))
+
+    def _say_missing(self, what: str, value: float | None, number: int) -> None:
+        name = f"{what} of {self._engines[number].device}"
+        if value is None and name not in self._said and self._engines[number].probed is not None:
+            self._said.add(name)
+            _log.warning("limit without a sensor", limit=name)

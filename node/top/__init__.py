@@ -1,0 +1,1 @@
+"""`echo2-node top`: a running node on one screen of a terminal."""

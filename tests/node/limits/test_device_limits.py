@@ -1,0 +1,116 @@
+"""The limits of a device: heat with hysteresis, a power cap by the driver or by pauses, and the share of the time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from echo2.node.errors import BadConfig
+from echo2.node.limits.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
+from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
+from tests.support.clock import on_fake_clock
+from tests.support.fake_coordinator import InProcessEngine, until
+from tests.support.small_run import SmallRun
+
+
+class StandInSensors(DeviceSensors):
+    """Sensors that show what a test sets. `limit`: the driver's limit."""
+
+    def __init__(self) -> None:
+        super().__init__(_no_cards, Path("/nowhere"))
+        self.shown, self.limit = DeviceReading(temperature=50.0, watts=100.0), None  # type: PowerLimit | None
+
+    def read(self, device: str, name: str) -> DeviceReading:
+        return self.shown
+
+    def power_limit(self, device: str, name: str) -> PowerLimit | None:
+        return self.limit
+
+
+def _no_cards() -> Any:
+    raise OSError("no card")
+
+
+def test_a_hot_device_rests_until_it_is_ten_degrees_cooler() -> None:
+    rule = HeatRule(80)
+    assert [bool(rule.note(degrees)) for degrees in (79, 80, 81, 79, 71, 70, 75)] == [
+        False, False, True, True, True, False, False,
+    ]  # fmt: skip
+    assert rule.note(None) == ""
+    assert rule.note(90) == "the device has 90 °C, of at most 80 (setting hottest): work goes on at 70 °C"
+
+
+def test_a_device_above_its_power_computes_less_until_its_mean_is_below() -> None:
+    rule, full, idle = PowerRule(150), 300.0, 50.0
+    for _ in range(200):
+        duty = rule.note(idle + (full - idle) * rule.duty / 100, working=True)
+    assert abs(idle + (full - idle) * duty / 100 - 150) < 8
+    for _ in range(200):
+        rule.note(60.0, working=True)
+    assert rule.duty == 100
+    assert PowerRule(1).note(None, working=True) == 100
+    least = PowerRule(1)
+    for _ in range(200):
+        least.note(300.0, working=True)
+    assert least.duty == LEAST_DUTY
+
+
+@on_fake_clock
+async def test_a_hot_device_pauses_its_node_and_why_names_it(small_run: SmallRun) -> None:
+    sensors = StandInSensors()
+    async with small_run.working(hottest=80, sensors=sensors) as node:
+        await until(lambda: node.daemon.rollouts.working)
+        sensors.shown = DeviceReading(temperature=85.0)
+        await until(lambda: node.daemon.device_states[0].paused, 2 * LOOK_SECONDS)
+        why = await node.daemon.commands.why({})
+        assert why["blocked"].startswith("the device has 85 °C")
+        sensors.shown = DeviceReading(temperature=69.0)
+        await until(lambda: node.daemon.rollouts.working, 4 * LOOK_SECONDS)
+
+
+@on_fake_clock
+async def test_a_limit_that_only_root_may_set_is_kept_by_pauses_and_the_command_is_said(
+    small_run: SmallRun,
+) -> None:
+    def refuse(watts: float) -> None:
+        raise OSError("nvmlDeviceSetPowerManagementLimit failed with 4")
+
+    sensors = StandInSensors()
+    sensors.limit = PowerLimit(300.0, 100.0, 350.0, refuse, lambda watts: f"sudo nvidia-smi -i 0 -pl {watts:.0f}")
+    sensors.shown = DeviceReading(watts=290.0)
+    with structlog.testing.capture_logs() as logs:
+        async with small_run.working(power=150, sensors=sensors, engine=InProcessEngine(seconds=7.0)) as node:
+            await until(lambda: node.daemon.engine.duty < 100, 100)
+    (said,) = [one for one in logs if one["event"] == "power capped by pauses"]
+    assert said["better"] == "sudo nvidia-smi -i 0 -pl 150"
+
+
+@on_fake_clock
+async def test_a_limit_that_this_user_may_set_is_put_back_at_the_end(small_run: SmallRun) -> None:
+    put, sensors = list[float](), StandInSensors()
+    sensors.limit = PowerLimit(300.0, 100.0, 350.0, put.append, lambda watts: "")
+    async with small_run.working(power=150, sensors=sensors) as node:
+        await until(lambda: put)
+        assert node.daemon.engine.duty == 100
+    assert put == [150, 300.0]
+
+
+@on_fake_clock
+async def test_a_power_that_the_card_does_not_know_ends_the_node_with_its_range(small_run: SmallRun) -> None:
+    sensors = StandInSensors()
+    sensors.limit = PowerLimit(300.0, 100.0, 350.0, lambda watts: None, lambda watts: "")
+    async with small_run.serving():
+        node = small_run.node(power=20, sensors=sensors)
+        with pytest.raises(BadConfig, match="takes from 100 to 350 W"):
+            await node.daemon.run()
+
+
+@on_fake_clock
+async def test_slow_changes_the_share_of_the_time_of_an_engine(small_run: SmallRun) -> None:
+    async with small_run.working(slow_duty=30) as node:
+        await until(lambda: node.daemon.rollouts.working)
+        await node.daemon.commands.slow({"slow": True})
+        assert node.daemon.engine.duty == 30
+        await node.daemon.commands.slow({"slow": False})
+        assert node.daemon.engine.duty == 100
