@@ -18,7 +18,7 @@ _MODULE: Final = "benchmarks.flood.known_fleet"
 
 
 def known_fleet(quick: bool) -> AttackFinding:
-    """Play the fleet's hour. `quick`: its first part alone. Raises `LocalFault`."""
+    """Play the fleet's hour, or with `quick` the first part of it alone. Raises `LocalFault`."""
     command = [sys.executable, "-m", _MODULE, *["--quick"] * quick]
     played = subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True)
     if played.returncode:

@@ -23,7 +23,7 @@ class RoundRobin:
     """One level of the tree of names. `until`: the latest time of all names below, milliseconds."""
 
     def __init__(self, late_kept: int = 0) -> None:
-        """`late_kept`: beside so many names a late one keeps its place (rule 2)."""
+        """`late_kept`: names beside which a late one keeps its place (rule 2)."""
         self._late_kept = late_kept
         self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
