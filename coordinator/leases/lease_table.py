@@ -3,9 +3,10 @@
 Rules
 1. A lease is issued, and written here, by coordinator/leases/lease_issuer.py.
 2. The room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the
-   request; the window (lease_window.py) bounds it. The table `on_their_way` counts open and received leases per
-   version, in the transaction that moves them, and only versions that are fresh now are added up. A single running
-   total would also count groups that are shed later, and would one day give no lease any more.
+   request, without late leases (lease_lifetime.py, rule 5); the window (lease_window.py) bounds it. The table
+   `on_their_way` counts open and received leases per version, in the transaction that moves them, and only versions
+   that are fresh now are added up. A single running total would also count groups that are shed later, and would one
+   day give no lease any more.
 3. States: open -> received -> decided, or open -> expired, or open -> returned where its node gives it back before. The
    last three are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
@@ -187,10 +188,7 @@ class LeaseTable(LeaseRows):
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
-        late = self._count(
-            "state = 'open' AND sent + late_after < ? AND expires >= ? AND era = ? AND version >= ? AND counts",
-            (now, now, *oldest),
-        )
+        late = sum(count for version, count in self.late(oldest[0], now).items() if version >= oldest[1])
         scored = sum(version >= oldest for version in self.scored.values())
         return InFlight(undecided, running - self._overdue(now, oldest), scored, late)
 
