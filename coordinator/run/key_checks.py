@@ -161,9 +161,7 @@ def _root_keys(place: RunFolder, chain: Sequence[Root]) -> list[KeyCheck]:
     here = [path for key in role.keys if (path := keys.path_in(place.keys, ROOT, key)).exists()]
     several = KeyCheck("root keys", f"{role.threshold} of {len(role.keys)} sign a Root")
     if role.threshold == 1:
-        several = several._replace(
-            remedy="one stolen key is enough: `keys export-root --threshold` (docs/keys.md)"
-        )
+        several = several._replace(remedy="one stolen key is enough: `keys export-root --threshold` (docs/keys.md)")
     offline = KeyCheck("root keys are offline", "yes")
     if here:
         names = ", ".join(sorted({path.name for path in here}))

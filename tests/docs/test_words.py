@@ -13,6 +13,7 @@ MOST_FORMS = {
     "lines above 120 characters": 489,
 }
 
+
 @pytest.mark.parametrize("kind", MOST_WORDS)
 def test_the_documents_stay_short(kind: str) -> None:
     assert words.counted()[kind] <= MOST_WORDS[kind]
