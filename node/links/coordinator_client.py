@@ -193,7 +193,8 @@ class CoordinatorClient:
             return ""
         seconds = max(0.0, self._next_try - asyncio.get_running_loop().time())
         when = f"in {math.ceil(seconds)} s" if seconds else "now"
-        return f"the next try is {when}, and so on until `echo2-node finish` or Ctrl-C; finished groups are kept"
+        stop = "until `echo2-node finish` or Ctrl-C"
+        return f"the coordinator is tried again {when}, and so on {stop}; finished groups are kept"
 
     async def wait_until_connected(self) -> str:
         """Wait until connected; return the coordinator's peer id."""
