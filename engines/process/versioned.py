@@ -95,7 +95,8 @@ class VersionedEngine(SupervisedEngine):
         self._overflows = 0
 
     async def start(self) -> Probed:
-        """Start the engine where it does not run. Raises `EngineUnusable`."""
+        """Start the engine where it does not run; one that rests ends again once it is probed. Raises
+        `EngineUnusable`."""
         while self.restarts.failures <= MOST_CRASHES:
             try:
                 await self.running()
@@ -107,6 +108,8 @@ class VersionedEngine(SupervisedEngine):
                 refused = f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
                 raise EngineUnusable(sentence_of(error, refused)) from error
             assert self.probed is not None
+            if self.rests:
+                await self.stop()
             return self.probed
         raise EngineUnusable(f"the engine died {self.restarts.failures} times in a row: {self._death}")
 
@@ -265,6 +268,11 @@ class VersionedEngine(SupervisedEngine):
             async with asyncio.timeout(patience):
                 await self._lock.wait_until_unused()
         await self.stop()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the device is to be free: no block begins."""
+        return self._lock.closed
 
     def wake(self) -> None:
         """Let blocks begin again."""

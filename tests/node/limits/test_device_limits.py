@@ -1,5 +1,6 @@
 """The limits of a device: heat with hysteresis, a power cap by the driver or by pauses, and the share of the time."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import structlog
 
 from echo2.node.errors import BadConfig
 from echo2.node.limits.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
-from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors, PowerLimit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
@@ -114,3 +115,24 @@ async def test_slow_changes_the_share_of_the_time_of_an_engine(small_run: SmallR
         assert node.daemon.engine.duty == 30
         await node.daemon.commands.slow({"slow": False})
         assert node.daemon.engine.duty == 100
+
+
+@on_fake_clock
+async def test_a_driver_that_hangs_keeps_one_thread_and_none_of_the_shared_ones(small_run: SmallRun) -> None:
+    ends, begun = threading.Event(), list[str]()
+
+    class HangingSensors(StandInSensors):
+        def read(self, device: str, name: str) -> DeviceReading:
+            begun.append(device)
+            ends.wait(60)
+            return self.shown
+
+    try:
+        async with small_run.working(sensors=(sensors := HangingSensors())) as node:
+            await until(lambda: node.daemon.rollouts.working)
+            for _ in range(3):
+                assert await sensors.read_all(node.daemon.fleet.engines) == [NOTHING_READ]
+            assert (await node.daemon.commands.status({}))["engines"][0]["temperature"] is None
+            assert len(begun) == 1
+    finally:
+        ends.set()
