@@ -114,7 +114,7 @@ class ControlCommands:
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
         try:
-            traffic, peers = await parts.network.exchange.traffic(), await links.peers()
+            traffic, routes = await parts.network.exchange.traffic(), await links.routes()
         except P2PError as error:
             raise ValueError(f"the node starts, or ends: {error}") from error
         head = parts.ledger_store.newest()
@@ -135,11 +135,11 @@ class ControlCommands:
             "newest": newest.version if newest else None,
             "lag": _lag(current, newest),
             "coordinator": coordinator_client.peer,
-            "way": await links.route(coordinator_client.peer) if coordinator_client.peer else None,
+            "way": routes.get(coordinator_client.peer or ""),
             "ways_failed": [{"way": route, "reason": reason} for route, reason in coordinator_client.failures.items()],
             "reached": parts.connectivity.reachability.summary,
-            "peers": len(peers),
-            "ways": Counter([str(await links.route(peer)) for peer in peers]),
+            "peers": len(routes),
+            "ways": Counter(routes.values()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
             "refused": [one._asdict() for one in parts.outbox.refused_by_reason()],
