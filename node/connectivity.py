@@ -114,7 +114,7 @@ class Connectivity:
 
     async def hello(self) -> Hello:
         """Return a greeting that describes this node now (rule 1)."""
-        probed = self._engine.probed if self._engine.choosing or self._engine.rests else None
+        probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
         shown = self.own_words(probed.engine_class)
         return Hello(

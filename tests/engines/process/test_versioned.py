@@ -243,7 +243,8 @@ def test_an_engine_that_rests_before_its_first_start_is_probed_and_ends_again(tm
         engine, _ = engine_of(tmp_path, process)
         await engine.rest(4.0)
         assert (await engine.start()).engine_class == "bigram/float32/cpu"
-        assert process.engine is None
+        assert (await engine.start()).engine_class == "bigram/float32/cpu"
+        assert (process.engine, process.log) == (None, ["start float32"])
         engine.wake()
         async with engine.exclusive():
             assert len(await engine.generate(JOB)) == 1
