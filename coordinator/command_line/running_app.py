@@ -182,7 +182,7 @@ def export_page(
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    """Say whether keys, child processes, newcomers, addresses, disk, clock, page and rates are in order, and what to do
     for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status

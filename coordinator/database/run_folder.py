@@ -10,7 +10,7 @@ run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while 
 calibrations/      signed Calibrations of engine classes that are not exact
 head               the latest signed Head
 history.jsonl      steps, evaluations and versions, for people; history-before.jsonl and history-thinned.json with it
-payouts/           plans of payments in money, and their files (docs/pay.md)
+payouts/           plans of payments in money, and their files (docs/money.md)
 store/             documents and payloads of the published versions, and two of their snapshots
 learner/           the learner's checkpoints and exports
 scorer/            the weights loaded by the scorer

@@ -307,7 +307,7 @@ class SetAsideView(View, frozen=True, kw_only=True):
 
 class LinksView(View, frozen=True, kw_only=True):
     """Connections. `open`: present ones over libp2p. `refused`: number since the coordinator's start, per limit.
-    `shortages`: how often no file descriptor was free. `hidden`: sentence where all strangers seem to be at private
+    `shortages`: how often no file descriptor was free. `hidden`: sentence where all newcomers seem to be at private
     addresses; empty: they do not."""
 
     open: int = 0

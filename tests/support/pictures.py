@@ -20,16 +20,20 @@ from echo2.coordinator.metrics.views import (
     CapacityView,
     DeliveryView,
     Evaluation,
+    GuardRow,
+    GuardView,
     LearnedStep,
     MadeGroup,
     NodeRow,
     NodeView,
+    PauseView,
     ReserveView,
     RunState,
     StagesView,
     StepPoint,
     TeamRow,
     TransferView,
+    TroubleView,
     VersionRow,
 )
 
@@ -345,3 +349,15 @@ TEAMS = [
 ]
 PAID = msgspec.structs.replace(BUSY, market=MARKET, nodes=PAID_NODES, teams=TEAMS)
 """A run in full swing that pays money."""
+EVERY_METRIC = (
+    msgspec.structs.replace(
+        PAID,
+        trouble=TroubleView(paused=PauseView(kind="operator", why="moving", since=0, until=None)),
+        guard=GuardView(
+            rows=[GuardRow(kind="cut", title="it is cut", now="", mood="ok", holds=0, pause_after=16, remedy="mend it")]
+        ),
+        links=msgspec.structs.replace(PAID.links, refused={"web": 3}),
+    ),
+    BUSY,
+)
+"""Runs that together have a value of each metric."""
