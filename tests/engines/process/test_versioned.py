@@ -244,7 +244,7 @@ def test_an_engine_that_rests_before_its_first_start_is_probed_and_ends_again(tm
         await engine.rest(4.0)
         assert (await engine.start()).engine_class == "bigram/float32/cpu"
         assert (await engine.start()).engine_class == "bigram/float32/cpu"
-        assert (process.engine, process.log) == (None, ["start float32"])
+        assert (process.engine, process.log) == (None, ["start float32", "stop"])
         engine.wake()
         async with engine.exclusive():
             assert len(await engine.generate(JOB)) == 1
