@@ -4,7 +4,7 @@ Rules
 1. What a machine does not show is None, never guessed.
 2. A GPU is found by its name where only one card has it, else by its number among the cards that this process may see.
 3. A read takes a few milliseconds, and hangs where a driver does: a thread reads, one at a time, and a read that does
-   not come within `ANSWER_SECONDS` shows nothing. So a hung driver keeps one thread, and none of those that others use.
+   not come within `ANSWER_SECONDS` shows nothing. So a hung driver keeps one thread, not one more at each look.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class DeviceSensors:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._now = root, now
-        self._threads = anyio.CapacityLimiter(1)
+        self._one_at_a_time, self._reads = anyio.Lock(), False
         self._cards: NvidiaCards | None = None
         with contextlib.suppress(OSError):
             self._cards = nvidia()
@@ -87,11 +87,18 @@ class DeviceSensors:
     async def read_all(self, engines: Sequence[VersionedEngine]) -> list[DeviceReading]:
         """Return the reading of each engine's device (rule 3)."""
         probed = [one.probed for one in engines]
+
+        def read() -> list[DeviceReading]:
+            try:
+                return [self.read(one.kind, one.name) if one else NOTHING_READ for one in probed]
+            finally:
+                self._reads = False
+
         with anyio.move_on_after(ANSWER_SECONDS):
-            return await anyio.to_thread.run_sync(
-                lambda: [self.read(one.kind, one.name) if one else NOTHING_READ for one in probed],
-                abandon_on_cancel=True, limiter=self._threads,
-            )  # fmt: skip
+            async with self._one_at_a_time:
+                if not self._reads:  # else the last read hangs
+                    self._reads = True
+                    return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
         return [NOTHING_READ] * len(engines)
 
     def read(self, device: str, name: str) -> DeviceReading:

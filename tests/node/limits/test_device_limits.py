@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio.to_thread
 import pytest
 import structlog
 
@@ -120,7 +119,7 @@ async def test_slow_changes_the_share_of_the_time_of_an_engine(small_run: SmallR
         assert node.daemon.engine.duty == 100
 
 
-def test_a_driver_that_hangs_keeps_one_thread_and_none_of_the_shared_ones() -> None:
+def test_a_driver_that_hangs_keeps_one_thread() -> None:
     ends, begun = threading.Event(), list[str]()
 
     class HangingSensors(StandInSensors):
@@ -135,7 +134,6 @@ def test_a_driver_that_hangs_keeps_one_thread_and_none_of_the_shared_ones() -> N
         try:
             assert [await sensors.read_all(engines) for _ in range(2)] == [[NOTHING_READ]] * 2
             assert begun == ["cuda:0"]
-            assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
         finally:
             ends.set()
 
