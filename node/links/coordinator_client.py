@@ -356,7 +356,7 @@ class CoordinatorClient:
 
     async def _better(self) -> list[str]:
         """Return the addresses by routes that precede the current one."""
-        route = await self._links.route(self.peer) if self.peer else None
+        route = (await self._links.routes()).get(self.peer or "")
         at = self._routes.index(route) if route in self._routes else 0
         known = self.addresses.candidates(await self._links.peers())
         return [address for address in known if self._routes.index(route_of(address)) < at]
@@ -416,7 +416,7 @@ class CoordinatorClient:
         if connected:
             self._address = address
             self.addresses.on_coordinator(address)
-            self.failures.pop(await self._links.route(peer) or "", None)
+            self.failures.pop((await self._links.routes()).get(peer, ""), None)
         return connected
 
     async def _greet(self, peer: str) -> bool:
@@ -449,7 +449,7 @@ class CoordinatorClient:
         self._down.clear()
         self._up.set()
         await self._greeter.on_welcome(peer, welcome)
-        _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
+        _log.info("coordinator connected", peer=peer, way=(await self._links.routes()).get(peer))
         return True
 
     def _is_named(self, peer: str) -> bool:
