@@ -227,3 +227,29 @@ def version() -> None:
     from echo2.protocol.numbers import build
 
     print(build())
+
+
+track_app = typer.Typer(
+    help="Send a run's curves to a tracker, from history.jsonl: the coordinator neither waits for it nor knows it.",
+    no_args_is_help=True,
+)
+
+Logs = Annotated[Path, typer.Argument(help="The folder that TensorBoard reads.", show_default=False)]
+
+
+@track_app.command("replay")
+@errors_reported
+def track_replay(logs: Logs, home: Home = Path(".")) -> None:
+    """Write the whole history into a folder for TensorBoard, in the place of what was written there before."""
+    from echo2.coordinator.metrics import track
+
+    print(track.replay(home, logs))
+
+
+@track_app.command("follow")
+@errors_reported
+def track_follow(logs: Logs, home: Home = Path(".")) -> None:
+    """Do as `replay`, and go on with what the coordinator adds, until Ctrl-C. Run it as a service of its own."""
+    from echo2.coordinator.metrics import track
+
+    track.follow(home, logs, lambda sentence: print(sentence, flush=True))

@@ -41,7 +41,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 class ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of an archive. `run`: the run's id, hex. `at`: when it was written, ms. `files`: by name, size and
+    """The content of an archive. `run`: the run's id, hex. `at`: when it was written, ms. `files`: size and
     BLAKE3 in hex."""
 
     format: int
