@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light docs dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +60,7 @@ export LOCK
 
 # ALONE: this make has been started under the lock.
 ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-verifiers/.installed \
-	.venv-stock/.installed .venv-transformers4/.installed
+	.venv-stock/.installed .venv-transformers4/.installed .venv-docs/.installed
 ifndef ALONE
 $(ENVIRONMENTS):
 	@$(PYTHON) -c "$$LOCK" $(MAKE) --no-print-directory ALONE=yes $@
@@ -213,6 +213,17 @@ ifdef ALONE
 endif
 
 TASKSET := reverse_digits
+docs: .venv-docs/.installed ## build the site of these pages into build/site, without a network (installs 60 MB once)
+	.venv-docs/bin/sphinx-build -q -W --keep-going -n -j auto -c docs -b html . build/site
+	@echo "open build/site/index.html"
+
+.venv-docs/.installed: requirements-docs.lock
+ifdef ALONE
+	$(call environment,.venv-docs,$(PYTHON))
+	.venv-docs/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-docs.lock
+	@touch $@
+endif
+
 demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (5 minutes)
 	$(BIN)/echo2-coord demo --no-faults --task verifiers:$(CURDIR)/tasks/verifiers/tasksets/$(TASKSET).toml
 
@@ -258,6 +269,16 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 		&& $(BIN)/python -m zipfile -e .interop/wheel/hivemind-*.whl .interop/wheel \
 		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
+# The driver of the browser and axe-core are installed; Chromium is the system's own.
+test-web: .browser/.installed setup ## the pages in a real Chromium (Chromium, Node 20 or newer and npm; installs about 60 MB)
+	$(BIN)/python -m pytest -q -rs tests/browser
+
+.browser/.installed: tests/browser/js/package.json tests/browser/js/package-lock.json
+	mkdir -p .browser
+	cp tests/browser/js/package.json tests/browser/js/package-lock.json .browser/
+	cd .browser && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 bench-start: setup ## start every benchmark in a reduced form, and list the figures whose code has changed (some ten minutes on two cores)
 	$(BIN)/python -m benchmarks.harness.start_all
 	$(BIN)/python -m benchmarks.claims
@@ -282,5 +303,5 @@ lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-vllm .venv-verifiers .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-vllm .venv-verifiers .venv-docs .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

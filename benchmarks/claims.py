@@ -42,7 +42,7 @@ def documents(root: Path = ROOT) -> list[Path]:
     docs = root / "docs"
     return [
         root / "README.md",
-        *(path for path in sorted(docs.rglob("*.md")) if path != docs / "log.md" and docs / "adr" not in path.parents),
+        *(path for path in sorted(docs.rglob("*.md")) if not {docs / "log", docs / "adr"} & set(path.parents)),
     ]
 
 

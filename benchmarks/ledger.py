@@ -34,7 +34,7 @@ from echo2.ledger.ledger_audit import LedgerWalk
 from echo2.ledger.ledger_entries import ESCROW, accrued_account, canonical, transfer
 from echo2.ledger.ledger_facts import VERDICT_RULES
 from echo2.ledger.ledger_replay import LedgerReplay
-from echo2.p2p.identity import peer_id
+from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.protocol.group_weights import GroupLengths, group_weight
 
 PER_COMMIT: Final = 64
@@ -48,7 +48,7 @@ class WithoutTree(LedgerTree):
         """Add nothing."""
 
 
-NODES: Final = [peer_id(number.to_bytes(32)) for number in range(50)]
+NODES: Final = [peer_id(public_bytes(generate_key())) for _ in range(50)]
 PROMPT: Final = 300
 TURNS: Final = [[80 + sample] for sample in range(8)]
 WEIGHT: Final = group_weight(None, GroupLengths(PROMPT, TURNS))

@@ -5,8 +5,8 @@ learner's idle share is printed too. The run is like the demo's: the tiny model,
 processes over libp2p on the loopback, none of them killed. It has no bar.
 
 Then two runs are compared whose steps and groups take given times (benchmarks/paced), with half more supply than the
-learner needs: one under the window of leases, one with as much leased as S allows (`room`). Both have the bars of
-docs/benchmarks.md.
+learner needs: one under the window of leases, one with as much leased as S allows (`room`). Bars: accepted
+groups at most 1.08 of the learned ones, mean age at most 0.75 S, idle share at most 0.01 above that of `room`.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk

@@ -14,7 +14,7 @@ from echo2.coordinator.command_line.market_app import market_app
 from echo2.coordinator.command_line.nodes_app import nodes_app
 from echo2.coordinator.command_line.payout_app import payout_app
 from echo2.coordinator.command_line.policy_app import policy_app
-from echo2.coordinator.command_line.running_app import running_app, track_app
+from echo2.coordinator.command_line.running_app import page_app, running_app, track_app
 from echo2.coordinator.command_line.service_commands import service_commands
 from echo2.coordinator.command_line.task_app import task_app
 from echo2.coordinator.command_line.trials_app import trials_app
@@ -38,6 +38,7 @@ app.add_typer(trials_app)
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(nodes_app, name="nodes")
+app.add_typer(page_app, name="page")
 app.add_typer(policy_app, name="policy")
 app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(ledger_app, name="ledger")

@@ -49,8 +49,10 @@ from echo2.coordinator.run import keys, model_folder
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.run.setup import Run, read_again
 from echo2.coordinator.run.signing import ends_soon
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import verdict_commands
 from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.training.live_settings import LiveSettings
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.model_processes import Models
 from echo2.coordinator.training.operator_socket import OperatorSocket
@@ -134,6 +136,8 @@ class Coordinator:
             clock=clock, on_announce=self.group_service.broadcasts.on_announcement,
         )  # fmt: skip
         self.learning = Learning(run, hosts, self.group_service, self.publisher, self.history, models, clock)
+        self.settings = LiveSettings(run, [host.facts for host in hosts], self.group_service, self.learning, clock)
+        self.settings.others.append(self._take_settings)
         self.view_builder = RunViewBuilder(
             run=run,
             group_service=self.group_service,
@@ -147,7 +151,7 @@ class Coordinator:
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay, self.payments_wait, self.learning.training.finish,
+            self.on_verdict, self.pay, self.payments_wait, self.settings.finish, self.settings.change,
         )  # fmt: skip
         self._payments: LedgerBook | None = None
         self.feeding = self._planner()
@@ -212,6 +216,11 @@ class Coordinator:
         finally:
             self.history.close()
 
+    def _take_settings(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
+        self.ledger_heads.every = config.ledger.head_seconds * 1000
+        if config.network.uplink != before.network.uplink:
+            self.feeding.limit(bytes_per_second(config.network.uplink))
+
     def _keep_state(self) -> None:
         """Write the state that the page would show, for `echo2-coord report` while no coordinator runs."""
         try:
@@ -222,6 +231,7 @@ class Coordinator:
 
     async def _work(self, commits: GroupCommit) -> None:
         self._open_classes()
+        self.settings.start()
         away = self.group_service.start(self.now())
         if away:
             log.info("coordinator restarted; open leases extended", away_seconds=round(away / 1000, 1))

@@ -388,7 +388,7 @@ def version() -> None:
 @app.command()
 @errors_reported
 def update(home: Home = None) -> None:
-    """Print how this installation is updated, and whether the run asks for it. Nothing is changed."""
+    """Print how this installation is updated, and whether the run asks for it. It changes nothing."""
     from echo2.node.control.update_report import lines
 
     for text_line in lines(_config(home=home).home):

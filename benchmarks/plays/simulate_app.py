@@ -20,7 +20,7 @@ def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
     minutes: Annotated[float, typer.Option(min=1, max=MOST_FIGURE, help="Simulated time.")] = 60.0,
     supply: Annotated[
-        float, typer.Option(min=0.01, max=MOST_FIGURE, help="What they make, over what the learner consumes.")
+        float, typer.Option(min=0.01, max=MOST_FIGURE, help="Supply of the nodes, over the consumption of the learner.")
     ] = 1.5,
     equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups per step.")] = 64,

@@ -37,7 +37,7 @@ from echo2.p2p.limits import (
     shares,
     subnets,
 )
-from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES, RelayLimits
+from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES, RELAYED_RATE, RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import gossip
 from echo2.p2p.swarm import exchange
@@ -179,7 +179,7 @@ LIMITS: Final = (
           f"{_count(_RELAY.life)} s, or the connection's end", "`p2p/limits/relay_quota.py`"),
     Limit("relayed circuits", f"{_RELAY.circuits}, {_RELAY.per_peer} of one peer", "relay", NONE,
           f"{_RELAY.data >> 30} GiB or {_count(_RELAY.duration)} s", "`p2p/limits/relay_quota.py`"),
-    Limit("relayed bytes", f"{_CONFIG.network.relay_rate:g} Mbit/s; at a node {_RELAY.rate / MBIT:g}", "relay", NONE,
+    Limit("relayed bytes", f"{_CONFIG.network.relay_rate:g} Mbit/s; at a node {RELAYED_RATE / MBIT:g}", "relay", NONE,
           "time", "`network.relay_rate`"),
     Limit("dial backs", _count(dial_back.AT_ONCE), "host; one per public subnet, or private address", NONE,
           "the attempt's end", "`p2p/discovery/dial_back.py`"),

@@ -155,8 +155,6 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
 
 config_app = typer.Typer(help="Settings of a run: a variable overrides coordinator.toml.", no_args_is_help=True)
 
-Key = Annotated[str, typer.Argument(help="SECTION.KEY, as in `config get`.", show_default=False)]
-
 
 @config_app.command("get")
 @errors_reported
@@ -175,33 +173,36 @@ def config_get(
 @config_app.command("diff")
 @errors_reported
 def config_diff(home: Home = Path(".")) -> None:
-    """Show the settings that differ from their defaults, and where they come from."""
+    """Show the settings that differ from their defaults, where they come from, and the last changes."""
     from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import setting_changes
     from echo2.coordinator.settings import config_edits
 
-    print("\n".join(config_edits.list_differences(RunFolder(home).config)))
+    place = RunFolder(home)
+    print("\n".join([*config_edits.list_differences(place.config), *setting_changes.lines_of(place.database)]))
 
 
 @config_app.command("set")
 @errors_reported
 def config_set(
-    key: Key, value: Annotated[str, typer.Argument(help="Its value.", show_default=False)], home: Home = Path(".")
+    assigned: Annotated[list[str], typer.Argument(metavar="SECTION.KEY=VALUE...", show_default=False)],
+    home: Home = Path("."),
 ) -> None:
-    """Write one setting into coordinator.toml. It counts from the coordinator's next start, which loses nothing."""
-    from echo2.coordinator.database.run_folder import RunFolder
-    from echo2.coordinator.settings import config_edits
+    """Write settings into coordinator.toml, all or none. A running coordinator takes those that change at once."""
+    from echo2.coordinator.run import operator_commands
 
-    print("\n".join(config_edits.change(RunFolder(home).config, key, value)))
+    print("\n".join(operator_commands.change_settings(home, assigned, [])))
 
 
 @config_app.command("unset")
 @errors_reported
-def config_unset(key: Key, home: Home = Path(".")) -> None:
-    """Remove one setting from coordinator.toml: its default counts from the coordinator's next start."""
-    from echo2.coordinator.database.run_folder import RunFolder
-    from echo2.coordinator.settings import config_edits
+def config_unset(
+    keys: Annotated[list[str], typer.Argument(metavar="SECTION.KEY...", show_default=False)], home: Home = Path(".")
+) -> None:
+    """Remove settings from coordinator.toml, all or none: their defaults count, as by `config set`."""
+    from echo2.coordinator.run import operator_commands
 
-    print("\n".join(config_edits.change(RunFolder(home).config, key, None)))
+    print("\n".join(operator_commands.change_settings(home, [], keys)))
 
 
 @config_app.command("schema")

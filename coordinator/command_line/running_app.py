@@ -91,12 +91,9 @@ def resume(home: Home = Path(".")) -> None:
 @errors_reported
 def finish(home: Home = Path(".")) -> None:
     """End the run for good: what was learned is published, open leases are taken and paid, nodes are told and end."""
-    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.run import operator_commands
-    from echo2.coordinator.settings import config_edits
 
     last = operator_commands.command(home, "finish")["last"]
-    config_edits.change(RunFolder(home).config, "run.steps", str(max(1, last)))
     print(f"the run ends with step {last}, also after a restart (run.steps); page and ledger stay up until Ctrl-C")
 
 
@@ -156,10 +153,36 @@ def report(
     print(report_file.write(home, file))
 
 
+page_app = typer.Typer(help="The run's page and yours: their addresses, and a copy for a web host.")
+
+
+@page_app.callback(invoke_without_command=True)
+@errors_reported
+def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
+    """Print the addresses of the public page and of your own, which asks for the token in its address."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
+
+    if context.invoked_subcommand is None:
+        print("\n".join(status.pages_in(RunFolder(home))))
+
+
+@page_app.command("export")
+@errors_reported
+def export_page(
+    folder: Annotated[Path, typer.Argument(help="The folder to write: empty or missing.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Write a copy of the public page, with those of its nodes, for any web host."""
+    from echo2.coordinator.web.pages import page_export
+
+    print(page_export.export(home, folder, command_options.now()))
+
+
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say whether keys, child processes, strangers, addresses, disk, clock, page and rates are in order, and what to do
+    """Say whether keys, child processes, newcomers, addresses, disk, clock, page and rates are in order, and what to do
     for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status

@@ -2,7 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -21,14 +22,17 @@ from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
 from echo2.coordinator.web.page_listener import WebLimits
-from echo2.coordinator.web.site import application, serve_web
+from echo2.coordinator.web.pages import operator_page
+from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine, Supervisor
 from echo2.engines.registry import TRANSFORMERS
 from echo2.p2p.https.client_limits import HttpsLimits
+from echo2.p2p.limits.bandwidth import bandwidth, change_bandwidth
 from echo2.p2p.limits.party import Parties, subnet_of
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
+from echo2.p2p.limits.token_bucket import TokenBucket
 from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
 from echo2.runtime import descriptors
@@ -100,30 +104,43 @@ async def serve(run: Run) -> None:
     scorer = scorer_of(computing, died, keyless(run.folder))
     models = Models(learner, scorer, faults)
     reach = run.config.network
-    relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
-    rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
+    uplink, downlink, relayed = (bandwidth(rate) for rate in _rates(run.config))
+    relay = RelayLimits(rate=relayed) if reach.relay else None
+    rates = PayloadRates(uplink, downlink)
     former = former_of(run, unix_milliseconds(), keys.passphrase())
     files = descriptors.raise_limit() - (former is not None) * FORMER_DESCRIPTORS
     limits, https_limits, web_limits = connection_limits(run.config, files)
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
-    network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
+    network = with_https(peer, run, _LimitedUplink(peer, uplink), https_limits)
     with lock_run(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         async with hosted_all(run.tasks, run.config.environment, died) as hosts:
             check_all_sizes(run, [host.facts for host in hosts])
             coordinator = Coordinator(
                 run, network, models, store=store, database=database, hosts=hosts, parties=limits.parties
             )
+            coordinator.settings.others.append(
+                lambda before, config: change_limits((limits, https_limits, web_limits), config, files)
+            )
+            coordinator.settings.others.append(
+                lambda before, config: _change_rates((uplink, downlink, relayed), _rates(config))
+            )
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             web = run.config.web
-            app = application(coordinator.view_builder, host=web.host, names=web.names)
+            builder = coordinator.view_builder
+            cache = ResponseCache(builder.current_state, time.monotonic)
+            app = application(builder, host=web.host, names=web.names, cache=cache)
             site = await serve_web(app, web.host, web.port, web_limits)
             coordinator.page_refused = site.count_refusals
+            private = None
             try:
+                private = await operator_page.serve(run.folder, web, faults, cache)
                 with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
                     await coordinator.run()
             finally:
                 await site.stop()
+                if private is not None:
+                    await private.stop()
                 await learner.child.stop()
                 await scorer.stop()
 
@@ -155,6 +172,39 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
         HttpsLimits(connections=over_https, per_visitor=config.https.address_connections, parties=parties),
         WebLimits(connections=with_page, per_visitor=config.web.address_connections, parties=parties),
     )
+
+
+def change_limits(limits: tuple[PeerLimits, HttpsLimits, WebLimits], config: CoordinatorConfig, files: int) -> None:
+    """Let the limits be those of other settings. Connections that are open stay. `files`: see `connection_limits`."""
+    (peers, *clients), (newer, *of_clients) = limits, connection_limits(config, files)
+    peers.connections, peers.per_subnet = newer.connections, newer.per_subnet
+    for own, other in zip(clients, of_clients, strict=True):
+        own.connections, own.per_visitor = other.connections, other.per_visitor
+
+
+def _rates(config: CoordinatorConfig) -> tuple[float | None, float | None, float]:
+    """Return the rates of the uplink, the downlink and the relay, bytes per second."""
+    reach = config.network
+    return bytes_per_second(reach.uplink), bytes_per_second(reach.downlink), reach.relay_rate * MBIT
+
+
+def _change_rates(buckets: Sequence[TokenBucket], rates: Sequence[float | None]) -> None:
+    for bucket, rate in zip(buckets, rates, strict=True):
+        if bucket.rate != rate:
+            change_bandwidth(bucket, rate)
+
+
+class _LimitedUplink:
+    """The queue at the uplink of `peer`, while `bucket` limits it: without a limit no piece goes through the peer's
+    thread."""
+
+    def __init__(self, peer: Uplink, bucket: TokenBucket) -> None:
+        self._peer, self._bucket = peer, bucket
+
+    async def await_uplink(self, peer: str, nbytes: int) -> None:
+        """See `Uplink`."""
+        if self._bucket.rate is not None:
+            await self._peer.await_uplink(peer, nbytes)
 
 
 def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:

@@ -111,11 +111,12 @@ class Database:
         return opened
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
+    def read(cls, path: Path, *, any_thread: bool = False) -> Self:
+        """Open for reading, beside the process that writes. `any_thread`: any thread may use it, one at a time. Raises
+        `DatabaseFault`."""
         if not path.exists():
             raise DatabaseFault(f"no {path}: name the run folder with --home; `echo2-coord run` makes the file")
-        return cls(_connect(path, f"file:{_quote_path(path)}?mode=ro", _check_made), path, None)
+        return cls(_connect(path, f"file:{_quote_path(path)}?mode=ro", _check_made, any_thread), path, None)
 
     def _take_into_use(self, now: int) -> None:
         """Check the file if that is due and the file is small; a large one is left to `check` (rule 5)."""
@@ -334,10 +335,34 @@ def _lock_database(path: Path) -> Lock:
         raise DatabaseFault(f"cannot write beside {path}: {error.strerror}; check the folder and its owner") from error
 
 
-def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
+class ReadConnections:
+    """Connections for short reads from many threads: each serves one read at a time and is used again, since opening
+    one takes longer than most reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[Database] = []
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Database]:
+        """Read one state of the file during the block. Raises `DatabaseFault`."""
+        try:
+            database = self._idle.pop()
+        except IndexError:
+            database = Database.read(self._path, any_thread=True)
+        try:
+            with database.reading():
+                yield database
+        except BaseException:
+            database.close()
+            raise
+        self._idle.append(database)
+
+
+def _connect(path: Path, uri: str, prepare: Any, any_thread: bool = False) -> sqlite3.Connection:
     with _translate_errors(path):
         connection = sqlite3.connect(
-            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None,
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=not any_thread,
             factory=or_stand_in("connection", sqlite3.Connection),
         )  # fmt: skip
         try:

@@ -11,13 +11,14 @@ run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while 
 calibrations/      signed Calibrations of engine classes that are not exact
 head               the latest signed Head
 history.jsonl      steps, evaluations and versions, for people; history-before.jsonl and history-thinned.json with it
-payouts/           plans of payments in money, and their files (docs/pay.md)
+payouts/           plans of payments in money, and their files (docs/money.md)
 store/             documents and payloads of the published versions, and two of their snapshots
 learner/           the learner's checkpoints and exports
 scorer/            the weights loaded by the scorer
 logs/              coordinator.jsonl
 control.sock       the socket for the operator's commands to a running coordinator
 page               the page's address, while a coordinator runs
+operator_page      the address of the operator's own page, with its token; for the owner's eyes alone
 last_state.json    the state that the page showed when the last coordinator ended in order
 lock               locked while a coordinator runs; contains its process id
 """
@@ -112,6 +113,10 @@ class RunFolder:
     @property
     def page(self) -> Path:
         return self.path / "page"
+
+    @property
+    def operator_page(self) -> Path:
+        return self.path / "operator_page"
 
     @property
     def last_state(self) -> Path:

@@ -49,6 +49,10 @@ CREATE TABLE draws (
     lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, at INTEGER NOT NULL, loaded INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX draws_by_step ON draws (step);
+CREATE TABLE learned (
+    node BLOB NOT NULL, step INTEGER NOT NULL, groups INTEGER NOT NULL, PRIMARY KEY (node, step)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX learned_by_step ON learned (step);
 CREATE TABLE on_their_way (
     era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
     twin_open INTEGER NOT NULL DEFAULT 0, twin_received INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (era, version)
@@ -104,6 +108,9 @@ CREATE TABLE verdicts (
     confirmed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TABLE setting_changes (
+    id INTEGER PRIMARY KEY, at INTEGER NOT NULL, step INTEGER, key TEXT NOT NULL, old TEXT NOT NULL, new TEXT NOT NULL
+) STRICT;
 CREATE TABLE tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE refused_tokens (party TEXT PRIMARY KEY, nbytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE lent (

@@ -100,7 +100,7 @@ def summary(state: RunState, seconds: float) -> list[str]:
 
 
 def curve(state: RunState) -> list[str]:
-    """Return the evaluations as the lines of a Markdown table, for docs/log.md."""
+    """Return the evaluations as the lines of a Markdown table, for docs/log/."""
     rewards = {point.step: point.reward for point in state.steps}
     cells = [
         [

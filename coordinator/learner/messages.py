@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from echo2.coordinator.learner.eras import FIRST_ERA
+from echo2.coordinator.settings.rate_schedule import decay
 from echo2.p2p.swarm.manifest import HashedManifest
 
 
@@ -25,6 +26,10 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
 
     learning_rate: float = 3e-4
     warmup_steps: int = 10
+    schedule: str = "constant"
+    schedule_steps: int | None = None
+    schedule_end: float = 0.1
+    schedule_points: tuple[tuple[int, float], ...] = ()
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     gradient_clip: float = 1.0
@@ -50,6 +55,12 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     compute_dtype: str = "auto"
     recompute: str = "auto"
     optimiser_state: str = "float32"
+
+
+def at_step(hyper: Hyper, rate: float, step: int) -> Hyper:
+    """Return the settings of step `step` of the run, counted from 1, before the warm-up. `rate`: factor of all
+    rollbacks."""
+    return msgspec.structs.replace(hyper, learning_rate=rate * decay(hyper, step) * hyper.learning_rate)
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +115,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     drawn again. `export`: a version that the checkpoint covers and that main has not published yet (after a crash in
     between, or in a new era), else None. `undone`: why the learner has just begun a new era, one sentence; empty if it
     has not. `rate`: factor of the learning rate, of all rollbacks together. `unchanged`: steps made so far that changed
-    no published weight, beside the `step` ones."""
+    no published weight, beside the `step` ones. `learning_rate`: that of the next step."""
 
     step: int
     drawn: list[bytes]
@@ -114,6 +125,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     undone: str = ""
     rate: float = 1.0
     unchanged: int = 0
+    learning_rate: float = 0.0
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,12 +134,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     whose groups main's buffer has drawn, oldest first. They are committed before, and the learner reads them itself
     (`learner.batch_groups`). `published`: the newest version that main has published; None: main has published
     every export so far. An export that is not published is no base of a diff. `export`: whether the step ends with
-    an export (coordinator/training/publish_period.py)."""
+    an export (coordinator/training/publish_period.py). `hyper`: settings of this step and those after it; None: as
+    before. They change only once the steps before are durable, so that an entry of the journal has one kind; only
+    those marked as live differ."""
 
     step: int
     groups: list[bytes]
     published: int | None = None
     export: bool = True
+    hyper: Hyper | None = None
 
 
 BATCH_BEGUN_METHOD = "begun"

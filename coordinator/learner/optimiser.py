@@ -31,6 +31,7 @@ from echo2.coordinator.learner.model import cast_parameters, compute_type
 from echo2.coordinator.learner.ranks.local_rows import local
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.learner.ranks.split_master import join_master, put
+from echo2.coordinator.settings.rate_schedule import warm_up
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
 STATE_KINDS: Final = ("float32", "host")
@@ -144,10 +145,11 @@ class StateTensors(Mapping[str, Tensor]):
 
 
 class Optimiser:
-    """Masters, moments and learning rate of one model, as far as this rank has them."""
+    """Masters, moments and learning rate of one model, as far as this rank has them. `hyper`: settings of the next
+    update."""
 
     def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ONLY_RANK) -> None:
-        self._hyper, self._ranks = hyper, ranks
+        self.hyper, self._ranks = hyper, ranks
         self._weights: dict[str, _Weight] = {}
         masters = {name: local(one).float() for name, one in model.named_parameters() if one.requires_grad}
         cast_parameters(model, compute_type(hyper.compute_dtype, model.device))
@@ -193,11 +195,11 @@ class Optimiser:
         """Clip, step and round; return the gradient's norm before clipping. If it is not finite, nothing changes."""
         norm = self._norm()
         if math.isfinite(norm):
-            factor = min(1.0, self._hyper.gradient_clip / (norm + _NORM_EPSILON))
+            factor = min(1.0, self.hyper.gradient_clip / (norm + _NORM_EPSILON))
             for weight in self._weights.values():
                 if weight.gradient is not None:
                     weight.gradient.mul_(factor)
-                weight.update(self._hyper, learning_rate)
+                weight.update(self.hyper, learning_rate)
         for weight in self._weights.values():
             weight.gradient = None
         return norm
@@ -213,9 +215,8 @@ class Optimiser:
         return sum(weight.nbytes for weight in self._weights.values())
 
     def learning_rate(self, steps: int) -> float:
-        """Return the rate of the step after `steps` steps of this optimiser: linear warm-up, then constant."""
-        warm = min(1.0, (steps + 1) / self._hyper.warmup_steps) if self._hyper.warmup_steps else 1.0
-        return self._hyper.learning_rate * warm
+        """Return the rate of the step after `steps` steps of this optimiser (rule 2 of settings/rate_schedule.py)."""
+        return self.hyper.learning_rate * warm_up(self.hyper, steps)
 
     def tensors(self, others: Mapping[str, Tensor] | None = None) -> StateTensors:
         """Return the state, with other tensors of a checkpoint."""

@@ -18,6 +18,8 @@ Rules
 4. The checkpoint has the drawn groups that could be drawn again, and forgets those that are too old for that.
 5. A call to `step` implies that the last export has been published, unless `Batch.published` says otherwise.
 6. After a step that failed half-way the session must be opened again.
+7. Settings change between two entries of the journal, never within one: a replay makes each step with its own. The
+   rate of a step follows from them and from the state alone (settings/rate_schedule.py).
 """
 
 import time
@@ -39,7 +41,7 @@ from echo2.coordinator.learner.checkpoints.random_state import random_tensors, r
 from echo2.coordinator.learner.checkpoints.replay import remade
 from echo2.coordinator.learner.eras import KnownVersion
 from echo2.coordinator.learner.layers_made_again import RECOMPUTE_KINDS
-from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
+from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped, at_step
 from echo2.coordinator.learner.model import COMPUTE_TYPES
 from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
@@ -51,6 +53,7 @@ from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.coordinator.settings.objective_choices import choices_of, contradiction
+from echo2.coordinator.settings.rate_schedule import refusal, warm_up
 from echo2.runtime.files import sync_folder
 from echo2.tasks.turn_ends import Ends
 from echo2.weights.snapshot import Snapshot
@@ -78,7 +81,6 @@ class Session:
         BadTensors, BadSnapshot; RankFault of several ranks."""
         check_hyper(order.hyper, order.limit, order.ends)
         self._order = order
-        self._hyper = order.hyper
         self._read = read
         self._checkpoints = Path(order.folder) / checkpoint.FOLDER
         self._journal = Path(order.folder) / journal.FOLDER
@@ -122,6 +124,7 @@ class Session:
             parameters=self._trainer.parameters,
             export=self._pending(),
             rate=self._state.rate,
+            learning_rate=self._next_hyper().learning_rate * warm_up(self._order.hyper, self._state.steps),
         )
 
     def step(self, batch: Batch, begun: Callable[[int], None] = lambda step: None) -> Stepped:
@@ -132,12 +135,15 @@ class Session:
         groups = self._groups(batch)
         begun(batch.step)
         self._settle(batch.published)
+        if batch.hyper is not None:
+            self._take_hyper(batch.hyper)
+        self._trainer.tune(self._next_hyper())
         sizes = PassSizes()
         metrics = self._trainer.step(groups, self._state.steps, sizes)
         if self._order.ends:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
-        self._drew(batch, sizes)
+        self._drew(batch, sizes, metrics["learning_rate"])
         exported, full, changed = None, batch.export and self._pace.is_due, True
         if batch.export:
             new = self._trainer.save_snapshot(export.place(self._exports, batch.step))
@@ -153,7 +159,20 @@ class Session:
             unchanged=self._state.unchanged,
         )  # fmt: skip
 
-    def _drew(self, batch: Batch, sizes: PassSizes) -> None:
+    def _take_hyper(self, hyper: Hyper) -> None:
+        """Take other settings for the steps to come (rule 7). Raises WrongOrder."""
+        if hyper == self._order.hyper:
+            return
+        if self._since:
+            raise WrongOrder("other settings came before the steps with the present ones are durable")
+        check_hyper(hyper, self._order.limit, self._order.ends)
+        self._order = msgspec.structs.replace(self._order, hyper=hyper)
+
+    def _next_hyper(self) -> Hyper:
+        """Return the settings of the next step."""
+        return at_step(self._order.hyper, self._state.rate, self._state.steps_made + 1)
+
+    def _drew(self, batch: Batch, sizes: PassSizes, learning_rate: float) -> None:
         """Add the step's draw to the state, and remove draws whose groups are all too old now: a group drawn by step t
         has version t - 1 at most."""
         state = self._state
@@ -162,7 +181,9 @@ class Session:
         while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
             drawn, draws = drawn[draws[0][1] :], draws[1:]
         self._drawn = set(drawn)
-        self._state = msgspec.structs.replace(state, step=batch.step, steps=state.steps + 1, drawn=drawn, draws=draws)
+        self._state = msgspec.structs.replace(
+            state, step=batch.step, steps=state.steps + 1, drawn=drawn, draws=draws, learning_rate=learning_rate
+        )
 
     def _groups(self, batch: Batch) -> TrainBatch:
         groups = self._read(batch.groups)
@@ -177,7 +198,7 @@ class Session:
         again = self._ordered_again(checkpoint_found)
         last, state = _known_version(published[-1:]), checkpoint_found.state if checkpoint_found else None
         rate = (state.rate if state else 1.0) * (again.factor if again else 1.0)
-        hyper = msgspec.structs.replace(self._hyper, learning_rate=rate * self._hyper.learning_rate)
+        hyper = self._order.hyper
         if again is not None:
             self._trainer.start(hyper, export.adopt(Path(again.snapshot), again.version, self._exports), None)
         elif checkpoint_found is not None:
@@ -363,7 +384,7 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         ("surrogate", choices.surrogate, SURROGATES),
         ("aggregate", choices.aggregate, AGGREGATES),
     ]
-    refused = contradiction(choices)
+    refused, refused_rate = contradiction(choices), refusal(hyper)
     bad = [
         *((value not in names, f"{key}: choose one of {', '.join(sorted(names))}") for key, value, names in known),
         (refused is not None, refused or ""),
@@ -379,6 +400,7 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         (hyper.recompute not in RECOMPUTE_KINDS, f"recompute: choose one of {', '.join(RECOMPUTE_KINDS)}"),
         (hyper.optimiser_state not in STATE_KINDS, f"optimiser_state: choose one of {', '.join(STATE_KINDS)}"),
         (not hyper.learning_rate > 0, "learning_rate: above 0"),
+        (bool(refused_rate), refused_rate),
         (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
         (hyper.truncation < 1, "truncation: at least 1"),
         (not 0 < hyper.eps_low < 1 or hyper.eps_high <= 0, "eps_low: between 0 and 1, eps_high: above 0"),

@@ -35,6 +35,9 @@ class Trainer(Protocol):
         """Take the weights of a snapshot, of the base without one; then the state of a checkpoint, if there is one.
         Raises BadTensors, BadSnapshot, TooLittleMemory."""
 
+    def tune(self, hyper: Hyper) -> None:
+        """Take other settings for the steps to come: those that are live."""
+
     def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
         """Make one step; return its metrics. `steps`: earlier ones of this optimiser. `sizes`: sizes of its passes,
         which the trainer chooses unless they are given. Raises BadBatch before any change; TooLittleMemory."""
@@ -90,6 +93,10 @@ class LocalTrainer:
         if memory is not None and memory.lacks(self._order.limit, self._model.device):
             raise too_long(self._order.limit)
 
+    def tune(self, hyper: Hyper) -> None:
+        """See `Trainer`."""
+        self._started.hyper = hyper
+
     @property
     def _started(self) -> Optimiser:
         assert self._optimiser is not None, "start comes first"
@@ -102,7 +109,7 @@ class LocalTrainer:
             self._model,
             self._started,
             batch,
-            self._order.hyper,
+            self._started.hyper,
             steps=steps,
             reference=self._reference,
             limit=self._order.limit,

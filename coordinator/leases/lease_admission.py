@@ -87,6 +87,10 @@ class LeaseAdmission:
         self._budgets = ExpiryBudgets(database)
         self._verdict = (0, -MEASURED_FOR)
 
+    def take(self, bounds: LifetimeBounds, per_node: int, newcomers: float) -> None:
+        """Take other settings, as those of the constructor."""
+        self._bounds, self._per_node, self._shares.newcomers = bounds, per_node, newcomers
+
     def start(self, now: int) -> None:
         """Restore the fleet's measurements of an earlier process. In a run with 3 accepted groups, known keys count as
         present at first."""

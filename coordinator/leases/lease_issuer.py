@@ -73,7 +73,7 @@ class LeaseIssuer:
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
-        self._canary_share = CanaryShare(table.terms.canaries)
+        self.canary_share = CanaryShare(table.terms.canaries)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
 
@@ -137,9 +137,9 @@ class LeaseIssuer:
     def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
         """Return a sealed Lease whose answer is known (rule 6); None: the node gets a normal one."""
         node, first = demand.requester.node, demand.first
-        if not self._canary_share.share or not is_exact(request.engine):
+        if not self.canary_share.share or not is_exact(request.engine):
             return None
-        if not first and not self._canary_share.draw(self._entropy(4)):
+        if not first and not self.canary_share.draw(self._entropy(4)):
             return None
         answer = self._table.canaries.choose(node, demand.requester.origin, request.era, request.version, now)
         if answer is None:
@@ -149,7 +149,7 @@ class LeaseIssuer:
             lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
             self._table.canaries.on_grant(answer, lease)
         if not first:
-            self._canary_share.on_grant()
+            self.canary_share.on_grant()
         return sealed
 
     def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:

@@ -44,6 +44,11 @@ Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
 
 
+def bounds_of(terms: LeaseTerms) -> LifetimeBounds:
+    """Return the bounds of the lifetimes of leases."""
+    return LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
+
+
 class LeaseTable(LeaseRows):
     """The table of leases, which moves them from state to state and counts them, and the parts that follow each."""
 
@@ -70,9 +75,9 @@ class LeaseTable(LeaseRows):
         self.timely = TimelyGrants()
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self.audits = AuditPairs(database, terms.audits, entropy)
-        bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        sequential = terms.staleness == 0
-        self.admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
+        self.admission = LeaseAdmission(
+            database, bounds_of(terms), terms.staleness == 0, accounts, terms.per_node, terms.newcomers
+        )
         stored = database.fact(_FACT)
         last = msgspec.msgpack.decode(stored, type=LastDraws) if stored else None
         window = or_stand_in("window", LeaseWindow)
@@ -80,6 +85,11 @@ class LeaseTable(LeaseRows):
         self.newcomers = NewcomerOdds()
         self.scored: dict[bytes, tuple[int, int]] = {}
         """Received leases whose groups an environment scores now, and (era, version) of each."""
+
+    def take(self, terms: LeaseTerms) -> None:
+        """Take other terms: leases from now on have them."""
+        self.terms, self.audits.draws.share, self.window.batch = terms, terms.audits, terms.batch_groups
+        self.admission.take(bounds_of(terms), terms.per_node, terms.newcomers)
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`

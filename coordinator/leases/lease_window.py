@@ -75,7 +75,7 @@ class LeaseWindow:
 
     def __init__(self, staleness: int, batch: int, last: LastDraws | None = None) -> None:
         """`staleness`: S. `batch`: groups per step. `last`: measurements of an earlier process."""
-        self._most, self._batch = float(staleness + 1), batch
+        self._most, self.batch = float(staleness + 1), batch
         self.last = last or LastDraws()
         self._free_since: int | None = None
         self._began: int | None = None
@@ -105,12 +105,12 @@ class LeaseWindow:
 
     def groups(self, now: int, *, behind: bool) -> int:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
-        return math.ceil((self.batches_at(now) - behind) * self._batch)
+        return math.ceil((self.batches_at(now) - behind) * self.batch)
 
     def room(self, load: InFlight, buffered: int, now: int, *, behind: bool) -> int:
         """Return how many more groups may be on their way (rules 1, 4 and 5)."""
         left = self.groups(now, behind=behind) - load.on_their_way(buffered)
-        return min(left, self._batch - load.waiting_for_verdicts) if self.last.windows else left
+        return min(left, self.batch - load.waiting_for_verdicts) if self.last.windows else left
 
     def draw(self, batch: CompletedBatch | None, now: int) -> None:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""
@@ -118,7 +118,7 @@ class LeaseWindow:
         if batch is not None and free is not None and step and now >= free:
             late = max(-self._most, min(self._most, (batch.at - free) / step))  # a clock may have been set
             missed = sum(batch.leased + free - batch.at < drawn <= batch.leased for drawn in self.last.draws)
-            self.last.windows.append(batch.ahead / self._batch + max(late, missed or late))
+            self.last.windows.append(batch.ahead / self.batch + max(late, missed or late))
             self.last.waits.append(max(0.0, late))
             del self.last.windows[:-REMEMBERED_DRAWS], self.last.waits[:-REMEMBERED_DRAWS]
         self.last.draws.append(now)

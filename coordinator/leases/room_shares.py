@@ -96,7 +96,7 @@ class RoomShares:
 
     def __init__(self, newcomers: float = 0.1) -> None:
         """`newcomers`: the share of new keys (rule 1)."""
-        self._newcomers = newcomers
+        self.newcomers = newcomers
         self._known_until = 0
         """End of the presence of known keys, milliseconds."""
         self._rates = NodeRates()
@@ -131,7 +131,7 @@ class RoomShares:
         self._wait[requester.share].on_service(_path(requester))
 
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
-        free, reserved = room.left, room.part(self._newcomers)
+        free, reserved = room.left, room.part(self.newcomers)
         if free <= 0:
             return Denial("no-room", {})
         if self.known_present(now):
@@ -152,7 +152,7 @@ class RoomShares:
         most = max(LEAST_UNDECIDED_GROUPS, requester.most_open)
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
-        reserved = room.part(self._newcomers)
+        reserved = room.part(self.newcomers)
         left = room.left + (min(room.new, reserved) if room.sequential else room.lent_in_vain(reserved))
         if self._wait["new"].anyone(now) and not room.sequential:
             left -= max(0, reserved - room.new)

@@ -140,7 +140,7 @@ def history(run: bytes, entries: Iterable[Entry]) -> MarketHistory:
         raise LocalFault(f"{fault}: export the ledger and check it with `echo2-coord ledger verify`") from fault
     if notes.terms is None or notes.opened is None:
         raise NoMarket(
-            "no epoch of a market was opened in this ledger, and a run without a market pays in points (docs/pay.md): "
+            "no epoch of a market was opened in this ledger; a run without a market pays in points (docs/money.md): "
             "`echo2-coord market simulate` shows what one would cost"
         )
     weight = Fraction(sum(notes.weights), len(notes.weights)) if notes.weights else None

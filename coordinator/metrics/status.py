@@ -26,6 +26,7 @@ from echo2.coordinator.metrics.views import (
 from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money
+from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _MOST_ANSWER_BYTES: Final = 64 << 20  # bytes of an answer
 INVITE_WAIT_SECONDS: Final = 15.0
 """Seconds for which a coordinator that has no address yet is asked for its invite again."""
 ASK_AGAIN: Final = 0.5
+MOST_CHANGES: Final = 3
+"""Changes of settings that `status` shows."""
 STARTING_SENTENCE: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
@@ -56,6 +59,27 @@ def address_in(folder: RunFolder, web: "WebSection | None") -> str:
         return folder.page.read_text().strip()
     except OSError:
         return address_of(web or _settings_in(folder))
+
+
+def pages_in(folder: RunFolder) -> list[str]:
+    """Return the addresses of the pages of the coordinator that runs in a folder, a line each. Raises `Unreachable`,
+    `LocalFault`."""
+    try:
+        public = folder.page.read_text().strip()
+    except OSError as error:
+        start = with_home("echo2-coord run", folder.path)
+        raise Unreachable(f"no coordinator runs in {folder.path}: start one with `{start}`") from error
+    try:
+        private = folder.operator_page.read_text().strip()
+    except FileNotFoundError:
+        return [f"for everybody  {public}/", "for you alone  switched off: web.operator_listen is empty"]
+    except OSError as error:
+        raise LocalFault(f"{folder.operator_page} belongs to another user: run the command as that user") from error
+    return [
+        f"for everybody  {public}/",
+        f"for you alone  {private}",
+        "The last address holds the token: keep it to yourself. From another machine, forward its port over SSH.",
+    ]
 
 
 def _settings_in(folder: RunFolder) -> "WebSection":
@@ -160,6 +184,9 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows += market_lines(state.market, state.now)
     if state.objective:
         rows.append(("loss", state.objective))
+    if state.learning_rate:
+        rows.append(("rate", state.learning_rate))
+    rows += [("changed", change.sentence()) for change in state.changes[:MOST_CHANGES]]
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.window is not None:

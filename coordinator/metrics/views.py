@@ -62,6 +62,32 @@ class TeamRow(View, frozen=True, kw_only=True):
     score: int
 
 
+class MadeGroup(View, frozen=True, kw_only=True):
+    """A group that a node made. `at`: time of the verdict, ms. `code`: reason of a refusal; empty: accepted."""
+
+    lease: str
+    at: int
+    version: int
+    code: str
+    rollouts: int
+
+
+class LearnedStep(View, frozen=True, kw_only=True):
+    """A step that learned from groups of a node."""
+
+    step: int
+    groups: int
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    """A node and what became of its work. `groups`: the newest decided ones, at most 50. `learned`: those of the last
+    250 steps that learned from it, the newest first."""
+
+    node: NodeRow
+    groups: list[MadeGroup]
+    learned: list[LearnedStep]
+
+
 class StepPoint(View, frozen=True, kw_only=True):
     """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
     `cut_answers`: share of its rollouts that the token limit cut; None: not known."""
@@ -281,7 +307,7 @@ class SetAsideView(View, frozen=True, kw_only=True):
 
 class LinksView(View, frozen=True, kw_only=True):
     """Connections. `open`: present ones over libp2p. `refused`: number since the coordinator's start, per limit.
-    `shortages`: how often no file descriptor was free. `hidden`: sentence where all strangers seem to be at private
+    `shortages`: how often no file descriptor was free. `hidden`: sentence where all newcomers seem to be at private
     addresses; empty: they do not."""
 
     open: int = 0
@@ -370,10 +396,27 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
 
 
+class SettingChange(View, frozen=True, kw_only=True):
+    """A change of a setting. `step`: the first one that it counts for; None: the learner has not opened since. `old`,
+    `new`: values as in coordinator.toml, or "unset"."""
+
+    at: int
+    step: int | None
+    key: str
+    old: str
+    new: str
+
+    def sentence(self) -> str:
+        """Describe the change."""
+        when = "" if self.step is None else f", from step {self.step}"
+        return f"{self.key} = {self.new}, it was {self.old}{when}"
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
-    learned from. `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
+    learned from. `rollouts`: rollouts of accepted groups.
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `window`: the
     most batches on their way to the learner (coordinator/leases/lease_window.py); None: no draw has shown it yet.
     `relayed_bytes`: bytes relayed between nodes that could not reach each other, since the coordinator's start.
     `steps`, `evaluations`, `versions`: evaluations and versions at most 500 each: the newest 250, and thinned earlier
@@ -383,6 +426,7 @@ class RunState(View, frozen=True, kw_only=True):
     warning that it expires soon, with the command that renews it; empty: it does not. `objective`: the loss that the
     learner lowers, in words. `market`: None in a run that pays in points. `teams`: the first 50 at most, with
     the most work. `description`, `page`, `contact`: those of the RunSpec; empty: not stated.
+    `learning_rate`: the rate and its schedule, in words. `changes`: the last changes of settings, the newest first.
     `fingerprint`: that of the invite. `installing`: the command that installs this build of echo2."""
 
     run: str
@@ -441,8 +485,11 @@ class RunState(View, frozen=True, kw_only=True):
     teams: list[TeamRow] = []
     stages: StagesView = StagesView()
     window: float | None = None
+    rollouts: int = 0
     description: str = ""
     page: str = ""
     contact: str = ""
     fingerprint: str = ""
     installing: str = ""
+    learning_rate: str = ""
+    changes: list[SettingChange] = []

@@ -28,7 +28,7 @@ from echo2.runtime.errors import LocalFault
 REDIALS = (0.0, 35.0, 70.0)
 """Seconds before each round of dials to known nodes, above the backoff of 30 and 60 s (p2p/limits/dial_backoff.py)."""
 RELAY_RETRY = 30.0
-"""Seconds between two reservation attempts at a relay."""
+"""Seconds between two reservation attempts at a relay, and two looks at which relays the settings name."""
 
 log = structlog.get_logger("coordinator")
 
@@ -73,8 +73,8 @@ class Advertiser:
         return True
 
     async def run(self) -> None:
-        """Redial known nodes, reserve at relays and announce over mDNS. Start it once the network is ready. The mDNS
-        announcement runs until cancelled; without one, this returns after the last dial and reservation."""
+        """Redial known nodes, reserve at relays and announce over mDNS, until cancelled. Start it once the network is
+        ready."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._redial(), name="redial")
             group.create_task(self._reserve(), name="reserve")
@@ -90,14 +90,21 @@ class Advertiser:
                     await dialer.dial_any(known.addresses)
 
     async def _reserve(self) -> None:
-        waiting: dict[str, list[str]] = {}
-        for address in self._run.config.network.relays:
-            waiting.setdefault(peer_of(address), []).append(address)
-        while waiting:
-            for relay, addresses in list(waiting.items()):
+        """Keep a place at each relay of the settings, which may change meanwhile."""
+        reserved: dict[str, list[str]] = {}
+        while True:
+            wanted: dict[str, list[str]] = {}
+            for address in self._run.config.network.relays:
+                wanted.setdefault(peer_of(address), []).append(address)
+            for relay in reserved.keys() - wanted.keys():
+                await self._inbound.release(relay)
+                del reserved[relay]
+            for relay, addresses in wanted.items():
+                if reserved.get(relay) == addresses:
+                    continue
                 try:
                     await self._inbound.reserve(addresses)
-                    del waiting[relay]
+                    reserved[relay] = addresses
                     log.info("reachable through a relay", relay=relay)
                 except Unreachable as error:
                     log.warning("relay reservation failed", relay=relay, reason=str(error))

@@ -105,14 +105,14 @@ class BroadcastPlanner:
         self._exchange = network.exchange
         self._inputs = inputs
         self._clock = clock
-        self._limit = math.inf if uplink is None else uplink
         self._enabled = enabled
         self._planner = Planner(self._links.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
         self._shown: dict[str, float] = {}
         """Reported uplinks at the last plan, bytes per second."""
-        self._believed = {self._links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
+        self._believed = dict[str, float]()
         """Estimated uplinks, bytes per second."""
+        self.limit(uplink)
         self._made_at = -math.inf
         self._due = -math.inf
         self.look_seconds = NODE_POLL_SECONDS
@@ -123,6 +123,11 @@ class BroadcastPlanner:
     def plan(self) -> Plan:
         """The present plan."""
         return self._planner.plan
+
+    def limit(self, uplink: float | None) -> None:
+        """Take another limit of the coordinator's own uplink, for plans from now on."""
+        self._limit = math.inf if uplink is None else uplink
+        self._believed[self._links.peer_id] = SOURCE_UPLINK if uplink is None else uplink
 
     @property
     def uplinks(self) -> Mapping[str, float]:

@@ -136,7 +136,7 @@ def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:
         rail = KeyCheck(rail.check, "not possible yet", fault)
     role = root.roles.get(PAYOUT)
     if role is None:
-        lacks = "`echo2-coord keys make-payout`, then `keys export-root --payout KEY` (docs/pay.md)"
+        lacks = "`echo2-coord keys make-payout`, then `keys export-root --payout KEY` (docs/money.md)"
         return [rail, KeyCheck("approvers of payments", "none: no payment can be planned", lacks)]
     return [rail, KeyCheck("approvers of payments", f"{role.threshold} of {len(role.keys)} approve a plan")]
 

@@ -1,8 +1,11 @@
 """Send an operator's command to the coordinator of a run folder; coordinator/training/operator_socket.py answers it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.settings import config_edits
 from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.runtime import control_client
@@ -23,3 +26,16 @@ def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
         raise Unreachable(f"the coordinator in {home} does not answer: look at its log") from error
     except Rejected as error:
         raise LocalFault(str(error)) from error
+
+
+def change_settings(home: Path, assigned: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """Change settings by words "section.key=value" and removed keys, in the running coordinator if there is one; return
+    what became of each. Raises `SettingsFault`, `LocalFault`, `Unreachable`, `DiskFull`."""
+    edit = config_edits.prepare(RunFolder(home).config, assigned, removed)
+    try:
+        return list(command(home, "settings", assigned=list(assigned), removed=list(removed))["said"])
+    except Unreachable as error:
+        if not isinstance(error.__cause__, NoDaemon):
+            raise
+    edit.write()
+    return edit.sentences()

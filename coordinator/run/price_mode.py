@@ -60,7 +60,7 @@ def check_rail(config: CoordinatorConfig) -> None:
     if config.payout.rail == "points":
         raise SettingsFault(
             "market.enabled pays money, but payout.rail is points, which sends none: set payout.rail to csv (files "
-            "that you hand on; it needs nothing else), bank, command or https (docs/pay.md)"
+            "that you hand on; it needs nothing else), bank, command or https (docs/money.md)"
         )
     from echo2.coordinator.rails import rail_settings  # a run in points loads no rail
 

@@ -11,7 +11,7 @@
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -82,7 +82,8 @@ PRESETS: Final[Mapping[str, Settings]] = {
 @dataclass
 class Run:
     """A run's folder, settings, keys and documents, verified. `roots`: sealed, oldest first; `chain`: the same,
-    decoded. Only `take` changes it, and only its keys, Roots and the RunSpec's signatures."""
+    decoded. `take` changes its keys, Roots and the RunSpec's signatures; training/live_settings.py changes its
+    settings."""
 
     folder: RunFolder
     config: CoordinatorConfig
@@ -93,6 +94,8 @@ class Run:
     runspec: RunSpec
     https_pin: bytes | None = None
     """SHA-256 of the HTTPS key (SPKI); None: no HTTPS."""
+    flags: Settings = field(default_factory=dict)
+    """Settings of the command line, which override the file for as long as this process lives."""
 
     @property
     def root(self) -> Root:
@@ -241,7 +244,7 @@ def _check_asked(
     check_admitted(config.run)
     check_device(config.learner)
     check_present(config.learner)
-    _check_memory(config.run)
+    check_memory(config.run)
     return config
 
 
@@ -309,16 +312,16 @@ def load_run(
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
-    _check_memory(config.run)
+    check_memory(config.run)
     if (place.model / ADAPTER).exists():
         _check_ranks(config.learner)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
         https_identity.prepare(place, peer_id(keys.identity(chain)), now, secret)
-    return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
+    return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config), flags or {})
 
 
-def _check_memory(section: RunSection) -> None:
+def check_memory(section: RunSection) -> None:
     """Check that the learner, on this machine, can hold a batch whose rollouts all have `run.limit` tokens. Raises
     `SettingsFault`."""
     tokens = section.batch_groups * section.group_size * section.limit

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from echo2.coordinator.settings.config_section import Section, frozen_list
+from echo2.coordinator.settings.config_section import LIVE, Section, frozen_list
 from echo2.coordinator.settings.market_config import MarketSection
 from echo2.coordinator.settings.named_home import no_run_in
 from echo2.coordinator.settings.network_config import HttpsSection, NetworkSection, WebSection
@@ -66,6 +66,7 @@ class LeasesSection(Section):
 
     per_node: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=1024,
@@ -73,16 +74,18 @@ class LeasesSection(Section):
             "a crash. A measured node gets as many as it has been seen to use.",
         ),
     ] = 3
-    minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
-    maximum_seconds: Annotated[float, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")] = (
-        900.0
-    )
+    minimum_seconds: Annotated[float, LIVE, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
+    maximum_seconds: Annotated[
+        float, LIVE, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")
+    ] = 900.0
     gamma: Annotated[
         float,
+        LIVE,
         Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
     ] = 1.1
     newcomers: Annotated[
         float,
+        LIVE,
         Field(
             ge=0.01,
             le=0.5,
@@ -92,6 +95,7 @@ class LeasesSection(Section):
     ] = 0.1
     canaries: Annotated[
         float,
+        LIVE,
         Field(
             ge=0,
             le=0.05,
@@ -101,6 +105,7 @@ class LeasesSection(Section):
     ] = 0.005
     audits: Annotated[
         float,
+        LIVE,
         Field(
             ge=0,
             le=0.05,
@@ -131,20 +136,23 @@ class GuardSection(Section):
 
     heldout_share: Annotated[
         float,
+        LIVE,
         Field(
             ge=0, le=1,
             description="Least share of the best held-out result, above the task's floor, once the best lies two "
             "standard errors above the first.",
         ),
     ] = 0.5  # fmt: skip
-    exams: Annotated[int, Field(ge=1, le=1000, description="Evaluations in a row below that share.")] = 3
+    exams: Annotated[int, LIVE, Field(ge=1, le=1000, description="Evaluations in a row below that share.")] = 3
     warn_only: Annotated[
         tuple[GuardKind, ...],
         BeforeValidator(frozen_list),
+        LIVE,
         Field(description="Ways to die of which the guard only warns, as `too-easy`: it does not pause the run."),
     ] = ()
     auto_rollback: Annotated[
         bool,
+        LIVE,
         Field(
             description="Publish the best version again instead, with half the learning rate, at most three times: "
             "true or false."
@@ -157,6 +165,7 @@ class CalibrationSection(Section):
 
     every: Annotated[
         int,
+        LIVE,
         Field(
             ge=0,
             le=10**9,
@@ -164,19 +173,20 @@ class CalibrationSection(Section):
             "makes the policy more certain. 0: never.",
         ),
     ] = 200
-    tokens: Annotated[int, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")] = (
-        4_000
-    )
+    tokens: Annotated[
+        int, LIVE, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")
+    ] = 4_000
 
 
 class StoreSection(Section):
     """Disk space of published versions."""
 
     budget_bytes: Annotated[
-        int, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
+        int, LIVE, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
     ] = 20 * 10**9
     payload_bytes: Annotated[
         int,
+        LIVE,
         Field(
             ge=10**3,
             le=10**17,
@@ -192,6 +202,7 @@ class LedgerSection(Section):
 
     head_seconds: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=86_400,

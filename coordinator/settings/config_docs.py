@@ -7,18 +7,19 @@ Rules
 1. The settings that an operator should know (`FIRST_SETTINGS`, at most 40) stand in a table of their own; all others
    are expert settings, whose defaults suit most runs.
 2. coordinator.toml has the first settings, and of the expert settings those that differ from their defaults.
-3. The tables go between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
+3. The tables say when a change counts: at once in a running coordinator, at its next start, or only in another run,
+   as the setting is signed.
+4. The tables go between the lines `<!-- coordinator settings -->` and `<!-- end of coordinator settings -->`.
 """
 
 import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import tomlkit
+from typing import Final
 
 from echo2.coordinator.settings.config import CoordinatorConfig, sections
+from echo2.coordinator.settings.config_edits import LIVE_KEYS, SIGNED, text_of
 
 FIRST_SETTINGS: Final[Mapping[str, str]] = {
     "run": "name model task kind steps staleness group_size batch_groups limit heldout evaluate_every "
@@ -52,7 +53,7 @@ def toml(config: CoordinatorConfig) -> str:
             if not is_first(name, key) and value == field.default:
                 continue
             parts += [f"# {comment}" for comment in textwrap.wrap(field.description or "", 110)]
-            parts.append(f"# {key} =" if value is None else f"{key} = {_write_value(value)}")
+            parts.append(f"# {key} =" if value is None else f"{key} = {text_of(value)}")
         parts.append("")
     return "\n".join(parts)
 
@@ -63,13 +64,15 @@ def is_first(section: str, key: str) -> bool:
 
 
 def table() -> str:
-    """Return the settings as two Markdown tables (rule 1): key, default, explanation."""
-    head = ["| Coordinator key | Default | Meaning |", "|---|---|---|"]
+    """Return the settings as two Markdown tables (rule 1): key, default, when a change counts, explanation."""
+    head = ["| Coordinator key | Default | Changes | Meaning |", "|---|---|---|---|"]
     first, expert = list(head), list(head)
     for name, model in sections():
         for key, field in model.model_fields.items():
-            default = "unset" if field.default is None else f"`{_write_value(field.default)}`"
-            row = f"| `{name}.{key}` | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
+            default = "unset" if field.default is None else f"`{text_of(field.default)}`"
+            whole = f"{name}.{key}"
+            when = "in another run" if whole in SIGNED else "at once" if whole in LIVE_KEYS else "next start"
+            row = f"| `{whole}` | {default} | {when} | {(field.description or '').replace('|', chr(92) + '|')} |"
             (first if is_first(name, key) else expert).append(row)
     return "\n".join([*first, "", "### Expert settings", "", "Their defaults suit most runs.", "", *expert])
 
@@ -81,11 +84,6 @@ def with_table(document: str) -> str:
     if not begin or not end:
         raise ValueError(f"the document lacks the lines {BEGIN} and {END}")
     return f"{before}{begin}\n\n{table()}\n\n{end}{after}"
-
-
-def _write_value(value: Any) -> str:
-    written: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
-    return written
 
 
 if __name__ == "__main__":

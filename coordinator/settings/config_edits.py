@@ -3,25 +3,32 @@
 Rules
 1. A key that stands in coordinator.toml changes in place, with its comment; a new one is added. All other lines stay as
    they are. The new file is whole or absent (runtime/files.py).
-2. Nothing is written unless all settings are valid with the new value.
-3. A signed setting binds nodes, and its change is refused: another run has it. Others count from the coordinator's
-   next start.
+2. Several keys change together or not at all. Nothing is written unless all settings are valid with the new values.
+3. A signed setting binds nodes, and its change is refused: another run has it. A live one counts at once in a
+   running coordinator (training/live_settings.py). All others count from the coordinator's next start.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tomlkit
 
 from echo2.coordinator.settings import config
-from echo2.coordinator.settings.config import SIGNED_KEYS, CoordinatorConfig, sections
+from echo2.coordinator.settings.config import SIGNED_KEYS, CoordinatorConfig, Settings, sections
+from echo2.coordinator.settings.config_section import is_live
+from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.runtime.settings import DEFAULT_ORIGIN, SettingsFault
 
 SIGNED: Final = frozenset(f"run.{key}" for key in (*SIGNED_KEYS, "kind", "template", "thinking"))
 """Settings that are in the signed RunSpec, or follow from what is."""
+LIVE_KEYS: Final = frozenset(
+    f"{section}.{name}" for section, model in sections() for name, field in model.model_fields.items() if is_live(field)
+)
+"""Settings that a running coordinator takes without a new start."""
+NEXT_START: Final = "it counts from the coordinator's next start"
 
 
 def list_settings(path: Path, key: str | None, *, origin: bool, env: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -29,7 +36,7 @@ def list_settings(path: Path, key: str | None, *, origin: bool, env: Mapping[str
     `origin`: show the source of each value in place of its meaning. Raises `SettingsFault`."""
     settings, origins = config.load_with_origins(path, env=env)
     for name, value, _, meaning in _rows(settings, key):
-        yield f"{name} = {_text(value)}  # {f'from {origins[name]}' if origin else meaning}"
+        yield f"{name} = {text_of(value)}  # {f'from {origins[name]}' if origin else meaning}"
 
 
 def list_differences(path: Path, *, env: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -38,27 +45,91 @@ def list_differences(path: Path, *, env: Mapping[str, str] = os.environ) -> Iter
     settings, origins = config.load_with_origins(path, env=env)
     for name, value, default, _ in _rows(settings, None):
         if value != default:
-            yield f"{name} = {_text(value)}  # default {_text(default)}, from {origins[name]}"
+            yield f"{name} = {text_of(value)}  # default {text_of(default)}, from {origins[name]}"
 
 
-def change(path: Path, key: str, text: str | None, *, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Write a key of coordinator.toml at `path`, or remove it; return what became of it, for the operator. `text`: text
-    as a variable has it; None: remove the key. Raises `SettingsFault`, `DiskFull`."""
+def texts(settings: CoordinatorConfig) -> dict[str, str]:
+    """Return all settings, by key, as TOML has them."""
+    return {name: text_of(value) for name, value, _, _ in _rows(settings, None)}
+
+
+def with_live(settings: CoordinatorConfig, newer: CoordinatorConfig) -> CoordinatorConfig:
+    """Return the settings of a coordinator that takes the live ones of `newer` and keeps its others."""
+    updated = {}
+    for section, model in sections():
+        live = {name: getattr(getattr(newer, section), name) for name in model.model_fields if _is_live(section, name)}
+        updated[section] = getattr(settings, section).model_copy(update=live)
+    return settings.model_copy(update=updated)
+
+
+class Edit(NamedTuple):
+    """A change of coordinator.toml that is valid, and not written yet. `source`: source text of the new file. `keys`:
+    those that it names. `before`, `after`: settings of the file alone. `in_force`: settings with variables and flags.
+    `overridden`: key -> what overrides it."""
+
+    path: Path
+    source: str
+    keys: list[str]
+    before: CoordinatorConfig
+    after: CoordinatorConfig
+    in_force: CoordinatorConfig
+    overridden: dict[str, str]
+
+    def write(self) -> None:
+        """Write the file. Raises `LocalFault`, `DiskFull`."""
+        try:
+            with writing(self.path) as file:
+                file.write(self.source.encode())
+        except OSError as error:
+            raise LocalFault(f"cannot write {self.path} ({error.strerror}): nothing is changed") from error
+
+    def sentences(self, when: Callable[[str], str] = lambda key: NEXT_START) -> list[str]:
+        """Return what became of each key, for the operator. `when`: says from when on a key counts."""
+        old, new = texts(self.before), texts(self.after)
+        said = []
+        for key in self.keys:
+            known = (
+                f"{key} = {new[key]}, as before" if old[key] == new[key] else f"{key} = {new[key]}, it was {old[key]}"
+            )
+            said.append(known if old[key] == new[key] or key in self.overridden else f"{known}: {when(key)}")
+            if key in self.overridden:
+                said.append(f"in force here is the value from {self.overridden[key]}")
+        return said
+
+
+def prepare(
+    path: Path,
+    assigned: Sequence[str],
+    removed: Sequence[str] = (),
+    *,
+    env: Mapping[str, str] = os.environ,
+    flags: Settings | None = None,
+) -> Edit:
+    """Return the change of coordinator.toml at `path` that words "section.key=value" and removed keys ask for. `env`,
+    `flags`: see `config.load`. Raises `SettingsFault`."""
     before, _ = config.load_with_origins(path, env={})
-    values = config.from_assignments([f"{key}={'' if text is None else text}"])
-    ((section, ((name, value),)),) = ((one, tuple(inner.items())) for one, inner in values.items())
-    if key in SIGNED:
-        raise SettingsFault(f"{key} is signed, and binds nodes: make another run, `echo2-coord init --set {key}=...`")
-    source = _with_key(path.read_text("utf-8-sig"), section, name, None if text is None else value)
-    after = config.parse(tomlkit.parse(source).unwrap(), source=path.name)
-    with writing(path) as file:
-        file.write(source.encode())
-    _, origins = config.load_with_origins(path, env=env)
-    old, new = (getattr(getattr(one, section), name) for one in (before, after))
-    said = [f"{key} = {_text(new)}, it was {_text(old)}: it counts from the coordinator's next start"]
-    if origins[key] not in (path.name, DEFAULT_ORIGIN):
-        said.append(f"in force here is the value from {origins[key]}")
-    return said
+    values = config.from_assignments([*assigned, *(f"{key}=" for key in removed)])
+    keys = [word.partition("=")[0] for word in (*assigned, *removed)]
+    for key in keys:
+        if key in SIGNED:
+            raise SettingsFault(
+                f"{key} is signed, and binds nodes: make another run, `echo2-coord init --set {key}=...`"
+            )
+        if keys.count(key) > 1:
+            raise SettingsFault(f"{key} is named {keys.count(key)} times: name it once")
+    source = path.read_text("utf-8-sig")
+    for key in keys:
+        section, _, name = key.partition(".")
+        source = _with_key(source, section, name, None if key in removed else values[section][name])
+    file = tomlkit.parse(source).unwrap()
+    after, origins = config.parse(file, source=path.name), config.load_with_origins(path, env=env, flags=flags)[1]
+    in_force = config.parse(file, source=path.name, env=env, flags=flags)
+    overridden = {key: origins[key] for key in keys if origins[key] not in (path.name, DEFAULT_ORIGIN)}
+    return Edit(path, source, keys, before, after, in_force, overridden)
+
+
+def _is_live(section: str, name: str) -> bool:
+    return f"{section}.{name}" in LIVE_KEYS
 
 
 def _rows(settings: CoordinatorConfig, key: str | None) -> Iterator[tuple[str, Any, Any, str]]:
@@ -72,10 +143,14 @@ def _rows(settings: CoordinatorConfig, key: str | None) -> Iterator[tuple[str, A
                 yield f"{section}.{name}", value, field.get_default(call_default_factory=True), field.description or ""
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return "unset"
-    return str(tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string())
+def text_of(value: Any) -> str:
+    """Return a value as TOML has it; "unset" for None."""
+    return "unset" if value is None else str(tomlkit.item(_plain(value)).as_string())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists in place of tuples, as TOML has it."""
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def _with_key(source: str, section: str, name: str, value: Any) -> str:
@@ -84,5 +159,5 @@ def _with_key(source: str, section: str, name: str, value: Any) -> str:
     if value is None:
         document.get(section, {}).pop(name, None)
     else:
-        document.setdefault(section, tomlkit.table())[name] = list(value) if isinstance(value, tuple) else value
+        document.setdefault(section, tomlkit.table())[name] = _plain(value)
     return tomlkit.dumps(document)

@@ -1,8 +1,18 @@
 """The base of all sections of the coordinator's settings, and the types that they share."""
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+LIVE: Final[Any] = Field(json_schema_extra={"live": True})
+"""The mark of a setting that a running coordinator takes without a new start (training/live_settings.py):
+`Annotated[int, LIVE, Field(...)]`. The JSON schema has it, and so has the table of the documentation."""
+
+
+def is_live(field: FieldInfo) -> bool:
+    """Tell whether a setting has that mark."""
+    return field.json_schema_extra == {"live": True}
 
 
 def frozen_list(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The settings of a market: what a run pays for accepted work, and in which rhythm. docs/pay.md explains them.
+"""The settings of a market: what a run pays for accepted work, and in which rhythm. docs/money.md explains them.
 
 Amounts are decimal numbers of `payout.currency` as text, exact to 0.000000001; shares are whole thousandths.
 """

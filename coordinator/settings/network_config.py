@@ -1,11 +1,13 @@
 """The settings of everything that listens: libp2p, HTTPS and the page."""
 
 import re
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from echo2.coordinator.settings.config_section import Section, Texts
+from echo2.coordinator.settings.config_section import LIVE, Section, Texts
 from echo2.p2p.limits.party import TrustedProxies
 from echo2.p2p.multiaddr import address_of, is_open_port
 
@@ -39,6 +41,7 @@ class NetworkSection(Section):
     ] = True
     uplink: Annotated[
         float | None,
+        LIVE,
         Field(
             gt=0,
             le=1e7,
@@ -47,7 +50,7 @@ class NetworkSection(Section):
         ),
     ] = None
     downlink: Annotated[
-        float | None, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
+        float | None, LIVE, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
         bool, Field(description="Plan which node sends new versions to which: true, or false for random peers.")
@@ -57,17 +60,21 @@ class NetworkSection(Section):
     ] = True
     relay_rate: Annotated[
         float,
+        LIVE,
         Field(gt=0, le=1e7, description="Limit of relayed data, all connections and both directions together, Mbit/s."),
     ] = 20.0
     relays: Annotated[
         Texts,
+        LIVE,
         Field(max_length=16, description="Addresses of relays to use, if nodes cannot dial the coordinator directly."),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file.")
+        int,
+        LIVE,
+        Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file."),
     ] = 1024
     subnet_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
     trusted_proxies: Annotated[
         Texts,
@@ -124,10 +131,10 @@ class HttpsSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
+        int, LIVE, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
     ] = 1024
     address_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
+        int, LIVE, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
     ] = 128
 
     former_listen: Annotated[
@@ -152,6 +159,14 @@ class WebSection(Section):
         str, Field(min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
     ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="TCP port. 0: any free one.")] = 8420
+    operator_listen: Annotated[
+        str,
+        Field(
+            max_length=400,
+            description="Address of the operator's own page: a loopback address with a port (0: any free one), or the "
+            "path of a Unix socket, as in /run/user/1000/first.sock. Empty: there is none.",
+        ),
+    ] = "127.0.0.1:0"
     names: Annotated[
         Texts,
         Field(
@@ -161,10 +176,11 @@ class WebSection(Section):
         ),
     ] = ()
     connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
+        int, LIVE, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
     ] = 256
     address_connections: Annotated[
         int,
+        LIVE,
         Field(
             ge=1,
             le=32768,
@@ -179,3 +195,31 @@ class WebSection(Section):
             if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name):
                 raise ValueError(f"names has {name!r}: write a host name alone, such as run.example.org")
         return self
+
+    @model_validator(mode="after")
+    def _is_for_the_operator_alone(self) -> Self:
+        if isinstance(place := self.operator_place, tuple) and (
+            not ip_address(place[0]).is_loopback or not 0 <= place[1] <= 65535
+        ):
+            raise ValueError(
+                f"operator_listen is {self.operator_listen!r}, which others can reach: write 127.0.0.1:8421, or the "
+                "path of a Unix socket"
+            )
+        return self
+
+    @property
+    def operator_place(self) -> tuple[str, int] | Path | None:
+        """The loopback address and port, or the Unix socket, of the operator's page; None: it has none. Raises
+        `ValueError`."""
+        text = self.operator_listen.strip()
+        if not text or "/" in text:
+            return Path(text) if text else None
+        host, _, port = text.rpartition(":")
+        host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+        try:
+            ip_address(host)
+            return host, int(port)
+        except ValueError:
+            raise ValueError(
+                f"operator_listen is {text!r}: write 127.0.0.1:8421, or the path of a Unix socket"
+            ) from None

@@ -1,4 +1,4 @@
-"""The settings of payments in money. docs/pay.md explains them. The needs of each rail stand in
+"""The settings of payments in money. docs/money.md explains them. The needs of each rail stand in
 coordinator/rails/rail_settings.py."""
 
 from typing import Annotated, Literal, Self

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from echo2.coordinator.settings.config_section import Section, Share, Texts, frozen_list
+from echo2.coordinator.settings.config_section import LIVE, Section, Share, Texts, frozen_list
 from echo2.coordinator.settings.objective_choices import choices_of, contradiction
+from echo2.coordinator.settings.rate_schedule import refusal
 from echo2.engines.engine import Dtype
 from echo2.protocol.authority import MOST_WORDS
 from echo2.protocol.engine_classes import parts
@@ -14,6 +15,9 @@ from echo2.protocol.engine_classes import parts
 MOST_PROMPTS: Final = 1 << 16
 """Most training prompts of a task whose prompts are chosen by their last groups: those of a larger one hardly come
 again in a run."""
+
+
+StepNumber = Annotated[int, Field(ge=1, le=10**12)]
 
 
 def _period(value: object) -> object:
@@ -85,7 +89,7 @@ class RunSection(Section):
         Field(description="Passed to the chat template as enable_thinking. Unset: not passed. Signed."),
     ] = None
     steps: Annotated[
-        int | None, Field(ge=1, le=10**12, description="Steps after which the run finishes. Unset: endless.")
+        int | None, LIVE, Field(ge=1, le=10**12, description="Steps after which the run finishes. Unset: endless.")
     ] = None
     mode: Annotated[
         Literal["auto", "async", "sequential"],
@@ -101,12 +105,13 @@ class RunSection(Section):
         int, Field(ge=2, le=1024, description="Rollouts per group: samples of one prompt. Signed.")
     ] = 8
     batch_groups: Annotated[
-        int, Field(ge=1, le=65536, description="Groups per step. At most the task's training prompts.")
+        int, LIVE, Field(ge=1, le=65536, description="Groups per step. At most the task's training prompts.")
     ] = 16
     limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens per rollout. Signed.")] = 16
     publish_every: Annotated[
         int | Literal["auto"],
         BeforeValidator(_period),
+        LIVE,
         Field(
             description="kappa, steps from one published version to the next; auto: as few as the uplink sustains, "
             "and no more than leave the learner busy."
@@ -114,6 +119,7 @@ class RunSection(Section):
     ] = 1
     refill: Annotated[
         bool,
+        LIVE,
         Field(
             description="Leave groups whose rewards are all equal out of the batches: they teach nothing. Others are "
             "drawn in their place, so more groups are needed. They are paid all the same."
@@ -121,6 +127,7 @@ class RunSection(Section):
     ] = False
     draw: Annotated[
         Literal["oldest", "signal"],
+        LIVE,
         Field(
             description="Groups of a batch: oldest first; or those whose rewards differ most first (signal), so that "
             "more of the others grow too old. No group older than run.staleness is drawn in either case; all are paid."
@@ -133,8 +140,20 @@ class RunSection(Section):
             "varied come more often, up to 16 times as often; for tasks of at most 65,536 training prompts."
         ),
     ] = "order"
-    heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
-    evaluate_every: Annotated[int, Field(ge=1, le=10**12, description="Versions from one evaluation to the next.")] = 5
+    heldout: Annotated[int, LIVE, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
+    evaluate_every: Annotated[
+        int, LIVE, Field(ge=1, le=10**12, description="Versions from one evaluation to the next.")
+    ] = 5
+    stop_after: Annotated[
+        int | None,
+        LIVE,
+        Field(
+            ge=1,
+            le=10**9,
+            description="Evaluations in a row without a better held-out result after which the run ends, as by "
+            "`finish`. Unset: it does not.",
+        ),
+    ] = None
     compute_dtype: Annotated[
         Dtype,
         Field(
@@ -223,17 +242,44 @@ class LearnerSection(Section):
             description="HOST:PORT of this host at which those of other hosts meet, with more than one host.",
         ),
     ] = ""
-    learning_rate: Annotated[float, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
+    learning_rate: Annotated[float, LIVE, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
     warmup_steps: Annotated[
-        int, Field(ge=0, le=10**12, description="Steps over which the learning rate rises from 0.")
+        int, LIVE, Field(ge=0, le=10**12, description="Steps over which the learning rate rises from 0.")
     ] = 10
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine", "steps"],
+        LIVE,
+        Field(
+            description="Course of the learning rate after the warm-up: constant; linear or cosine, which fall to "
+            "schedule_end of it at schedule_steps; or steps, by schedule_points."
+        ),
+    ] = "constant"
+    schedule_steps: Annotated[
+        StepNumber | None,
+        LIVE,
+        Field(description="Step of the run, through all eras, at which linear and cosine have fallen. Others: unset."),
+    ] = None
+    schedule_end: Annotated[
+        float, LIVE, Field(ge=0, le=1, description="Share of the learning rate that linear and cosine end at.")
+    ] = 0.1
+    schedule_points: Annotated[
+        tuple[Annotated[tuple[StepNumber, Annotated[float, Field(ge=0, le=1000)]], BeforeValidator(frozen_list)], ...],
+        BeforeValidator(frozen_list),
+        LIVE,
+        Field(
+            max_length=100,
+            description="Steps of the run, each with the share of the learning rate from there on, as [[1000, 0.5], "
+            "[2000, 0.1]]; for the schedule steps.",
+        ),
+    ] = ()
     betas: Annotated[
-        tuple[Share, Share], BeforeValidator(frozen_list), Field(description="AdamW's two decay rates, per step.")
+        tuple[Share, Share], BeforeValidator(frozen_list), LIVE, Field(description="AdamW's two decay rates, per step.")
     ] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, le=1000, description="AdamW's weight decay, per step.")] = 0.0
-    gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="Largest norm of the gradient.")] = 1.0
+    weight_decay: Annotated[float, LIVE, Field(ge=0, le=1000, description="AdamW's weight decay, per step.")] = 0.0
+    gradient_clip: Annotated[float, LIVE, Field(gt=0, le=1e12, description="Largest norm of the gradient.")] = 1.0
     eps_low: Annotated[
         float,
+        LIVE,
         Field(
             gt=0,
             lt=1,
@@ -241,10 +287,11 @@ class LearnerSection(Section):
         ),
     ] = 0.2
     eps_high: Annotated[
-        float, Field(gt=0, le=1e6, description="Clip of the ratio upwards, by the same: at most 1 + eps_high.")
+        float, LIVE, Field(gt=0, le=1e6, description="Clip of the ratio upwards, by the same: at most 1 + eps_high.")
     ] = 0.28
     truncation: Annotated[
         float,
+        LIVE,
         Field(
             ge=1,
             le=1e6,
@@ -254,7 +301,7 @@ class LearnerSection(Section):
     kl_coefficient: Annotated[
         float, Field(ge=0, le=1e6, description="Weight of the KL term against the base. 0: none.")
     ] = 0.0
-    minibatches: Annotated[int, Field(ge=1, le=65536, description="Optimiser steps on one batch.")] = 1
+    minibatches: Annotated[int, LIVE, Field(ge=1, le=65536, description="Optimiser steps on one batch.")] = 1
     advantage: Annotated[
         Literal["group", "mean"],
         Field(description="How a group's rewards become advantages: group (by mean and deviation) or mean."),
@@ -319,10 +366,11 @@ class LearnerSection(Section):
         ),
     ] = "kept"
     cut_penalty: Annotated[
-        float, Field(gt=0, le=1e6, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
+        float, LIVE, Field(gt=0, le=1e6, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
     ] = 1.0
     contrast: Annotated[
         float,
+        LIVE,
         Field(
             gt=0, le=1,
             description="Share of a group's rollouts that are learned from, in pairs of the highest and the lowest "
@@ -352,6 +400,13 @@ class LearnerSection(Section):
         ),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
+
+    @model_validator(mode="after")
+    def _has_one_schedule(self) -> Self:
+        refused = refusal(self)
+        if refused:
+            raise ValueError(refused)
+        return self
 
     @model_validator(mode="after")
     def _corrects_once(self) -> Self:

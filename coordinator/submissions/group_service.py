@@ -27,7 +27,7 @@ from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
 from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
 from echo2.coordinator.leases.lease_issuer import LeaseIssuer
 from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
-from echo2.coordinator.leases.lease_terms import Progress
+from echo2.coordinator.leases.lease_terms import LeaseTerms, Progress
 from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
 from echo2.coordinator.leases.superseded_leases import (
     RecalledLeases,
@@ -134,6 +134,13 @@ class GroupService:
         self._recalled = RecalledLeases()
         self._entropy = entropy
         self._reseal = sealing.reseal
+
+    def take(self, terms: LeaseTerms) -> None:
+        """Take other terms: leases and draws from now on have them."""
+        self.terms = terms
+        self.buffer.refill, self.buffer.by_signal = terms.refill, terms.draw == "signal"
+        self.issuer.canary_share.share = terms.canaries
+        self.leases.take(terms)
 
     def start(self, now: int) -> int:
         """Extend open leases by the daemon's absence, and end those that expired; return the absence, ms. Call once

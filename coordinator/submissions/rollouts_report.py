@@ -26,14 +26,14 @@ SHORT = 100
 def find_groups(place: RunFolder, wanted: Wanted) -> Iterator[ShownGroup]:
     """Return the stored groups of a run folder that match, also while its coordinator runs. Raises `LocalFault`,
     `Untrusted`."""
-    tokenizer = _tokenizer(place)
+    tokenizer = tokenizer_of(place)
     with Database.read(place.database) as database:
         yield from list_groups(database, tokenizer, wanted)
 
 
 def group_of(place: RunFolder, lease: str) -> ShownGroup:
     """Return the stored group of a lease. Raises `LocalFault`, `Untrusted`."""
-    named, tokenizer = lease_of(lease), _tokenizer(place)
+    named, tokenizer = lease_of(lease), tokenizer_of(place)
     with Database.read(place.database) as database, database.reading():
         group = read_group(database, tokenizer, named)
     if group is None:
@@ -46,9 +46,7 @@ def group_of(place: RunFolder, lease: str) -> ShownGroup:
 
 def brief_text(group: ShownGroup) -> str:
     """Return a group as a few lines: what it is, prompt, best and worst answer."""
-    answers = sorted(group.answers, key=lambda one: -(one.reward if one.reward is not None else 0.0))
-    chosen = answers[:1] + answers[1:][-1:]
-    parts = [("prompt", group.prompt), *((_mark(one), _text(one)) for one in chosen)]
+    parts = [("prompt", group.prompt), *((_mark(one), _text(one)) for one in group.best_and_worst)]
     return "\n".join([_head(group), *(f"  {label:>8} | {_cut(text)}" for label, text in parts)])
 
 
@@ -75,7 +73,8 @@ def explain_none(place: RunFolder, wanted: Wanted) -> str:
     return f"no stored group{of_node} matches: their tokens are stored for 24 hours after the verdict"
 
 
-def _tokenizer(place: RunFolder) -> Tokenizer:
+def tokenizer_of(place: RunFolder) -> Tokenizer:
+    """Return the tokenizer of a run. Raises `LocalFault`, `Untrusted`."""
     _, _, _, spec = setup.read_documents(place)
     return model_folder.tokenizer(place.model, spec.ends)
 
@@ -105,13 +104,14 @@ def _parts(answer: ShownAnswer) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    return [f"    | {_escape(one)}" for one in text.split("\n")]
+    return [f"    | {escape(one)}" for one in text.split("\n")]
 
 
 def _cut(text: str) -> str:
-    one = _escape(" ".join(text.split()))
+    one = escape(" ".join(text.split()))
     return one if len(one) <= SHORT else one[: SHORT - 1] + "…"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Return a text in which characters that are not printed are escapes."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

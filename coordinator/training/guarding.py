@@ -98,13 +98,23 @@ class Guarding:
         """`measures`: measures by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is
         ordered."""
         self._group_service, self._watch, self._publisher = group_service, watch, publisher
-        self._auto, self._clock, self._changed = section.auto_rollback, clock, changed
+        self._clock, self._changed = clock, changed
         stored = group_service.database.fact(FACT)
         self._record = msgspec.json.decode(stored, type=GuardRecord) if stored else GuardRecord(state=GuardState())
-        limits = GuardLimits(section.heldout_share, section.exams, section.warn_only)
-        self._guard = Guard(limits, measures, self._record.state)
+        self._guard = Guard(GuardLimits(), measures, self._record.state)
+        self.take(section)
         self._warned = set(self._guard.warnings())
         self._examining: tuple[int, int] | None = None
+
+    def take(self, section: GuardSection) -> None:
+        """Take these settings, from the next step and evaluation on."""
+        self._auto = section.auto_rollback
+        self._guard.limits = GuardLimits(section.heldout_share, section.exams, section.warn_only)
+
+    @property
+    def exams_without_best(self) -> int:
+        """The evaluations in a row that were no better than the best, since the policy was last rolled back."""
+        return self._guard.state.stale
 
     def examining(self, version: Published | None) -> None:
         """Note the version that the scorer examines; None: none any more."""

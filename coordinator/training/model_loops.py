@@ -10,6 +10,7 @@ Each loop waits on an event that the other sets; a submission sets `arrived` too
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.environment import Environment
@@ -20,6 +21,7 @@ from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.settings.computing import computing_of
+from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.step_loop import StepLoop
@@ -79,7 +81,7 @@ class Learning:
             moved=self.arrived,
             watch=watch,
             guarding=self.guarding,
-            period=period_of(run, group_service.database),
+            period=period_of(run.config, group_service.database),
         )
         weights = ScorerWeights(
             models.scorer,
@@ -120,9 +122,24 @@ class Learning:
             guarding=self.guarding,
             reviewing=reviewing,
             evaluate_every=run.config.run.evaluate_every,
+            stop_after=run.config.run.stop_after,
             clock=clock,
             arrived=self.arrived,
         )
+
+    def take(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
+        """Take live settings. `before`: those until now."""
+        if config.run.publish_every != before.run.publish_every:
+            self.training.period = period_of(config, self.training.group_service.database)
+        if config.run.steps != before.run.steps:
+            self.training.end_after(config.run.steps)
+        if hyper_of(config.learner) != hyper_of(before.learner):
+            self.training.tune(hyper_of(config.learner))
+        self.guarding.take(config.guard)
+        self.scoring.evaluate_every, self.scoring.stop_after = config.run.evaluate_every, config.run.stop_after
+        self.scoring.evaluation_sets = [
+            replace(one, prompts=config.run.heldout) for one in self.scoring.evaluation_sets
+        ]
 
     async def run(self) -> None:
         """Run the loops, until cancelled."""
@@ -173,11 +190,17 @@ def verifier_of(
     )
 
 
-def period_of(run: Run, database: Database) -> PublishPeriod:
+def period_of(config: CoordinatorConfig, database: Database) -> PublishPeriod:
     """Return the period between versions, for `auto` as an earlier start of the run left it."""
-    setting, earlier = run.config.run.publish_every, database.fact(PUBLISH_PERIOD_FACT)
+    setting, earlier = config.run.publish_every, database.fact(PUBLISH_PERIOD_FACT)
     fixed = None if setting == "auto" else setting
-    return PublishPeriod(fixed, run.runspec.staleness, int(earlier) if earlier else 1)
+    return PublishPeriod(fixed, config.run.staleness, int(earlier) if earlier else 1)
+
+
+def hyper_of(section: LearnerSection) -> Hyper:
+    """Return the settings of the learner's steps."""
+    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
+    return Hyper(**{name: getattr(section, name) for name in names})
 
 
 def course_of(run: Run) -> TrainingConfig:
@@ -185,8 +208,6 @@ def course_of(run: Run) -> TrainingConfig:
     config = run.config
     section: LearnerSection = config.learner
     computing = computing_of(section)
-    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
-    hyper = Hyper(**{name: getattr(section, name) for name in names})
     # Whole paths: ranks on other hosts, which have working directories of their own, open them too.
     model, folder, database = (path.absolute() for path in (run.folder.model, run.folder.learner, run.folder.database))
     return TrainingConfig(
@@ -195,7 +216,7 @@ def course_of(run: Run) -> TrainingConfig:
         database,
         computing.device,
         computing.threads,
-        hyper,
+        hyper_of(section),
         config.run.steps,
         run.runspec.ends,
         section.checkpoint_share,

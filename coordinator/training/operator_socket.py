@@ -1,10 +1,10 @@
 """Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`,
-`rollback`, `verdict`, `payout`, `witnesses`.
+`rollback`, `verdict`, `payout`, `witnesses`, `finish`, `settings`.
 
 Only the owner of the run folder can open this socket, while the page is public.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ class OperatorSocket:
     a verdict checked again or reversed (submissions/verdict_commands.py) by word, lease and reason, and returns a
     sentence. `pay`: writes an entry about a payment (payouts/payout_book.py) by kind and facts in hexadecimal digits,
     and returns its time, ms. `payments_wait`: returns why payments wait, empty if they do not, and the newest head of
-    the ledger that a node told this process (publishing/head_witnesses.py). `finish`: ends the run
-    (training/training_loop.py), and returns its last step."""
+    the ledger that a node told this process (publishing/head_witnesses.py). `finish`: ends the run,
+    and returns its last step; `change`: changes settings by words "section.key=value" and removed keys, and returns
+    sentences (training/live_settings.py)."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class OperatorSocket:
         pay: Callable[[str, str], Awaitable[int]] | None = None,
         payments_wait: Callable[[], tuple[str, int]] | None = None,
         finish: Callable[[], int] | None = None,
+        change: Callable[[Sequence[str], Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
@@ -48,6 +50,7 @@ class OperatorSocket:
         self._pay = pay
         self._payments_wait = payments_wait
         self._finish = finish
+        self._change = change
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
@@ -58,6 +61,7 @@ class OperatorSocket:
             "payout": self._payout,
             "witnesses": self._witnesses,
             "finish": self._end_run,
+            "settings": self._settings,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -93,7 +97,19 @@ class OperatorSocket:
         if self._finish is None:
             raise ValueError("this coordinator has no learner")
         try:
-            return {"last": self._finish()}
+            last = self._finish()
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+        await self._watch.durable()
+        return {"last": last}
+
+    async def _settings(self, asked: dict[str, Any]) -> dict[str, Any]:
+        words = [asked.get(name, []) for name in ("assigned", "removed")]
+        fits = all(isinstance(part, list) and all(isinstance(word, str) for word in part) for part in words)
+        if self._change is None or not fits or not any(words):
+            raise ValueError("it needs two lists of texts: assigned (section.key=value) and removed (section.key)")
+        try:
+            return {"said": await self._change(*words)}
         except LocalFault as error:
             raise ValueError(str(error)) from error
 

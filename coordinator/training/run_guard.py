@@ -112,8 +112,8 @@ class GuardState(msgspec.Struct, kw_only=True):
     """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `first`, `best`:
     per task. `best_exam`, `best_score`: best exam and best score of the best version of the run. `top`: best result of
     all tasks together, and the reward then. `low`: exams in a row, per task. `counts`: count of rule 1,
-    per kind. `now`: what it last read. `steps`: see `Steps`. `rollbacks`: those that the operator did not
-    order, by root in hex."""
+    per kind. `now`: what it last read. `steps`: see `Steps`. `stale`: exams in a row without a new best one.
+    `rollbacks`: those that the operator did not order, by root in hex."""
 
     era: int = 0
     step: int = 0
@@ -127,6 +127,7 @@ class GuardState(msgspec.Struct, kw_only=True):
     counts: dict[str, int] = {}
     now: dict[str, str] = {}
     steps: Steps = msgspec.field(default_factory=Steps)
+    stale: int = 0
     rollbacks: dict[str, int] = {}
 
 
@@ -155,7 +156,7 @@ class Guard:
     def begin_anew(self, *, results: bool = False) -> None:
         """Begin counts and steps anew (rule 6). `results`: first and best result too."""
         state = self.state
-        state.low, state.counts, state.now, state.steps = {}, {}, {}, Steps()
+        state.low, state.counts, state.now, state.steps, state.stale = {}, {}, {}, Steps(), 0
         if results:
             state.first, state.best, state.top = {}, {}, None
 
@@ -272,7 +273,9 @@ class Guard:
             return
         score = sum(_sign(self._measure(task)) * result.value * result.prompts for task, result in exam.results.items())
         if self.state.best_exam is None or score / prompts > self.state.best_score:
-            self.state.best_exam, self.state.best_score = exam, score / prompts
+            self.state.best_exam, self.state.best_score, self.state.stale = exam, score / prompts, 0
+        else:
+            self.state.stale += 1
 
     def _together(self, results: Mapping[str, TaskResult]) -> TaskResult:
         """Return the result of all tasks above their floors, the higher the better, weighted by their prompts."""

@@ -39,6 +39,7 @@ from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job
 from echo2.runtime.child import ChildDied, ChildError
+from echo2.runtime.errors import LocalFault
 
 EVALUATION_WAIT_SECONDS = 2.0
 """Seconds for which an evaluation lets groups go first."""
@@ -76,6 +77,10 @@ class Scoring:
     """Makes further checks of verdicts (rule 3)."""
     guarding: Guarding | None = None
     """Gets each evaluation."""
+    stop_after: int | None = None
+    """Evaluations without a better result after which the run ends; None: it does not."""
+    end_run: Callable[[], int] = lambda: 0
+    """Ends the run, and returns its last step."""
     _checked: bool = False
     """Whether the last round was a further check: between two of them waiting groups have a round."""
     _wanted_since: float | None = None
@@ -256,7 +261,17 @@ class Scoring:
         self.history.add(success)
         if self.guarding is not None:
             self.guarding.on_evaluation(success, latest)
+            self._stop_when_stale(self.guarding.exams_without_best)
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
+
+    def _stop_when_stale(self, exams: int) -> None:
+        """End the run where `exams` evaluations in a row were no better (run.stop_after)."""
+        at = self.group_service.progress
+        if self.stop_after is not None and exams >= self.stop_after and at is not None and not at.finished:
+            try:
+                log.warning("held-out results rise no more: the run ends", evaluations=exams, last_step=self.end_run())
+            except LocalFault as fault:
+                log.error("run.steps could not be written: after a restart the run goes on", reason=str(fault))
 
     def _put_off(self, away: EnvironmentAway) -> None:
         """Evaluate nothing for a while: an environment cannot be opened (rule 5)."""

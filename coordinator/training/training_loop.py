@@ -13,7 +13,9 @@ Rules
    opened with the order, in a new era.
 6. A rank of another host that cannot obey ends no coordinator, even at the first start: its host can be mended
    meanwhile. The log and the page say what it needs.
-7. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
+7. Other settings of the learner count from the first step after the next version (`tune`), which is made at once: so
+   no entry of the learner's journal mixes settings. If the learner is opened before, they count from there.
+8. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
    batch.
 """
 
@@ -86,7 +88,7 @@ class TrainingConfig:
 
 @dataclass
 class Utilisation:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 7)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 8)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -126,6 +128,8 @@ class Training:
     watch: Watch
     guarding: Guarding
     period: PublishPeriod
+    opened: Callable[[int], None] = lambda step: None
+    """Called with the number of the next step as the learner is open."""
     utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     last_step: int | None = None
@@ -141,6 +145,12 @@ class Training:
     _era: int = FIRST_ERA
     _computed: list[bytes] | None = None
     """The groups of the batch that the learner computes; None between two batches."""
+    _exports: bool = True
+    """Whether that batch ends with an export."""
+    is_stepping: bool = False
+    """Whether a step is under way, from its draw until its version is published."""
+    _tuned: Hyper | None = None
+    """Settings that the learner is to take (rule 7)."""
     _undurable: list[list[bytes]] = field(default_factory=list)
     """Batches drawn since the last durable checkpoint or entry of the learner's journal."""
     _again: deque[list[bytes]] = field(default_factory=deque)
@@ -148,7 +158,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.covered = deque(maxlen=self.group_service.terms.staleness + 2)
-        self.last_step = self.course.steps
+        self.last_step, self.hyper = self.course.steps, self.course.hyper
 
     async def run(self) -> None:
         """Train until the last step or cancelled. A learner that dies or fails is opened again (rule 1)."""
@@ -168,15 +178,37 @@ class Training:
     def finish(self) -> int:
         """End the run after the step that publishes what was learned; return that step. It is the present one where
         nothing is unpublished and no step has begun. Raises `LocalFault`."""
+        earliest = self._earliest_end()
+        self.last_step = earliest if self.last_step is None else min(self.last_step, earliest)
+        self.work.set()
+        return self.last_step
+
+    def end_after(self, steps: int | None) -> None:
+        """End the run after `steps` steps, or as soon as `finish` would; None: endless."""
+        earliest = 0 if self.group_service.progress is None else self._earliest_end()
+        self.last_step = None if steps is None else max(steps, earliest)
+        self.work.set()
+
+    def _earliest_end(self) -> int:
         at, latest = self.group_service.progress, self.publisher.latest
         if at is None or latest is None:
             raise LocalFault("the learner has not started yet: try again in a minute")
-        begun = self._computed is not None
+        begun = self.is_stepping
         published = at.step == latest.version and not begun
-        last = at.steps_made + (0 if published else 2 if begun else 1)
-        self.last_step = last if self.last_step is None else min(self.last_step, last)
-        self.work.set()
-        return self.last_step
+        return at.steps_made + (0 if published else 2 if begun else 1)
+
+    def tune(self, hyper: Hyper) -> None:
+        """Let the learner have these settings from `tuned_step` on (rule 7)."""
+        self._tuned = hyper
+
+    def tuned_step(self) -> int | None:
+        """Return the first step for which other settings of the learner count; None: once it has opened."""
+        at = self.group_service.progress
+        if at is None or self.guarding.ordered:
+            return None
+        if self.is_stepping:
+            return at.steps_made + (2 if self._exports else 3)
+        return at.steps_made + (2 if self._undurable else 1)
 
     async def _on_failure(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
@@ -198,6 +230,7 @@ class Training:
 
     async def _open(self) -> None:
         self.group_service.leases.window.stop()  # the learner begins no step meanwhile: a draw behind it shows nothing
+        self._take_tuned()
         order = await self.guarding.republish()
         try:
             await self._open_with(order)
@@ -216,7 +249,7 @@ class Training:
                 folder=str(self.course.folder),
                 database=str(self.course.database),
                 device=self.course.device,
-                hyper=self.course.hyper,
+                hyper=self.hyper,
                 published=str(self._published_file(latest)) if latest else "",
                 published_version=latest.version if latest else 0,
                 published_root=latest.root if latest else bytes(32),
@@ -248,13 +281,15 @@ class Training:
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
         self.watch.on_opening(published.era, self._at().steps_made)
+        self.opened(self._at().steps_made + 1)
         self.guarding.complete_order(published, opened.rate)
         log.info(
             "the learner is open",
             step=opened.step,
             version=published.version,
             drawn=len(opened.drawn),
-            objective=objective_choices.describe_loss(self.course.hyper),
+            objective=objective_choices.describe_loss(self.hyper),
+            learning_rate=opened.learning_rate,
         )
 
     async def _learn(self) -> None:
@@ -262,7 +297,11 @@ class Training:
         while not self._is_finished():
             batch = await self._next_batch()
             if batch is not None:
-                await self._step(batch)
+                self.is_stepping = True
+                try:
+                    await self._step(batch)
+                finally:
+                    self.is_stepping = False
             elif not self._is_finished():
                 return
         self.watch.end_wait()
@@ -311,17 +350,23 @@ class Training:
         if self._drawing_since is not None:
             self.utilisation.add_wait(began - self._drawing_since)
         log.info("step begun", step=at.steps_made + 1, groups=len(groups))
+        if not self._undurable:
+            self._take_tuned()
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
         published, step = self._latest().version, at.step + 1
-        due = at.steps_made + 1 == self.last_step or self.period.is_due(step, published)
-        batch = Batch(step=step, groups=leases, published=published, export=due)
+        last = self.last_step is not None and at.steps_made + 1 >= self.last_step
+        self._exports = last or self._tuned is not None or self.period.is_due(step, published)
+        batch = Batch(step=step, groups=leases, published=published, export=self._exports, hyper=self.hyper)
         stepped = await self.learner.step(batch)
         self._computed = None
         await self._take_step(stepped, groups, at)
         self._drawing_since = self.clock()
         if self.group_service.leases.end_step(int(self._drawing_since * 1000)):
             self.utilisation.on_work(self._drawing_since - began)
+
+    def _take_tuned(self) -> None:
+        self.hyper, self._tuned = self._tuned or self.hyper, None
 
     async def _take_step(self, stepped: Stepped, groups: list[DrawnGroup], before: Progress) -> None:
         """Take the answer to a batch: record the step, publish its export. `before`: the progress before it."""

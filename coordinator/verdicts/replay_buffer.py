@@ -47,7 +47,7 @@ class ReplayBuffer:
         self._database = database
         self._staleness = staleness
         self.refill = refill
-        self._order = ("signal DESC, " if by_signal else "") + "version, at, lease"
+        self.by_signal = by_signal
         self.histogram = [0] * (staleness + 1)
 
     def rebuild(self, drawn: Iterable[bytes]) -> None:
@@ -62,9 +62,10 @@ class ReplayBuffer:
         """Draw the next batch for the learner at `step`; None while there are fewer than `groups`. No token is read.
 
         `again`: draw exactly these groups once more; the result is None if one of them may not be drawn now."""
+        order = ("signal DESC, " if self.by_signal else "") + "version, at, lease"
         only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
-            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE_CONDITION}{only} ORDER BY {self._order} LIMIT ?",
+            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE_CONDITION}{only} ORDER BY {order} LIMIT ?",
             (*self._window(step, era), *again, most),
         )
         if len(rows) < most:

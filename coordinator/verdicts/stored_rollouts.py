@@ -9,7 +9,7 @@ Rules
    snapshot, which would let the file's log grow as long. A group that is forgotten meanwhile is left out.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -99,11 +99,22 @@ class ShownGroup(msgspec.Struct, frozen=True, kw_only=True):
         rewards = [one.reward for one in self.answers if one.reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
 
+    @property
+    def best_and_worst(self) -> list[ShownAnswer]:
+        """The answers with the highest and the lowest reward; one that is not scored counts as 0."""
+        answers = sorted(self.answers, key=lambda one: -(one.reward if one.reward is not None else 0.0))
+        return answers[:1] + answers[1:][-1:]
 
-def list_groups(database: Database, tokenizer: Tokenizer, wanted: Wanted) -> Iterator[ShownGroup]:
-    """Return the stored groups that match, at most `wanted.most`, in its order."""
+
+def list_groups(
+    database: Database, tokenizer: Tokenizer, wanted: Wanted, is_late: Callable[[], bool] = lambda: False
+) -> Iterator[ShownGroup]:
+    """Return the stored groups that match, at most `wanted.most`, in its order. `is_late`: returns whether to search no
+    further."""
     shown = 0
     for lease in _choose(database, wanted):
+        if is_late():
+            return
         group = read_group(database, tokenizer, lease)
         if group is None or not _matches(group, wanted):
             continue

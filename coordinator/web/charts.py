@@ -22,10 +22,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis, with its label."""
+    """A mark on an axis, with its label. `value`: value that it marks. `under`: second label below; empty: none."""
 
     at: float
     label: str
+    value: float = 0.0
+    under: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,17 @@ def percent(share: float) -> str:
 
 def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     """Return about `wanted` round numbers that enclose [low, high]; the first and last are the axis's ends."""
-    span = high - low if high > low else max(abs(high), 1.0)
+    span = high - low if high > low else abs(high) or 1.0
     raw = span / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
+    return [float(f"{number * step:.10g}") for number in range(first, max(last, first + 1) + 1)]
 
 
-def whole_ticks(last: float) -> list[int]:
-    """Return round whole numbers from 0 up to at most `last`."""
-    step = max(1.0, nice_ticks(0, max(last, 1), 5)[1])
+def whole_ticks(last: float, wanted: int = 5) -> list[int]:
+    """Return about `wanted` round whole numbers from 0 up to at most `last`."""
+    step = max(1.0, nice_ticks(0, max(last, 1), wanted)[1])
     step = math.ceil(step)
     return [step * number for number in range(int(last // step) + 1)]
 
@@ -148,8 +150,10 @@ def line_chart(
     y_ticks: Sequence[float],
     form: str = "number",
     hints: Iterable[tuple[float, str]] = (),
+    x_wanted: int = 5,
 ) -> Chart:
-    """Lay out `series` over x from 0 to `x_last`. `form`: "percent" or "number". `hints`: (x, text)."""
+    """Lay out `series` over x from 0 to `x_last`. `form`: "percent" or "number". `hints`: (x, text). `x_wanted`: marks
+    of the x axis, about."""
     x_last = max(x_last, 1.0)
     low, high = y_ticks[0], y_ticks[-1]
 
@@ -158,7 +162,7 @@ def line_chart(
         return round(100 * x / x_last, 2), round(100 * (high - min(max(y, low), high)) / (high - low), 2)
 
     shown = [(one, [place(point) for point in one.points]) for one in series if one.points]
-    ends = _apart([places[-1][1] for one, places in shown if not one.faint])
+    ends = apart([places[-1][1] for one, places in shown if not one.faint])
     lines = tuple(_plotted_line(one, places, ends, form) for one, places in shown)
     spoken = [f"{one.name} {_value(one.points[-1][1], form)}" for one in series if one.points and not one.faint]
     return Chart(
@@ -166,7 +170,7 @@ def line_chart(
         title=title,
         summary=f"{title}: {', '.join(spoken)} at {x_name} {x_last:g}." if spoken else f"{title}: nothing yet.",
         x_name=x_name,
-        x_ticks=tuple(Tick(round(100 * x / x_last, 2), _whole(x)) for x in whole_ticks(x_last)),
+        x_ticks=tuple(Tick(round(100 * x / x_last, 2), _whole(x), x) for x in whole_ticks(x_last, x_wanted)),
         y_ticks=tuple(Tick(place((0, y))[1], _value(y, form)) for y in y_ticks),
         lines=lines,
         hints=_columns([(place((x, low))[0], text) for x, text in hints]),
@@ -194,7 +198,7 @@ def _whole(value: int) -> str:
     return short(value) if value >= 10_000 else str(value)
 
 
-def _apart(heights: Sequence[float]) -> dict[float, float]:
+def apart(heights: Sequence[float]) -> dict[float, float]:
     """Move labels apart so that none covers another; return wanted height -> height."""
     placed: dict[float, float] = {}
     floor = -math.inf

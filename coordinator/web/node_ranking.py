@@ -10,7 +10,6 @@ Rules
 
 import asyncio
 import gzip
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -22,7 +21,7 @@ from echo2.coordinator.web import csv_export, page
 from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
-from echo2.coordinator.web.tile_routes import headers_unless_known
+from echo2.coordinator.web.tile_routes import etag_of, headers_unless_known
 from echo2.p2p.errors import Malformed
 
 PAGE_NODES: Final = 400
@@ -107,7 +106,7 @@ class Ranking:
             body, following = await self._read(request, after, most, rendered)
             if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
                 self._first[key] = self._clock() + PAGE_SECONDS, body, following
-        headers = {"Content-Type": kind, **_CACHED, "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+        headers = {"Content-Type": kind, **_CACHED, "ETag": etag_of(body)}
         if packed:
             headers["Content-Encoding"] = "gzip"
         if following is not None:

@@ -4,21 +4,24 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from echo2.coordinator.metrics.views import NodeRow, RunState
+from echo2.coordinator.submissions import rollouts_report
 from echo2.coordinator.web import (
     broadcast_chart,
     charts,
+    curves,
     formatting,
     market_chart,
     refusal_texts,
     step_rows,
 )
-from echo2.coordinator.web.charts import Bar, Chart, Series
+from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
 from echo2.ledger.standing import Rank, Standing, describe, minute
 
@@ -32,7 +35,6 @@ _PHASES: Mapping[str, tuple[str, str]] = {
 NODES_SHOWN = 100
 VERSIONS_SHOWN = 6
 BATCHES_SHOWN = 5
-_SMOOTHED_STEPS = 5  # steps
 
 
 @dataclass(frozen=True)
@@ -50,54 +52,49 @@ class Volunteer:
 
 def live(state: RunState) -> str:
     """Render the parts of the page that change, which its script fetches."""
-    return _environment().get_template("live.html").render(facts(state))
+    return render("live.html", facts(state))
 
 
-def page(state: RunState) -> str:
-    """Render the whole page."""
-    return (
-        _environment().get_template("page.html").render(facts(state), style=_hash("page.css"), script=_hash("page.js"))
-    )
+def page(state: RunState, *, suffix: str = "") -> str:
+    """Render the whole page. `suffix`: see `facts`."""
+    return render("page.html", facts(state, suffix=suffix))
 
 
 def report(state: RunState, settings: Sequence[str]) -> str:
     """Render the run as one file that loads nothing. `settings`: those that differ from their defaults, in words."""
-    style = asset("page.css").decode()
-    values = facts(state) | {"kept": True, "written": minute(state.now)}
-    return _environment().get_template("report.html").render(values, css=style, settings=settings)
+    return render("report.html", facts(state, kept=True), css=asset("page.css").decode(), settings=settings)
 
 
-def ranking(state: RunState, shown: Page) -> str:
-    """Render a page of the complete ranking."""
-    total = _work(state)
-    return (
-        _environment()
-        .get_template("nodes.html")
-        .render(
-            state=state,
-            volunteers=[_volunteer(state, rank, node, total) for rank, node in enumerate(shown.rows, shown.first)],
-            after=shown.after,
-            first=shown.first,
-            known=max(state.nodes_known, len(state.nodes)),
-            style=_hash("page.css"),
-        )
+def ranking(state: RunState, shown: Page, *, suffix: str = "") -> str:
+    """Render a page of the complete ranking. `suffix`: see `facts`."""
+    return render(
+        "nodes.html",
+        state=state,
+        volunteers=[volunteer_of(state, rank, node) for rank, node in enumerate(shown.rows, shown.first)],
+        after=shown.after and f"nodes?after={shown.after}",
+        first=shown.first,
+        known=max(state.nodes_known, len(state.nodes)),
+        suffix=suffix,
     )
 
 
-def proof(values: dict[str, Any]) -> str:
-    """Render the proof of a lease's entry (proof_page.py)."""
-    return _environment().get_template("proof.html").render(values, style=_hash("page.css"), script=_hash("proof.js"))
+def render(template: str, values: Mapping[str, Any] | None = None, **others: Any) -> str:
+    """Render a template. `base`: path from its page to the site's start; "" by default."""
+    return _environment().get_template(template).render({"base": "", "suffix": "", **(values or {}), **others})
 
 
-def facts(state: RunState) -> dict[str, Any]:
-    """Return the values that the templates use."""
+def facts(state: RunState, *, kept: bool = False, suffix: str = "") -> dict[str, Any]:
+    """Return the values that the templates use. `kept`: whether the page stands alone, without links. `suffix`: end of
+    the file names of a copy (pages/page_export.py); empty: a coordinator serves the page."""
     label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
     refused = sum(state.refused.values())
     decided = state.accepted + refused
-    total, known = _work(state), max(state.nodes_known, len(state.nodes))
+    known = max(state.nodes_known, len(state.nodes))
     return {
         "state": state,
-        "kept": False,
+        "kept": kept,
+        "private": None,
+        "suffix": suffix,
         "phase": label,
         "mood": mood,
         "online": online(state),
@@ -105,9 +102,10 @@ def facts(state: RunState) -> dict[str, Any]:
         "accepted_share": state.accepted / decided if decided else None,
         "gain": state.evaluations[-1].sampled - state.evaluations[0].sampled if len(state.evaluations) > 1 else None,
         "times_smaller": state.full_bytes / state.diff_bytes if state.diff_bytes else None,
-        "accuracy": accuracy_chart(state),
-        "reward": reward_chart(state),
-        "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
+        "accuracy": curves.accuracy_chart(state),
+        "reward": curves.reward_chart(state),
+        "small": curves.small_charts(state),
+        "volunteers": [volunteer_of(state, rank, node) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
         "unshown": max(0, known - NODES_SHOWN),
         "known": known,
         "refusals": refusal_texts.rows(state.refused),
@@ -123,45 +121,6 @@ def facts(state: RunState) -> dict[str, Any]:
     }
 
 
-def accuracy_chart(state: RunState) -> Chart:
-    """Lay out held-out exact match over versions, 0 to 100 %."""
-    shown = charts.pick_records(state.evaluations)
-    sampled = [(float(one.version), one.sampled) for one in shown]
-    greedy = [(float(one.version), one.greedy) for one in shown]
-    hints = [
-        (float(one.version), f"version {one.version}: sampled {charts.percent(one.sampled)}, "
-                             f"greedy {charts.percent(one.greedy)} of {one.prompts} prompts")
-        for one in shown
-    ]  # fmt: skip
-    return charts.line_chart(
-        "accuracy",
-        "Held-out accuracy",
-        [Series("greedy", "second", greedy, dots=True), Series("sampled", "first", sampled, dots=True)],
-        x_name="version",
-        x_last=_last_x(state),
-        y_ticks=(0, 0.25, 0.5, 0.75, 1),
-        form="percent",
-        hints=hints,
-    )
-
-
-def reward_chart(state: RunState) -> Chart:
-    """Lay out the reward by step: raw values, faint, and their trailing mean."""
-    raw = charts.thin([(float(one.step), one.reward) for one in state.steps])
-    low = min([0.0, *(y for _, y in raw)])
-    high = max([y for _, y in raw], default=1.0)
-    return charts.line_chart(
-        "reward",
-        "Reward",
-        [Series("reward of each step", "first", raw, faint=True),
-         Series("mean", "first", charts.trailing_mean(raw, _SMOOTHED_STEPS))],
-        x_name="step",
-        x_last=_last_x(state),
-        y_ticks=charts.nice_ticks(low, high if high > low else low + 1),
-        hints=[(x, f"step {x:.0f}: reward {y:.3f}") for x, y in raw],
-    )  # fmt: skip
-
-
 def staleness_bars(state: RunState) -> tuple[Bar, ...]:
     """Lay out one bar per age that the staleness limit allows."""
     wanted = max(state.staleness_limit + 1, len(state.staleness))
@@ -173,13 +132,9 @@ def asset(name: str) -> bytes:
     return files("echo2.coordinator.web").joinpath("static", name).read_bytes()
 
 
-def _last_x(state: RunState) -> float:
-    """Return the last x of both charts: the steps made, or the steps wanted if known."""
-    steps_done = max([state.step, *(one.version for one in state.evaluations[-1:])])
-    return float(max(steps_done, state.steps_wanted or 0, 1))
-
-
-def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunteer:
+def volunteer_of(state: RunState, rank: int, node: NodeRow) -> Volunteer:
+    """Return the row of a node. `rank`: its place in the ranking."""
+    total = _work(state)
     return Volunteer(
         rank=rank,
         node=node,
@@ -211,7 +166,7 @@ def online(state: RunState) -> int:
 
 def _work(state: RunState) -> int:
     """Return the accepted work of all nodes."""
-    return max(state.weight, sum(node.weight for node in state.nodes))
+    return state.weight or sum(node.weight for node in state.nodes)
 
 
 def _supply_share(state: RunState) -> float | None:
@@ -222,10 +177,8 @@ def _supply_share(state: RunState) -> float | None:
 
 def compile_templates() -> None:
     """Compile all templates before the first request, as that takes 0.1 s."""
-    _environment().get_template("page.html")
-    _environment().get_template("live.html")
-    _environment().get_template("nodes.html")
-    _environment().get_template("proof.html")
+    for name in _environment().list_templates():
+        _environment().get_template(name)
 
 
 @functools.cache
@@ -247,11 +200,24 @@ def _environment() -> Environment:
         formatting.amount,
     )
     named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
-    environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
+    environment.filters |= {function.__name__: function for function in named}
+    environment.filters |= {"percent": charts.percent, "minute": minute, "instant": instant, "static": static_address}
+    environment.filters["visible"] = visible
     return environment
 
 
+def instant(at: int) -> str:
+    """Format a time in ms as RFC 3339."""
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def visible(text: str, most: int | None = None) -> str:
+    """Return a text of a model: characters that are not printed, but for the ends of lines, are escapes."""
+    cut = text if most is None or len(text) <= most else text[:most] + "…"
+    return "\n".join(rollouts_report.escape(one) for one in cut.split("\n"))
+
+
 @functools.cache
-def _hash(name: str) -> str:
-    """Return a hash of a static file for its URL, so that browsers may cache it without limit."""
-    return hashlib.blake2b(asset(name), digest_size=6).hexdigest()
+def static_address(name: str) -> str:
+    """Return the address of a static file, with a hash of it, so that browsers may cache it without limit."""
+    return f"static/{name}?{hashlib.blake2b(asset(name), digest_size=6).hexdigest()}"

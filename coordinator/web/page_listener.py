@@ -39,7 +39,7 @@ _SHUTDOWN_SECONDS = 1.0  # seconds for open requests at shutdown
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class WebLimits(ClientLimits):
     """The limits of the page. `head`: bytes."""
 
@@ -136,8 +136,9 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen and return the port; `port` 0 chooses a free one. Raises `LocalFault`."""
+    async def start(self, host: str, port: int, setting: str = "web.port") -> int:
+        """Listen and return the port; `port` 0 chooses a free one. `setting`: setting of the port. Raises
+        `LocalFault`."""
         await self._runner.setup()
         try:
             self._listen(host, port)
@@ -145,7 +146,7 @@ class Listener:
             await self.stop()
             why = error.strerror or str(error)
             raise LocalFault(
-                f"the page cannot be served at {host} port {port} ({why}): set another web.port (0: any free one)"
+                f"the page cannot be served at {host} port {port} ({why}): set another {setting} (0: any free one)"
             ) from error
         self._tasks = [asyncio.create_task(self._accept(one), name="page") for one in self._sockets]
         self._tasks.append(asyncio.create_task(self._sweep(), name="page's sweep"))

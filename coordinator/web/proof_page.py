@@ -77,4 +77,4 @@ def lease_proof(database: Database, lease: str, chain: Sequence[Root]) -> LeaseP
 
 def render_page(proof: LeaseProof) -> bytes:
     """Return the page."""
-    return page.proof(proof._asdict()).encode()
+    return page.render("proof.html", proof._asdict(), base="../../").encode()

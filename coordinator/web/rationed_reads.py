@@ -1,8 +1,8 @@
 """Reads of run.sqlite for the page that no cache answers: one at a time, for a share of the time over all visitors.
 
 Rules
-1. A read runs in a thread. After one that took t seconds the next begins t / `READ_TIME_SHARE` later, so reads take at
-   most a sixth of the time.
+1. A read runs in a thread. After one that took t seconds the next begins t / `share` later, so by `READ_TIME_SHARE`
+   reads take at most a sixth of the time.
 2. Parties (p2p/limits/party.py) are served in rotation: of each party one request at a time competes with those of
    others.
 3. At most `MOST_WAITING` requests wait, `MOST_OF_PARTY` of one party; the last quarter of the places is for parties of
@@ -24,9 +24,10 @@ T = TypeVar("T")
 
 
 class RationedReads:
-    """The reads of one kind. `subject`: named in the refusal. `clock`: monotonic seconds."""
+    """The reads of one kind. `subject`: named in the refusal. `clock`: monotonic seconds. `share`: see rule 1."""
 
-    def __init__(self, subject: str, clock: Callable[[], float]) -> None:
+    def __init__(self, subject: str, clock: Callable[[], float], share: float = READ_TIME_SHARE) -> None:
+        self._share = share
         self._subject = subject
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -50,7 +51,7 @@ class RationedReads:
                     return await anyio.to_thread.run_sync(action)
                 finally:
                     ended = self._clock()
-                    self._due = ended + (ended - began) / READ_TIME_SHARE
+                    self._due = ended + (ended - began) / self._share
         finally:
             self._waiting[party] -= 1
             if not self._waiting[party]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics import setting_changes, status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import config_edits
@@ -16,8 +16,8 @@ from echo2.runtime.errors import LocalFault
 def write(home: Path, file: Path) -> str:
     """Write the report on the run in a folder; return where it is and from when. Raises `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
-    settings = list(config_edits.list_differences(place.config))
-    state, source = _state(place)
+    settings = [*config_edits.list_differences(place.config), *setting_changes.lines_of(place.database)]
+    state, source = state_of(place)
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(page.report(state, settings))
@@ -28,7 +28,7 @@ def write(home: Path, file: Path) -> str:
     return f"{file}: {source} ({minute(state.now)}), step {state.step}, version {state.version}"
 
 
-def _state(place: RunFolder) -> tuple[RunState, str]:
+def state_of(place: RunFolder) -> tuple[RunState, str]:
     """Return the state to report, and its source in words."""
     _, _, _, spec = setup.read_documents(place)
     try:

@@ -18,7 +18,7 @@ from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.run_logs import read_logs
-from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.database import Database, ReadConnections
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from echo2.coordinator.epochs.epoch_need import provisioned_rate
 from echo2.coordinator.metrics import run_metrics
@@ -28,11 +28,21 @@ from echo2.coordinator.metrics.canary_counts import canary_view
 from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.freshness import FreshnessTerms, reserves
 from echo2.coordinator.metrics.group_stages import stages
-from echo2.coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
+from echo2.coordinator.metrics.setting_changes import read_changes
+from echo2.coordinator.metrics.views import (
+    BroadcastView,
+    CapacityView,
+    LinksView,
+    NodeRow,
+    NodeView,
+    ReserveView,
+    RunState,
+)
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.signing import ends_soon
 from echo2.coordinator.settings import objective_choices
+from echo2.coordinator.settings.rate_schedule import describe_rate
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.training_loop import Training
@@ -40,6 +50,8 @@ from echo2.coordinator.verdicts.draw_record import read_draws
 from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
+from echo2.coordinator.web.pages import node_page
+from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
 from echo2.ledger.tile_places import TilePlace
@@ -96,8 +108,12 @@ class RunViewBuilder:
     _market_rows: MarketRows = field(default_factory=MarketRows)
     _nodes_pay: MarketRows = field(default_factory=MarketRows)
     """Of the pages of nodes, which another thread reads."""
+    _connections: ReadConnections = field(init=False)
     _rates: dict[bytes, float] = field(default_factory=dict)
     """Rates of the earlier states; used by one thread at a time, as states are built one after the other."""
+
+    def __post_init__(self) -> None:
+        self._connections = ReadConnections(self.group_service.database.path)
 
     async def current_state(self) -> RunState:
         """Return the current state, built beside the event loop. Only one call at a time."""
@@ -116,33 +132,49 @@ class RunViewBuilder:
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
         present = self._market()
-        with Database.read(self.group_service.database.path) as database, database.reading():
+        with self._connections.reading() as database:
             now = int(self.clock() * 1000)
             shown = page(database, after, most, self.connected, {}, now)
             if present is None:
                 return shown
             return shown._replace(rows=self._nodes_pay.with_pay(shown.rows, present, database))
 
+    def find_node(self, name: str) -> str | None:
+        """Return the peer id of the node that a name or peer id names; None: it names no node, or several. It blocks:
+        call it in a thread."""
+        with self._connections.reading() as database:
+            return node_page.find_node(database, name)
+
+    def node(self, peer: str) -> NodeView | None:
+        """Return a node and what became of its work; None: there is no such node. It blocks: call it in a thread."""
+        present = self._market()
+        with self._connections.reading() as database:
+            view = node_page.read_node(database, peer, self.connected, int(self.clock() * 1000))
+            if view is None or present is None:
+                return view
+            (row,) = self._nodes_pay.with_pay([view.node], present, database)
+            return msgspec.structs.replace(view, node=row)
+
     def ledger_proof(self, entry: int, size: int) -> EntryProof | None:
         """Return the proof of a ledger entry under the signed head of `size` entries; None: there is no such entry or
         head. It blocks: call it in a thread."""
-        with Database.read(self.group_service.database.path) as database, database.reading():
+        with self._connections.reading() as database:
             signed = database.value("SELECT 1 FROM ledger_heads WHERE size = ?", (size,))
             return None if signed is None else entry_proof(Ledger(database), entry, size)
 
     def lease_proof(self, lease: str) -> LeaseProof | None:
         """Return the proof of a lease's own entry; None: there is none. It blocks: call it in a thread."""
-        with Database.read(self.group_service.database.path) as database, database.reading():
+        with self._connections.reading() as database:
             return proof_page.lease_proof(database, lease, self.run.chain)
 
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         """Return a tile of the ledger's tree; None: there is no such tile (yet). It blocks: call it in a thread."""
-        with Database.read(self.group_service.database.path) as database, database.reading():
+        with self._connections.reading() as database:
             return ledger_tiles.tile(database, level, place)
 
     def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
         """Return a part of a bundle of entries; None: there is no such bundle (yet). It blocks: call it in a thread."""
-        with Database.read(self.group_service.database.path) as database, database.reading():
+        with self._connections.reading() as database:
             return ledger_tiles.bundle_part(database, place, first, most)
 
     def sealed_logs(self) -> list[bytes]:
@@ -180,6 +212,7 @@ class RunViewBuilder:
             group_size=config.group_size,
             batch_groups=config.batch_groups,
             objective=objective_choices.describe_loss(self.run.config.learner),
+            learning_rate=describe_rate(self.run.config.learner),
             idle=self.training.utilisation.idle,
             window=window.batches if window.last.windows else None,
             buffered=self.group_service.count_buffered(),
@@ -190,7 +223,7 @@ class RunViewBuilder:
             too_old=0,
             refused={},
             unscored=0,
-            trouble=self.training.watch.view(),
+            trouble=public_trouble(self.training.watch.view()),
             guard=self.training.guarding.view(),
             expired=0,
             staleness=list(self.group_service.buffer.histogram),
@@ -203,7 +236,7 @@ class RunViewBuilder:
             full_bytes=history.full_bytes,
             nodes=[],
             invite=self.invite,
-            faults=list(self.faults),
+            faults=[without_places(fault) for fault in self.faults],
             relayed_bytes=self.relayed,
             links=self.links,
             root_serial=self.run.root.serial,
@@ -248,6 +281,7 @@ class RunViewBuilder:
             ledger = run_metrics.ledger(database)
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
+            changes = read_changes(database, public=True)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
@@ -259,6 +293,7 @@ class RunViewBuilder:
             running=counted.running,
             received=counted.received,
             accepted=counted.accepted,
+            rollouts=counted.rollouts,
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,
@@ -278,6 +313,7 @@ class RunViewBuilder:
             market=market,
             teams=teams,
             stages=learned,
+            changes=changes,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

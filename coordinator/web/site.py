@@ -16,8 +16,8 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple, Protocol
 
 import anyio.to_thread
 import msgspec
@@ -37,9 +37,10 @@ from echo2.coordinator.web import (
 )
 from echo2.coordinator.web.node_ranking import Ranking, Source
 from echo2.coordinator.web.page_listener import Listener, WebLimits, party_of
+from echo2.coordinator.web.pages.node_page import NodePages, NodeSource
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.rationed_reads import RationedReads
-from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource
+from echo2.coordinator.web.tile_routes import FOR_EVER, TileRoutes, TileSource, etag_of, headers_unless_known
 from echo2.p2p.wire_types import encode
 from echo2.protocol.ledger_heads import EntryProof
 
@@ -65,7 +66,9 @@ _WORTH_PACKING = 1000  # bytes
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Render = Callable[[RunState], bytes]
 
-BODIES: Final[dict[str, tuple[str, Render]]] = {
+Bodies = Mapping[str, tuple[str, Render]]
+
+BODIES: Final[Bodies] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/invite": ("text/plain; charset=utf-8", lambda state: state.invite.encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
@@ -81,7 +84,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
 """Path -> (content type, renderer of the body from a state)."""
 
 
-class Shown(Source, TileSource, Protocol):
+class Shown(Source, NodeSource, TileSource, Protocol):
     """The source of a site's data: coordinator/web/run_view_builder.py."""
 
     async def current_state(self) -> RunState:
@@ -95,18 +98,45 @@ class Shown(Source, TileSource, Protocol):
         """Return the proof of a ledger entry under a signed head; None: there is none. Called in a thread."""
 
 
-class ResponseCache:
-    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds."""
+class RenderedBody(NamedTuple):
+    """A body and its ETag."""
 
-    def __init__(self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
+    content: bytes
+    etag: str
+
+
+class ResponseCache:
+    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds. `bodies`: paths and
+    renderers, as `BODIES`."""
+
+    def __init__(
+        self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], bodies: Bodies = BODIES
+    ) -> None:
         self._build = build
         self._clock = clock
+        self._renderers = bodies
         self._state: RunState | None = None
         self._due = 0.0
-        self._bodies: dict[tuple[str, bool], bytes] = {}
+        self._bodies: dict[tuple[str, bool], RenderedBody] = {}
         self._working = asyncio.Lock()
 
-    async def body(self, path: str, packed: bool) -> bytes:
+    def add_to(self, router: web.UrlDispatcher, prefix: str = "") -> None:
+        """Add a route for each body. `prefix`: begin of all paths."""
+        for path, (kind, _) in self._renderers.items():
+            router.add_get(prefix + path, self._handler(path, kind))
+
+    def _handler(self, path: str, kind: str) -> Handler:
+        async def show(request: web.Request) -> web.StreamResponse:
+            packed = "gzip" in request.headers.get("Accept-Encoding", "")
+            body = await self.body(path, packed)
+            headers = {"Content-Type": kind, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": body.etag}
+            if packed:
+                headers["Content-Encoding"] = "gzip"
+            return web.Response(body=body.content, headers=headers_unless_known(request, headers))
+
+        return show
+
+    async def body(self, path: str, packed: bool) -> RenderedBody:
         """Return a body of the current state, gzipped if `packed`."""
         async with self._working:
             state = await self._present()
@@ -130,28 +160,36 @@ class ResponseCache:
 
     def _render(self, state: RunState, path: str, packed: bool) -> None:
         if (path, False) not in self._bodies:
-            self._bodies[path, False] = BODIES[path][1](state)
+            content = self._renderers[path][1](state)
+            self._bodies[path, False] = RenderedBody(content, etag_of(content))
         if packed:
-            self._bodies[path, True] = gzip.compress(self._bodies[path, False], 6, mtime=0)
+            content = gzip.compress(self._bodies[path, False].content, 6, mtime=0)
+            self._bodies[path, True] = RenderedBody(content, etag_of(content))
 
 
 def application(
-    run: Shown, clock: Callable[[], float] = time.monotonic, *, host: str = "", names: Collection[str] = ()
+    run: Shown,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    host: str = "",
+    names: Collection[str] = (),
+    cache: ResponseCache | None = None,
 ) -> web.Application:
-    """Return the web application of a run. `host`: the listening host. `names`: the public names of the page."""
+    """Return the web application of a run. `host`: the listening host. `names`: the public names of the page. `cache`:
+    cache of the run's state, where others use it too."""
     page.compile_templates()
-    response_cache = ResponseCache(run.current_state, clock)
+    response_cache = cache or ResponseCache(run.current_state, clock)
     ranking = Ranking(run, response_cache.current_state, clock)
     public = {name.lower() for name in names}
-    app = web.Application(middlewares=[_check_host(public | {host.lower()})])
+    app = web.Application(middlewares=[check_host(public | {host.lower()})])
     app.on_response_prepare.append(_add_headers(public))
-    for path in BODIES:
-        app.router.add_get(path, _page_handler(response_cache, path))
+    response_cache.add_to(app.router)
     for name, kind in STATIC.items():
-        app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
+        app.router.add_get(f"/static/{name}", answer_static(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)
     app.router.add_get("/api/v1/nodes", ranking.json)
     app.router.add_get("/api/v1/nodes.csv", ranking.csv)
+    NodePages(run, response_cache.current_state, clock).add_to(app.router)
     app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(run, clock))
     app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run, clock))
     TileRoutes(run, clock).add_to(app.router)
@@ -181,25 +219,16 @@ class Site:
         await self._listener.stop()
 
 
-async def serve_web(app: web.Application, host: str, port: int, limits: WebLimits | None = None) -> Site:
-    """Serve an application; `port` 0 chooses a free port. Raises `LocalFault` if listening fails."""
+async def serve_web(
+    app: web.Application, host: str, port: int, limits: WebLimits | None = None, setting: str = "web.port"
+) -> Site:
+    """Serve an application; `port` 0 chooses a free port. `setting`: setting of the port. Raises `LocalFault` if
+    listening fails."""
     listener = Listener(app, limits or WebLimits(), time.monotonic)
-    return Site(listener, host, await listener.start(host, port))
+    return Site(listener, host, await listener.start(host, port, setting))
 
 
-def _page_handler(response_cache: ResponseCache, path: str) -> Handler:
-    async def show(request: web.Request) -> web.StreamResponse:
-        packed = "gzip" in request.headers.get("Accept-Encoding", "")
-        body = await response_cache.body(path, packed)
-        headers = {"Content-Type": BODIES[path][0], "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        if packed:
-            headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
-
-    return show
-
-
-def _asset(body: bytes, kind: str) -> Handler:
+def answer_static(body: bytes, kind: str) -> Handler:
     packed = gzip.compress(body, 9, mtime=0)
 
     async def show(request: web.Request) -> web.StreamResponse:
@@ -259,7 +288,7 @@ def _add_headers(public: Collection[str]) -> Callable[[web.Request, web.StreamRe
     return head
 
 
-def _check_host(names: Collection[str]) -> Middleware:
+def check_host(names: Collection[str]) -> Middleware:
     """Return a middleware that refuses requests with an unknown Host (rule 3)."""
 
     @web.middleware

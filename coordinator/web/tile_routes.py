@@ -4,8 +4,8 @@ Rules
 1. Tiles and bundles never change: any cache may hold whole ones for ever, and partial ones, which nobody wants once
    they are whole, for a day. Their ETag is the run's. Documents are not cached.
 2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB, and the last `MOST_TILES` stay in memory. A bundle
-   is sent `AT_ONCE` entries at a time, so that memory is that of these; a client that takes longer than `TILE_SECONDS`
-   for them is disconnected.
+   is sent `AT_ONCE` entries at a time, or up to `MOST_AT_ONCE` small ones, so that memory is that of these; a client
+   that takes longer than `TILE_SECONDS` for them is disconnected.
 """
 
 import asyncio
@@ -23,6 +23,9 @@ from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
 AT_ONCE: Final = 16
+MOST_AT_ONCE: Final = 64
+SMALL_PART: Final = 64 << 10
+"""Bytes of a part below which the next one has twice as many entries."""
 TILE_SECONDS: Final = 30.0
 MOST_TILES: Final = 512
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -58,7 +61,7 @@ class TileRoutes:
         self._source = source
         self._reads = RationedReads("tiles of the ledger", clock)
         self._tiles: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
-        self._etag = f'"{hashlib.sha256(source.sealed_runspec()).hexdigest()[:32]}"'
+        self._etag = etag_of(source.sealed_runspec())
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes."""
@@ -98,8 +101,9 @@ class TileRoutes:
         """Answer with a bundle of entries, part by part (rule 2)."""
         place = _place(request)
         answer = web.StreamResponse(headers={"Content-Type": _BINARY, **self._caching(request, place)})
-        for first in range(0, place.width, AT_ONCE):
-            read = partial(self._source.ledger_bundle, place, first, AT_ONCE)
+        first, most = 0, AT_ONCE
+        while first < place.width:
+            read = partial(self._source.ledger_bundle, place, first, most)
             part = await self._reads.read(party_of(request), read)
             if part is None:
                 raise _absent()
@@ -110,6 +114,7 @@ class TileRoutes:
                     await answer.write(part)
             except TimeoutError as error:
                 raise ConnectionResetError("the client receives the bundle too slowly") from error
+            first, most = first + most, min(2 * most, MOST_AT_ONCE) if len(part) < SMALL_PART else AT_ONCE
         await answer.write_eof()
         return answer
 
@@ -117,6 +122,11 @@ class TileRoutes:
         """Return the headers for caches (rule 1). Raises `HTTPNotModified`."""
         headers = {**(FOR_EVER if place.width == WIDTH else FOR_A_DAY), "ETag": self._etag}
         return headers_unless_known(request, headers)
+
+
+def etag_of(body: bytes) -> str:
+    """Return the ETag of a body."""
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def headers_unless_known(request: web.Request, headers: dict[str, str]) -> dict[str, str]:

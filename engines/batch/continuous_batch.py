@@ -32,7 +32,7 @@ PADDING: Final = 1.25
 
 MOST_STEPWISE_TOKENS: Final = 16
 """Most tokens of an answer that goes through the steps (rule 7). On a CPU a pass of its own costs as much as some 20
-tokens of a full batch (docs/log.md, 2026-11-23)."""
+tokens of a full batch (docs/log/, 2026-11-23)."""
 
 P = TypeVar("P")
 

@@ -2,7 +2,7 @@
 
 1. PyTorch's own function for one query per head is slow in these types on CPUs: 2.5 times slower in bfloat16 without
    grouped queries, and 4 times in float16, than with each block of keys and values cast to float32 while it lies in
-   the processor's cache. It is no faster where a block is too large for that (docs/log.md, "Decode attention in 16
+   the processor's cache. It is no faster where a block is too large for that (docs/log/, "Decode attention in 16
    bits").
 2. The sums are those of float32, so closer to exact ones than PyTorch's, whose weights are rounded to 16 bits. The
    result is rounded once.

@@ -24,11 +24,11 @@ from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.token_bucket import TokenBuckets
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ClientLimits:
-    """The limits of a listener. `section`: name of its settings. `connections`: connections in all. `per_visitor`:
-    connections per household. `rate`, `burst`: requests per household, per second and at once. `idle`: seconds between
-    two requests. `bounds_private`: see rule 3."""
+    """The limits of a listener; `connections` and `per_visitor` may change meanwhile. `section`: name of its settings.
+    `connections`: connections in all. `per_visitor`: connections per household. `rate`, `burst`: requests per
+    household, per second and at once. `idle`: seconds between two requests. `bounds_private`: see rule 3."""
 
     section: str
     connections: int
@@ -40,7 +40,7 @@ class ClientLimits:
     parties: Parties = field(default_factory=Parties)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class HttpsLimits(ClientLimits):
     """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
 

@@ -21,6 +21,7 @@ from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.libp2p.trio_bridge import TrioThread
+from echo2.p2p.limits.bandwidth import Rate
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
@@ -36,10 +37,10 @@ STREAM_SILENCE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class PayloadRates:
-    """Limits on payloads, in bytes per second; None: no limit."""
+    """Limits on payloads."""
 
-    uplink: float | None = None
-    downlink: float | None = None
+    uplink: Rate = None
+    downlink: Rate = None
 
 
 UNLIMITED_RATES = PayloadRates()

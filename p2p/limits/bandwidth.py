@@ -27,14 +27,18 @@ _OTHER_PEERS = ""
 S = TypeVar("S")
 
 
-def bandwidth(rate: float | None) -> TokenBucket:
-    """Return the bucket of a machine limited to `rate` bytes per second; None for no limit. Raises `ValueError`."""
-    return TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
+Rate = float | TokenBucket | None
+"""Bytes per second; None for no limit; or the bucket of a limit that may change meanwhile."""
+
+
+def bandwidth(rate: Rate) -> TokenBucket:
+    """Return the bucket of a machine limited to `rate`. Raises `ValueError`."""
+    return rate if isinstance(rate, TokenBucket) else TokenBucket(rate, BURST_SECONDS * (rate or 0.0))
 
 
 def change_bandwidth(bucket: TokenBucket, rate: float | None) -> None:
-    """Limit a machine's bucket to another rate from now on, in bytes per second; None for no limit. Raises
-    `ValueError`."""
+    """Limit a machine's bucket to another rate from now on, in bytes per second, from any thread; None for no limit. A
+    debt stays. Raises `ValueError`."""
     bucket.limit(rate, BURST_SECONDS * (rate or 0.0))
 
 

@@ -19,10 +19,12 @@ from typing import Final
 
 import msgspec
 
-from echo2.p2p.limits.bandwidth import bandwidth
+from echo2.p2p.limits.bandwidth import Rate, bandwidth
 from echo2.p2p.limits.party import Parties
 from echo2.runtime.units import MBIT
 
+RELAYED_RATE: Final = 8 * MBIT
+"""Bytes per second of all circuits together, unless the owner says otherwise."""
 PUNCHES: Final = 4
 """Connections through a relay that are made direct ones at a time (p2p/libp2p/hole_punch.py)."""
 PUNCH_BURST, PUNCH_EACH = 6.0, 60.0
@@ -32,7 +34,7 @@ PUNCH_BURST, PUNCH_EACH = 6.0, 60.0
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a relay. `reservations`, `circuits`: reservations and circuits in total. `per_party`: reservations
     per party. `per_peer`: circuits that one peer may have as source, and as target. `life`: seconds of a reservation.
-    `duration`: seconds, and `data`: bytes, of a circuit. `rate`: bytes per second of all circuits together."""
+    `duration`: seconds, and `data`: bytes, of a circuit. `rate`: rate of all circuits together."""
 
     reservations: int = 64
     per_party: int = 16
@@ -41,7 +43,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     life: float = 1800.0
     duration: float = 3600.0
     data: int = 1 << 30
-    rate: float = 8 * MBIT
+    rate: Rate = RELAYED_RATE
 
 
 class RelayRefusal(Enum):

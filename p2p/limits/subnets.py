@@ -34,10 +34,10 @@ PARTY: Final = 2
 """Limit on the requests of one party, as a multiple of that of one connection."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PeerLimits:
-    """The owner's settings. `connections`: connections with all peers together. `per_subnet`: accepted from one public
-    subnet. `parties`: says which subnet that is."""
+    """The owner's settings, of which `connections` and `per_subnet` may change meanwhile. `connections`: connections
+    with all peers together. `per_subnet`: accepted from one public subnet. `parties`: says which subnet that is."""
 
     connections: int = CONNECTIONS
     per_subnet: int = PER_SUBNET

@@ -12,6 +12,7 @@ from echo2.p2p.discovery import dial_back
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import Handlers
+from echo2.p2p.limits.bandwidth import Rate
 from echo2.p2p.limits.request_slots import PER_PEER
 from echo2.p2p.multiaddr import route_of
 from echo2.p2p.network import Traffic
@@ -30,12 +31,12 @@ class Peer:
         transport: Transport,
         *,
         seed: int,
-        uplink: float | None = None,
-        downlink: float | None = None,
+        uplink: Rate = None,
+        downlink: Rate = None,
         handlers: Handlers | None = None,
     ) -> None:
-        """`seed`: breaks ties between chunks to request. `uplink`, `downlink`: bytes of payload per second to and from
-        all peers together, None for no limit. `handlers`: the methods it answers, if registered elsewhere."""
+        """`seed`: breaks ties between chunks to request. `uplink`, `downlink`: rate of payloads to and from all
+        peers together. `handlers`: the methods it answers, if registered elsewhere."""
         self._transport = transport
         self._ready = anyio.Event()
         self._failure: Exception | None = None

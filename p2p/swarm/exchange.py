@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
-from echo2.p2p.limits.bandwidth import FairQueue, bandwidth, change_bandwidth
+from echo2.p2p.limits.bandwidth import FairQueue, Rate, bandwidth, change_bandwidth
 from echo2.p2p.network import FetchReport, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.download import Download, DownloadContext
@@ -46,10 +46,8 @@ TRANSFER_LOGS_MAX = 64
 class ChunkExchange:
     """The payloads that this peer shares, serves and fetches."""
 
-    def __init__(
-        self, transport: Transport, *, seed: int, uplink: float | None = None, downlink: float | None = None
-    ) -> None:
-        """`uplink`, `downlink`: bytes of chunks per second, for all peers together; None for no limit."""
+    def __init__(self, transport: Transport, *, seed: int, uplink: Rate = None, downlink: Rate = None) -> None:
+        """`uplink`, `downlink`: rate of chunks, for all peers together."""
         self._context = DownloadContext(transport, seed, bandwidth(downlink))
         self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
         self._parents: tuple[str, ...] = ()

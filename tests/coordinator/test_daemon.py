@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.command_line.serving import connection_limits, scorer_of
+from echo2.coordinator.command_line.serving import change_limits, connection_limits, scorer_of
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.settings.config import CoordinatorConfig
+from echo2.coordinator.settings.config import CoordinatorConfig, parse
 from echo2.coordinator.settings.network_config import HttpsSection
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.run_services import signing_of, terms_of
@@ -32,6 +32,15 @@ def test_few_files_scale_all_limits_down() -> None:
     assert 0 < web.connections < 256
     assert 0 < peers.connections < 1024
     assert peers.connections + https.connections + web.connections < files
+
+
+def test_limits_of_connections_change_in_place() -> None:
+    limits, web = connection_limits(CoordinatorConfig(), 1 << 20), {"connections": 300, "address_connections": 7}
+    reach = {"connections": 2000, "subnet_connections": 9}
+    change_limits(limits, parse({"network": reach, "web": web}, source="x"), 1 << 20)
+    assert (limits[0].connections, limits[0].per_subnet) == (2000, 9)
+    assert (limits[2].connections, limits[2].per_visitor) == (300, 7)
+    assert limits[1].connections == 1024
 
 
 def test_without_https_its_share_goes_to_the_others() -> None:

@@ -1,9 +1,9 @@
-"""docs/architecture.md and docs/rules.md against the code.
+"""docs/architecture.md and docs/reference/rules.md against the code.
 
 1. The page is short, and its arrows are the import law of the packages.
 2. A step of a life names one module.
 3. Each change is reached by its word: `git grep -i` finds the word in the first module, which names the second one.
-4. A rule number, and a name, behind a module in docs/rules.md stand in that module.
+4. A rule number, and a name, behind a module in docs/reference/rules.md stand in that module.
 """
 
 import itertools
@@ -80,7 +80,9 @@ def test_a_change_is_reached_by_its_word_in_two_steps(row: Change) -> None:
 
 def test_each_rule_number_and_name_on_the_page_of_rules_is_in_its_module() -> None:
     wrong: list[str] = []
-    rows = itertools.chain.from_iterable(table[1:] for table in tables((ROOT / "docs" / "rules.md").read_text()))
+    rows = itertools.chain.from_iterable(
+        table[1:] for table in tables((ROOT / "docs" / "reference" / "rules.md").read_text())
+    )
     for rule, place in rows:
         folder, module = "", ""
         for span, numbers in re.findall(r"`([^`]+)`((?:, rules? [\d, and]*\d)?)", place):

@@ -1,4 +1,4 @@
-"""The tables of data layouts in docs/tasks.md are what reading such data gives."""
+"""The tables of data layouts in docs/reference/math-data.md are what reading such data gives."""
 
 import pytest
 

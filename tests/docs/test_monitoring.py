@@ -4,11 +4,9 @@ import json
 import re
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 import yaml
 
-from echo2.coordinator.metrics.views import GuardRow, GuardView, PauseView, TroubleView
 from echo2.coordinator.web import prometheus
 from tests.support import pictures
 from tests.support.paths import ROOT
@@ -18,14 +16,8 @@ FOLDER = ROOT / "docs" / "monitoring"
 
 def exposed() -> dict[str, set[str]]:
     """Return each metric of a busy run with the labels that it has."""
-    rule = GuardRow(kind="cut", title="it is cut", now="", mood="ok", holds=0, pause_after=16, remedy="mend it")
-    paused = TroubleView(paused=PauseView(kind="operator", why="moving", since=0, until=None))
-    state = msgspec.structs.replace(
-        pictures.PAID, trouble=paused, guard=GuardView(rows=[rule]),
-        links=msgspec.structs.replace(pictures.PAID.links, refused={"web": 3}),
-    )  # fmt: skip
     metrics: dict[str, set[str]] = {}
-    for row in (prometheus.exposition(state) + prometheus.exposition(pictures.BUSY)).decode().splitlines():
+    for row in b"".join(map(prometheus.exposition, pictures.EVERY_METRIC)).decode().splitlines():
         if row.startswith("# TYPE "):
             metrics.setdefault(row.split()[2], set())
         elif row and not row.startswith("#"):

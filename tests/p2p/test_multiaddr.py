@@ -11,6 +11,8 @@ from benchmarks.payments import trial_provider
 from echo2.coordinator.ledger_files import page_client
 from echo2.coordinator.rails import bank_file
 from echo2.coordinator.web import node_ranking
+from echo2.coordinator.web.pages import operator_page
+from echo2.node import connectivity
 from echo2.p2p import multiaddr
 from echo2.p2p.discovery.peer_records import is_dialable
 from echo2.p2p.errors import Malformed, Unreachable
@@ -23,10 +25,10 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
-NOT_ADDRESSES = {
-    str(Path(module.__file__).resolve())
-    for module in (routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider)
-}
+OTHER_TEXTS = (
+    routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider, operator_page, connectivity,
+)  # fmt: skip
+NOT_ADDRESSES = {str(Path(module.__file__).resolve()) for module in OTHER_TEXTS}
 
 
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])

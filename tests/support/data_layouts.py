@@ -1,6 +1,6 @@
-"""The layouts of data sets that `math:PATH` reads, as tables of docs/tasks.md, made by reading each.
+"""The layouts of data sets that `math:PATH` reads, as tables of docs/reference/math-data.md, made by reading each.
 
-python -m tests.support.data_layouts     writes the tables into docs/tasks.md
+python -m tests.support.data_layouts     writes the tables into docs/reference/math-data.md
 """
 
 import csv
@@ -18,7 +18,7 @@ from echo2.tasks.math.data_files import DataFault, files_of, rows_of
 from echo2.tasks.math.row_fields import RowFault, answers_of, parse_argument, problem_of
 from tests.support.paths import ROOT
 
-PAGE: Final = ROOT / "docs/tasks.md"
+PAGE: Final = ROOT / "docs/reference/math-data.md"
 BEGIN, END = "<!-- data layouts -->", "<!-- end of data layouts -->"
 SHARED: Final = 2
 """Number of the problem that stands in every file of a layout with several."""

@@ -17,7 +17,7 @@ def documents() -> list[Path]:
 
 def current_documents() -> list[Path]:
     """Return the documents that describe the code as it is today."""
-    return [path for path in documents() if "adr" not in path.parts and path.name != "log.md"]
+    return [path for path in documents() if not {"adr", "log"} & set(path.relative_to(ROOT).parts)]
 
 
 def code_lines(text: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """The source of a web site in tests: one fixed state of a run, and the pages of its nodes."""
 
-from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.metrics.views import NodeView, RunState
 from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.ledger.tile_places import TilePlace
 from echo2.protocol.ledger_heads import EntryProof
+from tests.support import pictures
 
 
 class FixedRun:
@@ -30,6 +31,15 @@ class FixedRun:
 
     def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
         return None
+
+    def find_node(self, name: str) -> str | None:
+        named = [node.id for node in self.state.nodes if name in (node.id, node.name)]
+        return named[0] if len(named) == 1 else None
+
+    def node(self, peer: str) -> NodeView | None:
+        """Return a node of the state, with a few invented groups."""
+        rows = [node for node in self.state.nodes if node.id == peer]
+        return pictures.made_by(rows[0]) if rows else None
 
     def sealed_logs(self) -> list[bytes]:
         return []

@@ -20,13 +20,20 @@ from echo2.coordinator.metrics.views import (
     CapacityView,
     DeliveryView,
     Evaluation,
+    GuardRow,
+    GuardView,
+    LearnedStep,
+    MadeGroup,
     NodeRow,
+    NodeView,
+    PauseView,
     ReserveView,
     RunState,
     StagesView,
     StepPoint,
     TeamRow,
     TransferView,
+    TroubleView,
     VersionRow,
 )
 
@@ -114,7 +121,14 @@ def steps(count: int, seed: int = 1) -> list[StepPoint]:
                 success=round(max(0.0, level - 0.12), 4),
                 staleness=1.2,
                 seconds=1.1,
-                metrics={"entropy": 0.8},
+                metrics={
+                    "entropy": round(0.35 + 0.6 * math.exp(-step / 20), 4),
+                    "kl": round(0.0004 + 0.0002 * math.sin(step), 6),
+                    "grad_norm": round(0.4 + 0.3 * math.exp(-step / 9), 4),
+                    "learning_rate": 0.0003 * min(1.0, step / 10),
+                    "length": round(6.0 - 0.04 * step % 1, 3),
+                    "tokens": 1_536.0,
+                },
             )
         )
     return points
@@ -131,6 +145,19 @@ def evaluations(versions: list[int]) -> list[Evaluation]:
         )
         for version in versions
     ]
+
+
+def made_by(row: NodeRow) -> NodeView:
+    """Return a node with invented groups: one in ten was refused."""
+    groups = [
+        MadeGroup(
+            lease=f"{number:032x}", at=STARTED + 99_000 - 1_700 * number, version=26 - number // 4,
+            code="late" if number % 10 == 7 else "", rollouts=0 if number % 10 == 7 else 16,
+        )
+        for number in range(50 if row.accepted else 0)
+    ]  # fmt: skip
+    learned = [LearnedStep(step=step, groups=1 + step % 3) for step in range(26, 2, -2 if row.accepted else -99)]
+    return NodeView(node=row, groups=groups, learned=learned if row.accepted else [])
 
 
 NODES = [
@@ -322,3 +349,15 @@ TEAMS = [
 ]
 PAID = msgspec.structs.replace(BUSY, market=MARKET, nodes=PAID_NODES, teams=TEAMS)
 """A run in full swing that pays money."""
+EVERY_METRIC = (
+    msgspec.structs.replace(
+        PAID,
+        trouble=TroubleView(paused=PauseView(kind="operator", why="moving", since=0, until=None)),
+        guard=GuardView(
+            rows=[GuardRow(kind="cut", title="it is cut", now="", mood="ok", holds=0, pause_after=16, remedy="mend it")]
+        ),
+        links=msgspec.structs.replace(PAID.links, refused={"web": 3}),
+    ),
+    BUSY,
+)
+"""Runs that together have a value of each metric."""

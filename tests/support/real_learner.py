@@ -98,12 +98,14 @@ class Believer:
         pass
 
 
-def make_run(folder: Path, model: Path, *, learner: dict[str, Any] | None = None, **run: Any) -> Run:
-    """Make a run of a tiny model. `learner`, `run`: settings of these sections."""
+def make_run(
+    folder: Path, model: Path, *, learner: dict[str, Any] | None = None, now: int = 1_000_000_000, **run: Any
+) -> Run:
+    """Make a run of a tiny model. `learner`, `run`: settings of these sections. `now`: ms."""
     settings = {"task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 2, "evaluate_every": 100}
     flags = {"run": settings | run, "https": {"listen": []}, "learner": {"warmup_steps": 2} | (learner or {})}
     config = setup.settings_for(str(model), flags, env={})
-    return setup.init(folder, str(model), config, now=1_000_000_000)
+    return setup.init(folder, str(model), config, now=now)
 
 
 @asynccontextmanager

@@ -39,11 +39,14 @@ class SyntheticTrainer:
     def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
         """Keep the random weights."""
 
+    def tune(self, hyper: Hyper) -> None:
+        """Move weights as before."""
+
     def step(self, batch: TrainBatch, steps: int, sizes: PassSizes = _SIZES) -> dict[str, float]:
         if self.rho:
             index = np.flatnonzero(self._chance.random(len(self.bits), dtype=np.float32) < self.rho)
             self.bits[index] ^= 1
-        return {"reward": 0.0, "success": 0.0}
+        return {"reward": 0.0, "success": 0.0, "learning_rate": 0.0}
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Keep the random weights."""

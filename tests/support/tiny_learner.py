@@ -142,10 +142,10 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 
 
 class Main:
-    """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in
-    order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds. `republish`: the
-    order to go back to a version. `checkpoint_share`, `threads`: of `Open`. `store`: folder in which each
-    snapshot stays; None: it is the learner's file, which goes with the next version."""
+    """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in order.
+    `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds. `republish`: the order
+    to go back to a version. `tells`: whether each batch has the settings. `checkpoint_share`, `threads`: of `Open`.
+    `store`: folder in which each snapshot stays; None: it is the learner's file, which goes with the next version."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000
@@ -158,6 +158,7 @@ class Main:
         self.republish: Republish | None = None
         self.checkpoint_share, self.threads, self.run = 1.0, 1, ""
         self.store: Path | None = None
+        self.tells = False
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -198,7 +199,8 @@ class Main:
         self.era = self.session_era
 
     def step(self, session: Session, number: int, *, publish: bool = True, export: bool = True) -> Stepped:
-        stepped = session.step(msgspec.structs.replace(ask(batch(number)), export=export))
+        asked = ask(batch(number))
+        stepped = session.step(msgspec.structs.replace(asked, export=export, hyper=self.hyper if self.tells else None))
         if stepped.export is not None and publish:
             self.publish(stepped.export)
         return stepped

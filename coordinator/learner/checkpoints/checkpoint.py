@@ -66,6 +66,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups in `drawn`), oldest first. `export`: the last exported version. `published`: versions from which diffs may
     start, oldest first; the newest has a snapshot, the others payloads back. `anchor`: the last version with a full
     edge, from which cumulative diffs start; it has that edge's payload. `rate`: factor of the learning rate.
+    `learning_rate`: that of the last step.
     `republished`: id of the last order to go back to a version that was obeyed; 0: none was. `run`: the run's id, in
     hex."""
 
@@ -81,6 +82,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     republished: int = 0
     run: str = ""
     unchanged: int = 0
+    learning_rate: float = 0.0
 
     @property
     def steps_made(self) -> int:

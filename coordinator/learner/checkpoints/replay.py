@@ -1,9 +1,9 @@
 """Make the journalled steps again, behind the newest checkpoint, after a crash or a restart.
 
 Rules
-1. The steps are made from the checkpoint's tensors, with the entry's settings and threads, from the same groups in the
-   same order, in passes of the same sizes (learner/pass_sizes.py). A checkpoint of the result is durable before the
-   learner goes on.
+1. The steps are made from the checkpoint's tensors, each with its entry's settings and threads, from the same groups
+   in the same order, in passes of the same sizes (learner/pass_sizes.py). A checkpoint of the result is durable before
+   the learner goes on.
 2. The exports are those of the entries: their files were durable before the entry, and are never encoded anew.
 3. The remade weights must have the root of the last export. On one CPU with equal settings another root is a fault of
    the machine or of the program: the learner does not open. Settings are equal if processor, libraries and program are
@@ -26,7 +26,7 @@ from echo2.coordinator.learner.checkpoints.checkpoint import Checkpoint
 from echo2.coordinator.learner.checkpoints.export import place
 from echo2.coordinator.learner.checkpoints.journal import MOST_TRIES, JournalEntry
 from echo2.coordinator.learner.checkpoints.random_state import random_tensors, restore_random
-from echo2.coordinator.learner.messages import Open
+from echo2.coordinator.learner.messages import Open, at_step
 from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import Trainer, TrainerOf
@@ -93,15 +93,14 @@ def _save_checkpoint(trainer: Trainer, order: Open, last: JournalEntry, report: 
 
 
 def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry], read: Read) -> None:
-    hyper = entries[0].hyper
-    rate = newest.state.rate * hyper.learning_rate
-    trainer.start(msgspec.structs.replace(hyper, learning_rate=rate), None, newest)
+    trainer.start(entries[0].hyper, None, newest)
     restore_random(newest.tensors)
-    steps = newest.state.steps
+    steps, steps_made = newest.state.steps, newest.state.steps_made
     for entry in entries:
         for step, groups, passes in entry.steps:
+            trainer.tune(at_step(entry.hyper, newest.state.rate, steps_made + 1))
             trainer.step(TrainBatch(step=step, groups=read(groups)), steps, PassSizes(passes))
-            steps += 1
+            steps, steps_made = steps + 1, steps_made + 1
 
 
 def _check(trainer: Trainer, order: Open, last: JournalEntry, folder: Path, report: Callable[[str], None]) -> None:

@@ -3,6 +3,7 @@
     rank 0 -> others   LoadBase                       each by itself, answered
                        CheckBase                      all together
                        TakeState                      each by itself, answered
+                       Tune                           each by itself, answered
                        Train        a share           all together
                        WriteRows    of a snapshot     each by itself, answered
                        HashTensors  of a snapshot     each by itself, answered
@@ -63,6 +64,12 @@ class TakeState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: list[str]
 
 
+class Tune(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take other settings for the steps to come."""
+
+    hyper: Hyper
+
+
 class Train(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Make a share of a step (share_codec.py). `passes`: given sizes of `PassSizes`."""
 
@@ -96,7 +103,7 @@ class WritePart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     folder: str
 
 
-Order: TypeAlias = LoadBase | CheckBase | TakeState | Adopt | Train | WriteRows | HashTensors | WritePart
+Order: TypeAlias = LoadBase | CheckBase | TakeState | Tune | Adopt | Train | WriteRows | HashTensors | WritePart
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,6 +144,8 @@ class Member:
             case TakeState():
                 weights = Path(order.weights) if order.weights else None
                 self.part.start(order.hyper, weights, [Path(file) for file in order.checkpoint])
+            case Tune():
+                self.part.tune(order.hyper)
             case Adopt():
                 self.part.adopt(Path(order.weights))
             case WriteRows():

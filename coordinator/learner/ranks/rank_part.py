@@ -103,6 +103,10 @@ class RankPart:
         if checkpoint:
             self._optimiser.restore(CheckpointRows(checkpoint, self._group.rank, self._group.count))
 
+    def tune(self, hyper: Hyper) -> None:
+        """Take other settings for the steps to come: those that are live."""
+        self._hyper = self._started.hyper = hyper
+
     def adopt(self, weights: Path) -> None:
         """Take the masters from a snapshot; the moments stay. Raises BadTensors, BadSnapshot."""
         self._started.restore(self._rows_of(self._loaded, Snapshot(weights)))

@@ -26,6 +26,7 @@ from echo2.coordinator.learner.ranks.rank_orders import (
     Order,
     TakeState,
     Train,
+    Tune,
     WritePart,
     WriteRows,
     raise_faults,
@@ -60,7 +61,7 @@ class RankedTrainer:
 
     def __init__(self, order: Open, group: RankGroup, end: Callable[[Exception], NoReturn]) -> None:
         """Load the base on all ranks. Raises BadModelFolder, NotFinetunable, BadSnapshot, RankFault."""
-        self._order, self._group, self._end = order, group, end
+        self._order, self._group, self._end, self._hyper = order, group, end, order.hyper
         self._member = Member(group)
         self._each(
             LoadBase(
@@ -85,12 +86,17 @@ class RankedTrainer:
 
     def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
         """See `Trainer`."""
-        files = [str(file) for file in checkpoint.files] if checkpoint else []
+        files, self._hyper = [str(file) for file in checkpoint.files] if checkpoint else [], hyper
         self._each(TakeState(hyper=hyper, weights=str(weights or ""), checkpoint=files))
+
+    def tune(self, hyper: Hyper) -> None:
+        """See `Trainer`."""
+        self._hyper = hyper
+        self._each(Tune(hyper=hyper))
 
     def step(self, batch: TrainBatch, steps: int, sizes: PassSizes) -> dict[str, float]:
         """See `Trainer`."""
-        hyper, limit = self._order.hyper, self._order.limit
+        hyper, limit = self._hyper, self._order.limit
         train_rows = rows_of(batch, hyper, limit, self._order.ends)
         dealt = shares(train_rows, hyper.minibatches, self._group.count)
         orders = [Train(share=encode_share(share), steps=steps, limit=limit, passes=sizes.given) for share in dealt[1:]]

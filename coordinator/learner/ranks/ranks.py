@@ -1,4 +1,4 @@
-"""Define what a step needs of the other ranks: the processes that train one model together (docs/learning.md).
+"""Define what a step needs of the other ranks: the processes that train one model together (docs/training.md).
 
 Every rank calls the same functions in the same order, and each call returns the same value on all of them.
 """

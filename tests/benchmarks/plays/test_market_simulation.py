@@ -43,7 +43,7 @@ def test_one_node_alone_is_paid_the_reserve_price() -> None:
 def test_of_a_lone_owner_most_of_the_need_is_not_bought_and_of_three_owners_all_is() -> None:
     here = POPULATION._replace(away=Fraction(0), need=Fraction(1, 4))
     short = {nodes: rows(TERMS, here._replace(nodes=nodes))["as set"].short for nodes in (1, 2, 8)}
-    assert round(short[1], 2) == 0.6, "docs/pay.md, owner_cap"
+    assert round(short[1], 2) == 0.6, "docs/money.md, owner_cap"
     assert round(short[2], 2) == 0.2
     assert short[8] == 0
     assert rows(TERMS, here._replace(nodes=1))["no cap of owners"].short == 0

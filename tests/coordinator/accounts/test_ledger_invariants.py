@@ -1,4 +1,4 @@
-"""Any history of a ledger keeps the invariants of docs/pay.md, also through crashes: money is conserved, every
+"""Any history of a ledger keeps the invariants of docs/money.md, also through crashes: money is conserved, every
 acknowledged entry stays, heads only grow, and a replay has the same state."""
 
 import copy

@@ -202,7 +202,8 @@ def test_expiries_beyond_the_budget_delay_leases_and_the_refusal_says_so(tmp_pat
         waits.append(0)
         if isinstance(answer, Refusal):
             assert answer.code == "expiries"
-            assert "expired or brought faulty groups: the next one is given in" in answer.sentence
+            assert "expired or brought faulty groups" in answer.sentence
+            assert "the next one is given in" in answer.sentence
             assert answer.retry_after is not None
             waits[-1] = answer.retry_after
             world.now += answer.retry_after

@@ -20,6 +20,34 @@ def test_without_a_coordinator_the_message_names_the_folder_and_the_command(tmp_
         operator_commands.command(tmp_path, "pause")
 
 
+async def test_settings_that_the_running_coordinator_refuses_are_not_written(tmp_path: Path) -> None:
+    settings = tmp_path / "coordinator.toml"
+    settings.write_text("[run]\nsteps = 4\n")
+
+    async def change(asked: dict[str, Any]) -> dict[str, Any]:
+        assert (asked["assigned"], asked["removed"]) == (["run.heldout=9"], [])
+        raise ValueError("run.heldout is 9, but the task has 8 heldout prompts")
+
+    server = ControlSocket(socket_path(tmp_path), {"settings": change}, logger="coordinator")
+    serving = asyncio.create_task(server.run())
+    await server.listening.wait()
+    try:
+        with pytest.raises(LocalFault, match=r"run\.heldout is 9, but"):
+            await asyncio.to_thread(operator_commands.change_settings, tmp_path, ["run.heldout=9"], [])
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    assert settings.read_text() == "[run]\nsteps = 4\n"
+
+
+def test_settings_of_a_run_that_does_not_run_are_written(tmp_path: Path) -> None:
+    settings = tmp_path / "coordinator.toml"
+    settings.write_text("[run]\nsteps = 4\n")
+    (said,) = operator_commands.change_settings(tmp_path, [], ["run.steps"])
+    assert said == "run.steps = unset, it was 4: it counts from the coordinator's next start"
+    assert settings.read_text() == "[run]\n"
+
+
 async def test_an_answer_is_returned_and_a_refusal_is_raised_in_its_words(tmp_path: Path) -> None:
     async def remark(asked: dict[str, Any]) -> dict[str, Any]:
         if asked["node"] != "known":

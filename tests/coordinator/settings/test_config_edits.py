@@ -1,12 +1,15 @@
 """Settings of a run folder, read and changed by their operator."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from echo2.coordinator.settings import config, config_edits
 from echo2.runtime.settings import SettingsFault
 
+EMPTY: Mapping[str, str] = MappingProxyType({})
 TEXT = """\
 # mine
 [run]
@@ -25,49 +28,85 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
+def change(path: Path, *assigned: str, removed: Sequence[str] = (), env: Mapping[str, str] = EMPTY) -> list[str]:
+    """Change the file as a command does where no coordinator runs."""
+    edit = config_edits.prepare(path, assigned, removed, env=env)
+    edit.write()
+    return edit.sentences()
+
+
 def test_a_key_changes_in_place_and_all_else_stays(path: Path) -> None:
-    said = config_edits.change(path, "run.steps", "50", env={})
+    said = change(path, "run.steps=50")
     assert said == ["run.steps = 50, it was 40: it counts from the coordinator's next start"]
+    assert change(path, "run.steps=50") == ["run.steps = 50, as before"]
     assert path.read_text() == TEXT.replace("steps = 40 ", "steps = 50 ")
 
 
 def test_a_new_key_and_a_new_section_are_added(path: Path) -> None:
-    config_edits.change(path, "learner.learning_rate", "1e-5", env={})
-    config_edits.change(path, "network.listen", "/ip4/1.2.3.4/tcp/4310, /ip4/1.2.3.4/tcp/4312", env={})
+    change(path, "learner.learning_rate=1e-5", "network.listen=/ip4/1.2.3.4/tcp/4310, /ip4/1.2.3.4/tcp/4312")
+    change(path, "learner.schedule=steps", "learner.schedule_points=[[5, 0.5], [9, 0.1]]")
     settings = config.load(path, env={})
     assert settings.learner.learning_rate == 1e-5
+    assert settings.learner.schedule_points == ((5, 0.5), (9, 0.1))
     assert settings.network.listen == ("/ip4/1.2.3.4/tcp/4310", "/ip4/1.2.3.4/tcp/4312")
     assert "# mine" in path.read_text()
 
 
 def test_a_removed_key_has_its_default_again(path: Path) -> None:
-    assert config_edits.change(path, "run.batch_groups", None, env={})[0].startswith("run.batch_groups = 16, it was 8")
+    assert change(path, removed=["run.batch_groups"])[0].startswith("run.batch_groups = 16, it was 8")
     assert "batch_groups" not in path.read_text()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("assigned", "words"),
     [
-        ("run.limit", "512", "is signed, and binds nodes"),
-        ("run.description", "other", "is signed"),
-        ("run.template", "chat", "is signed"),
-        ("run.stepz", "1", r"did you mean run\.steps"),
-        ("steps", "1", "write section.key=value"),
-        ("run.steps", "many", "run.steps should be"),
-        ("run.steps", "0", "run.steps should be"),
-        ("run.publish_every", "6", "it can be at most 5"),
-        ("nothing.at_all", "1", "unknown section"),
+        ("run.limit=512", "is signed, and binds nodes"),
+        ("run.description=other", "is signed"),
+        ("run.template=chat", "is signed"),
+        ("run.stepz=1", r"did you mean run\.steps"),
+        ("learner.learning_rat=1", r"did you mean learner\.learning_rate"),
+        ("learner.batch_groups=1", r"did you mean run\.batch_groups"),
+        ("steps=1", "write section.key=value"),
+        ("run.steps", "write section.key=value"),
+        ("", "write section.key=value"),
+        ("run.steps=many", "run.steps should be"),
+        ("run.steps=0", "run.steps should be"),
+        ("run.steps=1.5", "run.steps should be a whole number"),
+        ("run.publish_every=6", "it can be at most 5"),
+        ("run.batch_groups=-3", "greater than or equal to 1, not -3"),
+        ("learner.learning_rate=nan", "learner.learning_rate should be"),
+        ("learner.learning_rate=3e-4x", "learner.learning_rate should be a number, not '3e-4x'"),
+        ("learner.betas=[0.9]", "learner.betas should be a longer list"),
+        ("guard.auto_rollback=yes", "guard.auto_rollback should be true or false"),
+        ("guard.warn_only=too-easi", "guard.warn_only should be"),
+        ("leases.minimum_seconds=1000", "above maximum_seconds, 900"),
+        ("run.stop_after=0", "run.stop_after should be greater than or equal to 1"),
+        ("nothing.at_all=1", "unknown section"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_written(path: Path, key: str, value: str, words: str) -> None:
-    with pytest.raises(SettingsFault, match=words):
-        config_edits.change(path, key, value, env={})
-    assert path.read_text() == TEXT
+def test_what_cannot_be_is_refused_and_nothing_is_written(path: Path, assigned: str, words: str) -> None:
+    with pytest.raises(SettingsFault, match=words) as refused:
+        change(path, "run.steps=50", assigned) if "steps" not in assigned else change(path, "web.port=1", assigned)
+    assert "\n" not in str(refused.value)
+    assert path.read_text() == TEXT, "none is written, not even the valid one"
+
+
+def test_a_key_is_named_once(path: Path) -> None:
+    for assigned, removed in ((["run.steps=5", "run.steps=6"], []), (["run.steps=5"], ["run.steps"])):
+        with pytest.raises(SettingsFault, match=r"run\.steps is named 2 times: name it once"):
+            change(path, *assigned, removed=removed)
+
+
+def test_the_mark_of_a_live_setting_is_in_the_schema_and_a_signed_setting_has_none() -> None:
+    schema = config.CoordinatorConfig.model_json_schema()["$defs"]
+    assert schema["LearnerSection"]["properties"]["learning_rate"]["live"] is True
+    assert "live" not in schema["LearnerSection"]["properties"]["device"]
+    assert not config_edits.LIVE_KEYS & config_edits.SIGNED
 
 
 def test_a_variable_that_overrides_the_file_is_named(path: Path) -> None:
-    said = config_edits.change(path, "run.steps", "50", env={"ECHO2_COORD_RUN_STEPS": "60"})
-    assert said[1] == "in force here is the value from ECHO2_COORD_RUN_STEPS"
+    said = change(path, "run.steps=50", env={"ECHO2_COORD_RUN_STEPS": "60"})
+    assert said == ["run.steps = 50, it was 40", "in force here is the value from ECHO2_COORD_RUN_STEPS"]
 
 
 def test_settings_are_listed_with_meaning_or_origin(path: Path) -> None:
@@ -92,4 +131,4 @@ def test_only_what_differs_is_in_the_differences(path: Path) -> None:
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsFault, match="no run in"):
-        config_edits.change(tmp_path / "coordinator.toml", "run.steps", "1", env={})
+        change(tmp_path / "coordinator.toml", "run.steps=1")

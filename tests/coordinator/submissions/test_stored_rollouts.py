@@ -106,7 +106,7 @@ def test_a_list_that_is_read_slowly_holds_no_snapshot(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, most = answered(world, 1), answered(world, 2)
-    monkeypatch.setattr(rollouts_report, "_tokenizer", lambda place: TEXT)
+    monkeypatch.setattr(rollouts_report, "tokenizer_of", lambda place: TEXT)
     groups = rollouts_report.find_groups(RunFolder(tmp_path), Wanted())
     assert next(groups).lease == most.id.hex()
     world.group_service.database.do("UPDATE verdicts SET code = 'later'")

@@ -51,6 +51,9 @@ async def test_commands_reach_the_coordinator(world: World, tmp_path: Path) -> N
         ("pause", {"why": 3}, "a text of at most 300 characters"),
         ("remark", {"word": "ban", "node": "12D3"}, "three texts"),
         ("remark", {"word": "ban", "node": "stranger", "why": ""}, "no such node"),
+        ("settings", {}, "two lists of texts"),
+        ("settings", {"assigned": [5]}, "two lists of texts"),
+        ("settings", {"assigned": "run.steps=5"}, "two lists of texts"),
     ],
 )
 async def test_a_malformed_command_is_refused(

@@ -55,6 +55,17 @@ def test_three_exams_in_a_row_below_half_of_the_best_are_a_collapse() -> None:
     assert last.why.endswith("for 3 evaluations")
 
 
+def test_exams_without_a_new_best_are_counted_until_one_comes_or_the_policy_goes_back() -> None:
+    one = guard()
+    exams(one, 0.1, 0.5, 0.5, 0.4)
+    assert one.state.stale == 2, "an equal one is no better"
+    exams(one, 0.6, since=20)
+    assert one.state.stale == 0
+    exams(one, 0.5, 0.5, since=25)
+    one.begin(2)
+    assert one.state.stale == 0
+
+
 def test_one_better_exam_begins_the_row_anew() -> None:
     assert exams(guard(), 0.1, 0.9, 0.2, 0.2, 0.5, 0.2, 0.2) == [None] * 7
 

@@ -199,6 +199,73 @@ async def test_what_was_learned_is_published_before_the_run_ends(
     assert [one.version for one in parts.versions] == [0, 2]
 
 
+class TunedLearner(StandIns):
+    """A learner that is to have other settings while it makes its first step."""
+
+    training: Training
+    first: int | None = None
+
+    async def step(self, batch: Batch) -> Stepped:
+        if batch.step == 1:
+            self.first = self.training.tuned_step()
+            self.training.tune(Hyper(learning_rate=1.0))
+        return await super().step(batch)
+
+
+@pytest.mark.parametrize(("period", "first"), [(1, 2), (3, 3)])
+async def test_other_settings_of_the_learner_count_from_the_step_after_the_next_version(
+    period: int, first: int, world: World, history: History, tmp_path: Path
+) -> None:
+    for _ in range(6):
+        world.accepted()
+    learner = TunedLearner(tmp_path)
+    learner.training = training_of(world, learner, history, period=period, steps=3)
+    await finished(learner.training)
+    rates = [batch.hyper.learning_rate for batch in learner.asked if batch.hyper]
+    assert learner.first == first
+    assert rates == [Hyper().learning_rate] * (first - 1) + [1.0] * (4 - first)
+    assert learner.asked[first - 2].export, "the entry of the journal ends before the change"
+
+
+async def test_a_learner_that_is_opened_again_has_the_other_settings_at_once(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(2):
+        world.accepted()
+    next_steps: list[int] = []
+    training = training_of(world, parts, history, period=3, steps=2)
+    training.opened = next_steps.append
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(training.run())
+        await until(lambda: training.history.steps, 10)
+        training.tune(Hyper(learning_rate=1.0))
+        parts.errors.append(ChildError("InUse", "no more"))
+        for _ in range(4):
+            world.accepted()
+        training.work.set()
+        await until(lambda: len(next_steps) == 2, 10)
+        assert training.hyper.learning_rate == 1.0
+        training.watch.resume()
+    assert next_steps == [1, 2]
+
+
+async def test_a_run_that_is_to_end_before_the_present_step_ends_with_what_was_learned(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(4):
+        world.accepted()
+    training = training_of(world, parts, history, period=3, steps=None)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(training.run())
+        await until(lambda: len(training.history.steps) == 2, 10)
+        training.end_after(None)
+        training.end_after(1)
+        for _ in range(2):
+            world.accepted()
+        training.work.set()
+    assert [batch.export for batch in parts.asked] == [False, False, True]
+
+
 async def test_a_run_is_not_finished_before_its_learner_has_started(
     world: World, parts: StandIns, history: History
 ) -> None:

@@ -167,7 +167,7 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
         return [attrs.get("id") for _, attrs in Drawn(html).tags if "data-part" in attrs]
 
     assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
-    assert len(set(parts(page.live(pictures.BUSY)))) == 12
+    assert len(set(parts(page.live(pictures.BUSY)))) == 13
 
 
 def luminance(colour: str) -> float:

@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from echo2.p2p.limits.bandwidth import BURST_SECONDS, FairQueue, bandwidth
+from echo2.p2p.limits.bandwidth import BURST_SECONDS, FairQueue, bandwidth, change_bandwidth
 
 
 def served(queue: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
@@ -143,3 +143,13 @@ def test_another_limit_counts_at_once_and_wakes_all_that_wait() -> None:
     assert queue.delay("two", 0.0) == 0.0
     with pytest.raises(ValueError, match="positive"):
         queue.limit(0.0)
+
+
+def test_another_rate_counts_for_what_leaves_from_then_on_and_a_debt_stays() -> None:
+    bucket = bandwidth(None)
+    change_bandwidth(bucket, 1000.0)
+    assert bucket.consume(1250, 0.0) == pytest.approx(1250 / 1000 - BURST_SECONDS)
+    change_bandwidth(bucket, 100.0)
+    assert bucket.delay(0, 0.0) == pytest.approx(1250 / 1000 - BURST_SECONDS)
+    change_bandwidth(bucket, None)
+    assert bucket.delay(5000, 0.0) == 0.0

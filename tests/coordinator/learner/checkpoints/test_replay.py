@@ -12,8 +12,8 @@ from echo2.coordinator.learner.checkpoints import checkpoint, journal
 from echo2.coordinator.learner.checkpoints.checkpoint import CheckpointError
 from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.checkpoints.replay import RemadeOtherwise
-from echo2.coordinator.learner.messages import Hyper, Open
-from echo2.coordinator.learner.session import Session
+from echo2.coordinator.learner.messages import Hyper, Open, Republish
+from echo2.coordinator.learner.session import Session, WrongOrder
 from echo2.coordinator.learner.trainer import LocalTrainer
 from echo2.runtime.errors import DiskFull
 from tests.support import tiny_learner
@@ -98,6 +98,67 @@ def test_steps_are_made_again_with_the_settings_and_threads_that_they_were_made_
     assert session.answer_open().undone == ""
     assert main.reports == MADE_AGAIN
     assert weights_of(session, main.folder) == main.published[-1].root
+
+
+SCHEDULED = structs.replace(HYPER, schedule="cosine", schedule_steps=12, schedule_end=0.0)
+
+
+def changed_in_mid_run(folder: Path, model: Path, *, broken: bool) -> list[bytes]:
+    """Return the roots of a run whose settings change after step 3 and after step 5, in a journal alone. `broken`: the
+    learner dies before and after each change, and at the end."""
+    main = Main(folder, model, SCHEDULED, keep=10)
+    main.checkpoint_share, main.tells = 1e-9, True
+    main.store = folder.with_name(f"{folder.name}-store")
+    main.store.mkdir()
+    session = main.open()
+    for number in range(1, 8):
+        if number in (4, 6):
+            session = main.open() if broken else session
+            change = {"learning_rate": 5e-3, "minibatches": 1} if number == 4 else {"schedule": "linear"}
+            main.hyper = structs.replace(main.hyper, **change)
+        main.step(session, number, export=number != 2)
+        session = main.open() if broken and number in (4, 6, 7) else session
+    return [export.root for export in main.published]
+
+
+def test_a_change_of_settings_in_mid_run_is_made_again_with_the_settings_of_each_step(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    whole = changed_in_mid_run(tmp_path / "whole", model_folder, broken=False)
+    main = Main(tmp_path / "whole", model_folder, SCHEDULED, keep=10)
+    made = stored_entries(main)
+    assert [entry.hyper.learning_rate for entry in made] == [1e-3, 1e-3, 5e-3, 5e-3, 5e-3, 5e-3]
+    assert [entry.hyper.schedule for entry in made] == ["cosine"] * 4 + ["linear"] * 2
+    rates = [entry.state.learning_rate for entry in made]
+    assert rates[-1] == pytest.approx(5e-3 * 0.5), "the schedule counts the steps of the run"
+    assert rates[1] < rates[3] < rates[2], "the change raises the rate, and the schedule goes on to lower it"
+    assert changed_in_mid_run(tmp_path / "broken", model_folder, broken=True) == whole
+
+
+def test_settings_do_not_change_within_an_entry_of_the_journal(main: Main) -> None:
+    session = main.open()
+    main.step(session, STEPS + 1, export=False)
+    main.hyper, main.tells = structs.replace(HYPER, learning_rate=1e-2), True
+    with pytest.raises(WrongOrder, match="before the steps with the present ones are durable"):
+        main.step(session, STEPS + 2)
+
+
+def test_the_rate_right_after_a_resume_and_a_rollback_follows_from_the_steps_of_the_run(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    main = Main(tmp_path / "run", model_folder, structs.replace(SCHEDULED, schedule_steps=7, schedule="linear"))
+    session = main.open()
+    for number in range(1, 5):
+        main.step(session, number)
+    assert loaded_state(main).learning_rate == pytest.approx(1e-3 * 0.6)
+    assert main.open().answer_open().learning_rate == pytest.approx(1e-3 * 0.4), "of step 5"
+    last = main.published[-1]
+    main.republish = Republish(
+        id=1, version=last.version, root=last.root, snapshot=last.snapshot, factor=0.5, why="it broke"
+    )
+    opened = main.open().answer_open()
+    assert opened.step == 5, "the rollback is version 5, and warms up anew towards the rate of step 6"
+    assert opened.learning_rate == pytest.approx(1e-3 * 0.5 * 0.2 * 0.5)
 
 
 @pytest.mark.parametrize(("rate", "models"), [(HYPER.learning_rate, 1), (1e-2, 2)])

@@ -1,0 +1,1 @@
+"""The page under many visitors, beside static files of the same sizes."""

@@ -1,0 +1,1 @@
+"""Pages beside the run's own: the operator's, those of nodes, and a copy of the site for another host."""

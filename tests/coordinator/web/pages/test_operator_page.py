@@ -1,0 +1,228 @@
+"""The operator's page: its token, what it shows, and that nothing of it is at the public port, also behind a proxy."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from aiohttp import ClientSession, web
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
+from echo2.coordinator.settings.network_config import WebSection
+from echo2.coordinator.web.pages import operator_page, rollout_pages
+from echo2.coordinator.web.pages.private_facts import without_places
+from echo2.coordinator.web.site import ResponseCache, application, serve_web
+from echo2.runtime.errors import LocalFault
+from tests.support import pictures
+from tests.support.fixed_run import FixedRun
+from tests.support.group_world import TEXT, World, group
+from tests.support.site_visits import Drawn, Visit, fetched
+
+TOKEN = "t" * 43
+FAULT = "learner ended: No such file: /home/ann/runs/first/model.safetensors"
+HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x1b[31m"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    (tmp_path / "coordinator.toml").write_text('[web]\nnames = ["run.example.org"]\n')
+    opened = World(tmp_path)
+    yield opened
+    opened.close()
+
+
+def cache_of(state: object = pictures.BUSY) -> ResponseCache:
+    return ResponseCache(FixedRun(state).current_state, time.monotonic)  # type: ignore[arg-type]
+
+
+def private(world: World) -> web.Application:
+    folder = RunFolder(world.group_service.database.path.parent)
+    return operator_page.application(folder, [FAULT], cache_of(pictures.PAID), TOKEN, tokenizer_of=lambda _: TEXT)
+
+
+def answered(world: World, *texts: str) -> str:
+    lease = world.lease()
+    world.submit(group(lease, [texts[number % len(texts)] for number in range(len(lease.seeds))]))
+    world.decide_all()
+    return lease.id.hex()
+
+
+async def test_every_path_asks_for_the_token(world: World, visit: Visit) -> None:
+    session = await visit(private(world))
+    for path in ("/", "/rollouts", f"/{TOKEN[:-1]}/", f"/{TOKEN}x/", f"/{'u' * 43}/live", "/static/page.css", "//"):
+        status_, headers, body = await fetched(session, path)
+        assert status_ == 401, path
+        assert b"echo2-coord page" in body
+    status_, headers, _ = await fetched(session, f"/{TOKEN}/")
+    assert (status_, headers["Cache-Control"]) == (200, "no-store")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World, visit: Visit) -> None:
+    session = await visit(private(world))
+    drawn = Drawn((await fetched(session, f"/{TOKEN}/"))[2].decode())
+    words = " ".join(drawn.words.split())
+    for wanted in (
+        FAULT, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm", "Learning rate",
+        "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226", "Age of the work",
+    ):  # fmt: skip
+        assert wanted in words, wanted
+    assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
+
+
+async def test_rollouts_are_listed_searched_and_shown_with_their_tokens(world: World, visit: Visit) -> None:
+    lease, other = answered(world, "abc", "xyz"), answered(world, "q")
+    session = await visit(private(world))
+    page = (await fetched(session, f"/{TOKEN}/rollouts"))[2].decode()
+    assert page.index(other[:8]) < page.index(lease[:8])
+    found = (await fetched(session, f"/{TOKEN}/rollouts?words=XYZ"))[2].decode()
+    assert lease[:8] in found
+    assert other[:8] not in found
+    whole = Drawn((await fetched(session, f"/{TOKEN}/rollouts/{lease}"))[2].decode())
+    assert "Answer 1" in whole.words
+    tokens = Drawn((await fetched(session, f"/{TOKEN}/rollouts/{lease}?sample=1"))[2].decode())
+    assert [attrs["title"] for tag, attrs in tokens.tags if tag == "span" and "title" in attrs][:3] == ["0.6065"] * 3
+    none = (await fetched(session, f"/{TOKEN}/rollouts?words=nowhere"))[2].decode()
+    assert "matches" in none
+
+
+async def test_a_wrong_search_is_one_sentence(world: World, visit: Visit) -> None:
+    session = await visit(private(world))
+    for query in ("version=x", "order=luck", "node=me", "prompt=-1"):
+        status_, _, body = await fetched(session, f"/{TOKEN}/rollouts?{query}")
+        assert (status_, body.count(b"\n")) == (400, 0), query
+    for path in ("rollouts/zz", f"rollouts/{'0' * 32}"):
+        assert (await fetched(session, f"/{TOKEN}/{path}"))[0] == 404, path
+
+
+async def test_a_search_that_takes_long_says_what_it_left_out(
+    world: World, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered(world, "abc")
+    monkeypatch.setattr(rollout_pages, "SEARCH_SECONDS", -1.0)
+    session = await visit(private(world))
+    assert b"older groups were not searched" in (await fetched(session, f"/{TOKEN}/rollouts?words=abc"))[2]
+
+
+async def test_texts_of_a_model_are_text(world: World, visit: Visit) -> None:
+    (row,) = [answered(world, "abc")]
+    session = await visit(private(world))
+    shown = msgspec.structs.replace(
+        rollout_pages.read_group(world.group_service.database, TEXT, bytes.fromhex(row)), prompt=HOSTILE, name=HOSTILE
+    )
+    from echo2.coordinator.web import page as drawing
+
+    drawn = drawing.render("rollout.html", base="../", group=shown, chosen=None, most=10, band=rollout_pages.band)
+    assert "<img" not in drawn
+    assert "\u202e" not in Drawn(drawn).words
+    assert "\\x1b[31m" in Drawn(drawn).words
+    searched = (await fetched(session, f"/{TOKEN}/rollouts?words={quote(HOSTILE)}"))[2].decode()
+    assert "<img" not in searched
+
+
+@pytest.fixture
+async def proxied(world: World) -> AsyncIterator[ClientSession]:
+    """Clients of a reverse proxy on this machine before the public page, as nginx is set up."""
+    folder = RunFolder(world.group_service.database.path.parent)
+    public = await serve_web(application(FixedRun(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0)
+    mine = await operator_page.serve(folder, WebSection(), [FAULT], cache_of())
+    assert mine is not None
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        headers = {"Host": "run.example.org", "X-Forwarded-For": request.remote or ""}
+        async with (
+            ClientSession() as onwards,
+            onwards.request(request.method, public.url.rstrip("/") + request.path_qs, headers=headers) as answer,
+        ):
+            return web.Response(status=answer.status, body=await answer.read())
+
+    proxy = web.Application()
+    proxy.router.add_route("*", "/{path:.*}", forward)
+    runner = web.AppRunner(proxy)
+    await runner.setup()
+    entrance = web.TCPSite(runner, "127.0.0.1", 0)
+    await entrance.start()
+    async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+        yield session
+    await runner.cleanup()
+    await mine.stop()
+    await public.stop()
+
+
+async def test_the_public_port_has_no_private_route_also_behind_a_proxy(world: World, proxied: ClientSession) -> None:
+    folder = RunFolder(world.group_service.database.path.parent)
+    app = private(world)
+    paths = {resource.canonical for resource in app.router.resources()}
+    assert len(paths) > 5
+    token = folder.operator_page.read_text().rstrip("/\n").rpartition("/")[2]
+    for path in paths:
+        asked = [path.replace("{token}", token).replace("{lease}", "0" * 32)]
+        asked += [asked[0].removeprefix(f"/{token}")] if "static" not in path and path.count("/") > 2 else []
+        for one in asked + [path.removeprefix("/{token}")] * ("rollouts" in path):
+            async with proxied.get(one) as answer:
+                assert answer.status == 404, one
+    async with proxied.get("/") as answer:
+        shown = await answer.text()
+    assert answer.status == 200
+    assert token not in shown
+
+
+async def test_the_token_is_for_its_owner_alone_and_stays_over_restarts(tmp_path: Path) -> None:
+    folder, tokens = RunFolder(tmp_path), []
+    for _ in range(2):
+        served = await operator_page.serve(folder, WebSection(), [], cache_of())
+        assert served is not None
+        tokens.append(served.address.rstrip("/").rpartition("/")[2])
+        await served.stop()
+    assert folder.operator_page.stat().st_mode & 0o777 == 0o600
+    assert tokens[0] == tokens[1]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", tokens[0])
+    folder.page.write_text("http://127.0.0.1:8420\n")
+    assert tokens[0] in "\n".join(status.pages_in(folder))
+    assert await operator_page.serve(folder, WebSection(operator_listen=""), [], cache_of()) is None
+    assert "switched off" in "\n".join(status.pages_in(folder))
+
+
+async def test_a_unix_socket_serves_its_owner_and_takes_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.toml").touch()
+    run = RunFolder(tmp_path)
+    run.database.touch()
+    place = tmp_path / "operator.sock"
+    section = WebSection(operator_listen=str(place))
+    served = await operator_page.serve(run, section, [], cache_of())
+    assert served is not None
+    assert place.stat().st_mode & 0o777 == 0o600
+    token = served.address.split("/")[3]
+    from aiohttp import UnixConnector
+
+    async with ClientSession(connector=UnixConnector(str(place))) as session:
+        async with session.get(f"http://any.name/{token}/live") as answer:
+            assert answer.status == 200
+        async with session.get("http://any.name/") as answer:
+            assert answer.status == 401
+    with pytest.raises(LocalFault, match="another process listens"):
+        await operator_page.serve(run, section, [], cache_of())
+    await served.stop()
+    place.unlink()
+    place.write_text("mine")
+    with pytest.raises(LocalFault, match=r"web\.operator_listen"):
+        await operator_page.serve(run, section, [], cache_of())
+    assert place.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["0.0.0.0:8421", "192.168.1.7:80", "8421", "example.org:1", "127.0.0.1:x", "[::]:1"])
+def test_a_public_place_is_refused_with_a_sentence(place: str) -> None:
+    with pytest.raises(ValueError, match=r"write 127\.0\.0\.1:8421, or the path of a Unix socket"):
+        WebSection(operator_listen=place)
+
+
+def test_paths_and_hosts_are_left_out_of_public_texts() -> None:
+    assert without_places(FAULT) == "learner ended: No such file: …/model.safetensors"
+    assert without_places("connect to 10.0.0.7:29500 or gpu-1.lan:29500 failed") == "connect to … or … failed"
+    for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu"):
+        assert without_places(text) == text
