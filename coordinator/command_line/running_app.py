@@ -276,3 +276,22 @@ def track_follow(logs: Logs, home: Home = Path(".")) -> None:
     from echo2.coordinator.metrics import track
 
     track.follow(home, logs, lambda sentence: print(sentence, flush=True))
+
+
+@running_app.command()
+@errors_reported
+def relay(
+    home: Annotated[Path, typer.Option("--home", help="Folder of the relay's key.")] = Path("relay"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port.")] = 4101,
+    host: Annotated[
+        str | None, typer.Option(help="Public IP address or name.", show_default="addresses of this machine")
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1e5, help="Most that is relayed, Mbit/s.")] = 100.0,
+) -> None:
+    """Relay between a run and nodes that cannot reach each other, on a host with a public address. Prints its address,
+    for network.relays."""
+    import asyncio
+
+    from echo2.coordinator.nodes.relay_server import serve_relay
+
+    asyncio.run(serve_relay(home, port, host, rate, lambda address: print(address, flush=True)))
