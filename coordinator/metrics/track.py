@@ -85,7 +85,7 @@ def follow(home: Path, logs: Path, report: Callable[[str], None], *, looks: int 
         count = _write_all(history, file, settings)
         report(f"{number_of(count, 'record')} of the history are in {logs}; what comes is added")
         for _ in itertools.count() if looks is None else range(looks):
-            for record in history.added():
+            for record in history.additions():
                 file.write(record)
             file.flush()
             time.sleep(POLL_SECONDS)
@@ -103,9 +103,9 @@ class _History:
             yield from filter(None, map(decode_record, before))
         self.file.seek(0)
         self._part = b""
-        yield from self.added()
+        yield from self.additions()
 
-    def added(self) -> Iterator[Record]:
+    def additions(self) -> Iterator[Record]:
         """Yield the records that were added; where the coordinator began a new file, also those of that one."""
         while True:
             for piece in self.file:
