@@ -44,7 +44,7 @@ def restore(
     home: Home = Path("."),
 ) -> None:
     """Make a run folder from a backup, in a folder that is new or empty. Of a copy by `backup --database`, put
-    run.sqlite back, while no coordinator runs. What came after the copy is lost."""
+    run.sqlite back, while no coordinator runs. Later work is lost."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import ledger_backup, run_backup
 

@@ -199,7 +199,7 @@ class Archive:
         entry = self._entries.get(name)
         content = None if entry is None else self._tar.extractfile(entry)
         if content is None:
-            raise LocalFault(f"{self.path} ends before {name}: it is cut off, or no archive by `echo2-coord backup`")
+            raise LocalFault(f"{self.path} ends before {name}: it is cut off, or not by `echo2-coord backup`")
         with content:
             return content.read()
 
@@ -230,4 +230,4 @@ def reading(path: Path, passphrase: str) -> Iterator[Archive]:
         with tarfile.open(path, "r:") as tar:
             yield Archive(path, tar, passphrase)
     except (tarfile.TarError, EOFError) as error:
-        raise LocalFault(f"{path} is no archive by `echo2-coord backup`, or is cut off: {error}") from error
+        raise LocalFault(f"{path} is not an archive by `echo2-coord backup`, or is cut off: {error}") from error

@@ -128,7 +128,9 @@ def confirm(place: RunFolder, passphrase: str, now: int) -> None:
     try:
         sealed = place.sealed_keys.read_bytes()
     except OSError as error:
-        raise LocalFault(f"{place.path} is no restored folder that waits for a word: {error.strerror}") from error
+        raise LocalFault(
+            f"{place.path} does not wait for a word as a restored folder does: {error.strerror}"
+        ) from error
     private, _ = run_archive.unseal(sealed, passphrase, place.sealed_keys)
     with lock_run(place):
         with Database.open(place.database, now) as database:

@@ -152,7 +152,7 @@ class _EventFile:
             from tensorboardX.proto.summary_pb2 import Summary
             from tensorboardX.record_writer import RecordWriter
         except ImportError as error:
-            raise LocalFault("tensorboardX is not installed: pip install 'echo2[tensorboard]' (0.7 MB)") from error
+            raise LocalFault("tensorboardX is not installed: install the extra tensorboard (0.7 MB)") from error
         logs.mkdir(parents=True, exist_ok=True)
         self._earlier = [*logs.glob(f"events.out.tfevents.*{_SUFFIX}")]
         now = time.time_ns()

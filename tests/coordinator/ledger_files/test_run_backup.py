@@ -168,8 +168,8 @@ def flip(data: bytes, mark: bytes) -> bytes:
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut in the middle": (lambda data: cut(data, len(data) // 2), "cut off"),
     "cut before the private files": (lambda data: cut(data, sealed_at(data)), "ends before sealed"),
-    "empty": (lambda data: b"", "no archive"),
-    "another file": (lambda data: b"something else " * 999, "no archive"),
+    "empty": (lambda data: b"", "not an archive"),
+    "another file": (lambda data: b"something else " * 999, "not an archive"),
     "a changed model": (lambda data: flip(data, b'"model_type"'), "is damaged at model/config.json"),
     "a changed manifest": (lambda data: flip(data, b'"format":1'), "damaged at manifest.json"),
     "changed private files": (lambda data: flip(data, data[sealed_at(data) + 700 :][:40]), "passphrase is not that"),
@@ -225,7 +225,7 @@ def test_wrong_passphrases_and_places_are_named(run: Run, archive: Path, tmp_pat
         (lambda: run_backup.backup(run.folder, tmp_path / "b", "short", NOW), "has 5 characters: take 8 or more"),
         (lambda: run_backup.backup(run.folder, archive / "b", SECRET, NOW), "cannot back up to"),
         (lambda: run_backup.backup(load_place(full), tmp_path / "b", SECRET, NOW), "no run in|no Root"),
-        (lambda: run_backup.confirm(run.folder, SECRET, NOW), "no restored folder that waits"),
+        (lambda: run_backup.confirm(run.folder, SECRET, NOW), "does not wait for a word"),
     ]
     for act, words in refusals:
         with pytest.raises(LocalFault, match=words):
