@@ -31,7 +31,7 @@ LINE_LIMIT: Final = 64 << 10
 Command = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-def _bind(listener: socket.socket, path: Path) -> None:
+def bind_for_owner(listener: socket.socket, path: Path) -> None:
     """Bind a socket that its owner alone can open, from its first moment on (rule 1)."""
     before = os.umask(0o177)
     try:
@@ -60,7 +60,7 @@ class ControlSocket:
         try:
             try:
                 self._make_room()
-                _bind(listener, self._path)
+                bind_for_owner(listener, self._path)
             except OSError as error:
                 self._log.warning("commands cannot reach this daemon", socket=str(self._path), reason=str(error))
                 return

@@ -58,10 +58,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise SettingsFault(f"cannot read {path} ({error.strerror}): put its path or its permissions right") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsFault(f"{path} is not TOML: {error}") from error
     except UnicodeDecodeError as error:
         raise SettingsFault(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+    except (ValueError, RecursionError) as error:  # besides what is no TOML, numbers and lists beyond Python's
+        raise SettingsFault(f"{path} is not TOML: {error}") from error
 
 
 def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
@@ -186,8 +186,9 @@ def _value(text: str, field: FieldInfo) -> object:
     if is_text and not text.startswith('"'):
         return text
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        (value,) = tomllib.loads(f"value = {text}").values()  # lines behind it are no part of a value
+        return value
+    except (ValueError, RecursionError):
         return re.findall(r"[^\s,]+", text) if parts[-1:] == (...,) else text
 
 

@@ -25,6 +25,7 @@ from echo2.protocol.requests import Refusal
 RATE: Final = 8.0
 """Lease requests per second of an attacker."""
 STANDS: Final = 5.0
+KEYS_AT_ONCE: Final = 8
 SETTLED: Final = 180.0
 """Seconds after which a prompt without an accepted group counts as lost."""
 
@@ -108,12 +109,18 @@ class FormerWorkers(Hoarders):
     seconds: float = 4.0
 
     async def prepare(self, world: AttackPlace) -> None:
-        """Work honestly with all keys until each has its groups."""
+        """Work honestly with all keys until each has its groups, with `KEYS_AT_ONCE` at a time: more of them would only
+        wait for the room of new keys."""
+        at_once = anyio.CapacityLimiter(KEYS_AT_ONCE)
         async with anyio.create_task_group() as tasks:
             for key in await self._keys_once(world):
-                tasks.start_soon(self._work, world, key)
+                tasks.start_soon(self._work, world, key, at_once)
 
-    async def _work(self, world: AttackPlace, key: Key) -> None:
+    async def _work(self, world: AttackPlace, key: Key, at_once: anyio.CapacityLimiter) -> None:
+        async with at_once:
+            await self._earn(world, key)
+
+    async def _earn(self, world: AttackPlace, key: Key) -> None:
         await key.hello()
         while _accepted(world, key) < self.groups:
             lease = await world.lease(key)

@@ -19,7 +19,7 @@ class RoomWindow(LeaseWindow):
 
     def room(self, load: InFlight, buffered: int, now: int, *, behind: bool) -> int:
         """See `LeaseWindow.room`; without a bound on groups that wait for verdicts."""
-        return self.groups(now, behind=behind) - load.possible(buffered)
+        return self.groups(now, behind=behind) - load.on_their_way(buffered)
 
 
 Window = RoomWindow

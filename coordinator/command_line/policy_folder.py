@@ -9,12 +9,14 @@ Rules
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
 5. It is written in a hidden folder of a fixed name beside its place, which is locked meanwhile. What a killed export
-   left there goes with the next one to that place.
+   left there goes with the next one to that place. A link, or another user's folder, of that name is refused.
 """
 
 import asyncio
+import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -261,6 +263,9 @@ def _draft(out: Path) -> Iterator[Path]:
     draft = out.resolve().parent / f".{out.resolve().name}.echo2-draft"
     try:
         draft.mkdir(parents=True, exist_ok=True)
+        status = draft.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise LocalFault(f"{draft} is a link, or another user's folder: remove it, or name another folder")
         with lock_folder(draft):
             try:
                 _empty(draft)

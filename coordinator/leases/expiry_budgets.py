@@ -15,9 +15,11 @@ Rules
    each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
-5. A lease that its node gives back is no expiry: others have its prompt at once. It counts `RETURN_PARTS` of the
-   `EXPIRY_PARTS` of one. With one forgiven per group handed in, a node that works never pauses for them, and one that
-   only gives back cannot take leases from others for ever. A superseded one counts nothing (superseded_leases.py).
+5. A lease that its node gives back is no expiry: others have its prompt at once. It counts as many of the
+   `EXPIRY_PARTS` of one as the share of its life that it was held for, `RETURN_PARTS` at least: one that is given back
+   at the last moment was taken from others as an expired one was. With one part forgiven per group handed in, a node
+   that works hardly pauses for them, and one that only gives back cannot take leases from others for ever. A superseded
+   one counts nothing (superseded_leases.py).
 6. Budgets are operational state in run.sqlite. An hour begins with a holder's first expiry, so that no two budgets are
    used up at once. An expiry drops the rows of hours that have passed, and whose pauses must have.
 """
@@ -66,6 +68,12 @@ def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
 def pause_after(beyond: int) -> int:
     """Return how long a holder pauses after an expiry. `beyond`: how many of the hour were not forgiven."""
     return int(_EXPIRY_PAUSES.delay(beyond))
+
+
+def parts_of_return(had: int, life: int) -> int:
+    """Return the parts that a lease given back counts (rule 5). `had`, `life`: ms for which its node had it, and could
+    have had it."""
+    return max(RETURN_PARTS, min(EXPIRY_PARTS, EXPIRY_PARTS * had // max(1, life)))
 
 
 class ExpiryBudgets:

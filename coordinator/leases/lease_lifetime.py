@@ -11,9 +11,9 @@ Rules
 3. A node is refused as `too-slow` if it has at least `ENOUGH_PROVEN_NODES` measured groups, and all of them came late
    and took more than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
 4. A proven node counts in the fleet for `FLEET_MEMORY_MS` after its last lease.
-5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. The window of leases no
-   longer counts it (lease_window.py, rule 6); its group is welcome all the same until the lease expires. The leases of
-   a node with fewer than `ENOUGH_PROVEN_NODES` groups are never late.
+5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. It takes no room any more;
+   its group is welcome all the same until the lease expires. The leases of a node with fewer than
+   `ENOUGH_PROVEN_NODES` groups are never late.
 """
 
 import bisect

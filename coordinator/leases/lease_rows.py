@@ -1,5 +1,6 @@
 """Look up leases in run.sqlite: one by its id, those of a node, those that are open, and the sums by version."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -69,10 +70,19 @@ class LeaseRows:
             waiting += [WaitingLease(*row) for row in self._database.all(query, (*some, era))]
         return waiting
 
-    def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version; a set of twins counts once."""
+    def on_their_way(self, era: int, now: int) -> Counter[int]:
+        """Count the open leases and undecided groups of an era by version; a set of twins counts once, a late lease not
+        at all."""
         query = "SELECT version, open + received - twin_open - twin_received FROM on_their_way WHERE era = ?"
-        return dict(self._database.all(query, (era,)))
+        return Counter(dict(self._database.all(query, (era,)))) - self.late(era, now)
+
+    def late(self, era: int, now: int) -> Counter[int]:
+        """Count the open leases of an era that are late (lease_lifetime.py, rule 5) by version."""
+        query = (
+            "SELECT version, count(*) FROM leases WHERE state = 'open' AND sent + late_after < ? AND expires >= ?"
+            " AND era = ? AND counts GROUP BY version"
+        )
+        return Counter(dict(self._database.all(query, (now, now, era))))
 
     def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
         """Return those of these leases that are open leases of the node, in order."""

@@ -3,9 +3,10 @@
 Rules
 1. A lease is issued, and written here, by coordinator/leases/lease_issuer.py.
 2. The room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the
-   request; the window (lease_window.py) bounds it. The table `on_their_way` counts open and received leases per
-   version, in the transaction that moves them, and only versions that are fresh now are added up. A single running
-   total would also count groups that are shed later, and would one day give no lease any more.
+   request, without late leases (lease_lifetime.py, rule 5); the window (lease_window.py) bounds it. The table
+   `on_their_way` counts open and received leases per version, in the transaction that moves them, and only versions
+   that are fresh now are added up. A single running total would also count groups that are shed later, and would one
+   day give no lease any more.
 3. States: open -> received -> decided, or open -> expired, or open -> returned where its node gives it back before. The
    last three are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
@@ -21,7 +22,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
-from echo2.coordinator.leases.expiry_budgets import RETURN_PARTS
+from echo2.coordinator.leases.expiry_budgets import parts_of_return
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
 from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
 from echo2.coordinator.leases.kinds.twin_sets import TwinSets
@@ -35,6 +36,8 @@ from echo2.coordinator.leases.paid_work import AllWork, PaidWork
 from echo2.coordinator.leases.timely_grants import TimelyGrants
 from echo2.coordinator.prompts.prompt_positions import PromptPositions
 from echo2.coordinator.prompts.prompts import PromptSource
+from echo2.p2p.wire_types import decode
+from echo2.protocol.leases import Lease
 from echo2.runtime.stand_ins import or_stand_in
 
 Entropy = Callable[[int], bytes]
@@ -135,11 +138,17 @@ class LeaseTable(LeaseRows):
         if code == "expired":
             self.admission.on_expiry(lent, now)
         elif code == "declined":
-            self.admission.on_expiry(lent, now, RETURN_PARTS)
+            self.admission.on_expiry(lent, now, self._parts_of_return(lease, now))
         elif code in STRIKE_CODES | AT_ONCE:
             self.admission.on_strike(lent, now)
         elif code == "superseded":
             self._note_superseded(lease)
+
+    def _parts_of_return(self, lease: bytes, now: int) -> int:
+        """Return what a lease that is given back counts (expiry_budgets.py, rule 5)."""
+        document, sent = self._database.all("SELECT document, sent FROM leases WHERE id = ?", (lease,))[0]
+        signed = decode(document, Lease)
+        return parts_of_return(now - sent, signed.expires - signed.sent)
 
     def _note_superseded(self, lease: bytes) -> None:
         """Note that a lease was superseded while its node worked on earlier ones (superseded_leases.py, rule 6)."""
@@ -179,10 +188,7 @@ class LeaseTable(LeaseRows):
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
-        late = self._count(
-            "state = 'open' AND sent + late_after < ? AND expires >= ? AND era = ? AND version >= ? AND counts",
-            (now, now, *oldest),
-        )
+        late = sum(count for version, count in self.late(oldest[0], now).items() if version >= oldest[1])
         scored = sum(version >= oldest for version in self.scored.values())
         return InFlight(undecided, running - self._overdue(now, oldest), scored, late)
 

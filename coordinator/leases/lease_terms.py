@@ -69,16 +69,13 @@ class InFlight(NamedTuple):
         """The groups that wait for the scorer, or for a place at their environment."""
         return max(0, self.undecided - self.scored)
 
-    def possible(self, buffered: int) -> int:
-        """Return the groups that may reach the learner. `buffered`: groups that may be drawn."""
-        return buffered + self.undecided + self.running
-
     def on_their_way(self, buffered: int) -> int:
-        """Return the groups that are on their way to the learner (lease_window.py). `buffered`: see `possible`."""
-        return self.possible(buffered) - self.late
+        """Return the groups that are on their way to the learner (lease_window.py). `buffered`: groups that may be
+        drawn."""
+        return buffered + self.undecided + self.running - self.late
 
 
 def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
     """Return how many more groups of `version` the learner can draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
-    return wanted - load.possible(buffered)
+    return wanted - load.on_their_way(buffered)

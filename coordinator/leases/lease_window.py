@@ -110,7 +110,8 @@ class LeaseWindow:
     def room(self, load: InFlight, buffered: int, now: int, *, behind: bool) -> int:
         """Return how many more groups may be on their way (rules 1, 4 and 5)."""
         left = self.groups(now, behind=behind) - load.on_their_way(buffered)
-        return min(left, self.batch - load.waiting_for_verdicts) if self.last.windows else left
+        is_scorer_behind = self.last.windows and load.waiting_for_verdicts >= self.batch
+        return min(0, left) if is_scorer_behind else left
 
     def draw(self, batch: CompletedBatch | None, now: int) -> None:
         """Note that the learner begins a step. `batch`: None if nothing is known of the lease that completed it."""

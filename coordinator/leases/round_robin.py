@@ -5,6 +5,8 @@ Rules
    again. A thousand names below one parent are served no more often than a sibling of that parent.
 2. A name waits until the time that it gave. If it does not come back by then it delays no other name, and is dropped.
    Each name that starts to wait drops up to `NAMES_DROPPED_PER_WAIT` such names at the head of the queue.
+   Beside at most `LATE_NAMES_KEPT` names below a parent it keeps its place: of keys that all come late each would else
+   be refused for one that is not there either, and the place of their subnet stand empty for as long as they ask.
 3. A query costs as many steps as there are free places, plus the names that it drops; not as many as there are waiting
    names.
 """
@@ -14,12 +16,15 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 NAMES_DROPPED_PER_WAIT: Final = 2
+LATE_NAMES_KEPT: Final = 16
 
 
 class RoundRobin:
     """One level of the tree of names. `until`: the latest time of all names below, milliseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_kept: int = 0) -> None:
+        """`late_kept`: names beside which a late one keeps its place (rule 2)."""
+        self._late_kept = late_kept
         self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
 
@@ -32,7 +37,7 @@ class RoundRobin:
         self.until = max(self.until, until)
         if path:
             self._forget(now)
-            self._below.setdefault(path[0], RoundRobin()).wait(path[1:], until, now)
+            self._below.setdefault(path[0], RoundRobin(LATE_NAMES_KEPT)).wait(path[1:], until, now)
 
     def on_service(self, path: Sequence[Hashable]) -> None:
         """Note that a name was served: it waits no longer."""
@@ -47,16 +52,11 @@ class RoundRobin:
 
     def anyone(self, now: int) -> bool:
         """Tell whether any name waits."""
-        while self._below:
-            name, below = next(iter(self._below.items()))
-            if below.until >= now:
-                return True
-            del self._below[name]
-        return False
+        return self._ahead(None, 1, now) > 0
 
     def _forget(self, now: int) -> None:
         for _ in range(NAMES_DROPPED_PER_WAIT):
-            if not self._below or next(iter(self._below.values())).until >= now:
+            if len(self._below) <= self._late_kept or next(iter(self._below.values())).until >= now:
                 return
             self._below.popitem(last=False)
 
@@ -75,14 +75,14 @@ class RoundRobin:
 
     def _ahead(self, name: Hashable, most: int, now: int) -> int:
         """Count the waiting names ahead of a name, up to `most`."""
-        ahead, gone = 0, []
+        ahead, late = 0, []
         for other, below in self._below.items():
             if other == name or ahead >= most:
                 break
             if below.until < now:
-                gone.append(other)
+                late.append(other)
             else:
                 ahead += 1
-        for other in gone:
+        for other in late[: max(0, len(self._below) - self._late_kept)]:
             del self._below[other]
         return ahead

@@ -203,12 +203,12 @@ class GroupService:
         self._reports.note(node, may_begin)
         return [lease for lease in report.waiting if lease not in may_begin]
 
-    def recall(self) -> int:
+    def recall(self, now: int) -> int:
         """Recall the leases that can no longer be drawn and are not begun (superseded_leases.py); return how many. Call
         after each publication."""
         at = self._standing()
         self._recalled.keep(self.leases.still_open)
-        loads = Counter(self.leases.on_their_way(at.era)) + Counter(self.buffer.by_version(at.step, at.era))
+        loads = self.leases.on_their_way(at.era, now) + Counter(self.buffer.by_version(at.step, at.era))
         loads -= self._recalled.by_version()
         by_version, terms = [VersionLoad(*load) for load in loads.items()], self.terms
         if not any_beyond(by_version, terms.staleness, at.step, terms.batch_groups):

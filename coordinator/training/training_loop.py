@@ -445,7 +445,7 @@ class Training:
         if rebuild is not None:
             self.group_service.rebuild(rebuild, progress)
         self.group_service.progress = progress
-        self.group_service.recall()
+        self.group_service.recall(int(self.clock() * 1000))
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:

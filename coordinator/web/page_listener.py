@@ -8,10 +8,13 @@ Rules
    closed.
 4. A trusted proxy says for whom it connects: by a PROXY header, or by X-Forwarded-For, which counts for the page alone.
    From any other address a PROXY header ends the connection, and X-Forwarded-For is not read.
+5. A request that is no HTTP is answered 400 and not logged, nor is an answer whose visitor leaves, so that no visitor
+   can fill the log.
 """
 
 import asyncio
 import errno
+import logging
 import math
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from echo2.p2p.errors import Malformed
@@ -37,6 +41,15 @@ _ACCEPT_RETRY_SECONDS = 0.1  # seconds
 _SHUTDOWN_SECONDS = 1.0  # seconds for open requests at shutdown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError | ConnectionError)
+
+
+SERVER_LOG: Final = logging.getLogger("page")
+"""The log of aiohttp's server, without the faults of visitors (rule 5)."""
+SERVER_LOG.addFilter(_is_own_fault)
 
 
 @dataclass(eq=False)
@@ -127,6 +140,7 @@ class Listener:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=SERVER_LOG,
             shutdown_timeout=_SHUTDOWN_SECONDS,
             lingering_time=0.0,
             max_headers=MOST_HEADERS,

@@ -72,9 +72,13 @@ async def fetch_directories(
     """Fetch all directories, side by side. `now`: ms."""
     kept = _read_kept(home)
     fetched = await asyncio.gather(*(_fetch_one(name, kept, now, fetch) for name in names))
-    newest = {one.name.key.hex(): one.content.sequence for one in fetched if one.content is not None}
-    if any(kept.get(key) != sequence for key, sequence in newest.items()):
-        _keep(home, kept | newest)
+    newest = dict(kept)
+    for one in fetched:
+        if one.content is not None:  # an author may have several hosts, and one of them an older list
+            key = one.name.key.hex()
+            newest[key] = max(newest.get(key, 0), one.content.sequence)
+    if newest != kept:
+        _keep(home, newest)
     return fetched
 
 

@@ -81,6 +81,8 @@ def test_a_foreign_variable_is_left_alone_and_an_unknown_one_is_named() -> None:
         ({"rates": 1}, {}, "file: unknown key rates; did you mean rate?"),
         ({"rate": "fast"}, {}, "file: rate should be a number"),
         ({"rate": 1}, {"TEST_RATE": "0"}, "TEST_RATE: rate should be greater than 0, not 0"),
+        ({}, {"TEST_RATE": "1\n[web]\nport = 2"}, "TEST_RATE: rate should be a number"),
+        ({}, {"TEST_RATE": 3000 * "["}, "TEST_RATE: rate should be a number"),
     ],
 )
 def test_a_wrong_value_is_blamed_on_where_it_was_given(
@@ -94,6 +96,13 @@ def test_a_wrong_value_is_blamed_on_where_it_was_given(
 def test_a_value_where_a_section_belongs_is_named_though_a_variable_sets_one_of_its_keys() -> None:
     with pytest.raises(SettingsFault, match=r"\[web\] should be a section of settings, not 3"):
         WHOLE.load({"web": 3}, source="file", env={"TEST_WEB_PORT": "3"}, flags={})
+
+
+@pytest.mark.parametrize("text", [f"a = {'9' * 5000}", f"a = {3000 * '['}", "a ="])
+def test_a_file_beyond_what_python_reads_is_no_toml(tmp_path: Path, text: str) -> None:
+    (file := tmp_path / "a.toml").write_text(text)
+    with pytest.raises(SettingsFault, match="is not TOML"):
+        read_toml(file)
 
 
 def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:

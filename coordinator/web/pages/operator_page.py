@@ -31,9 +31,10 @@ from echo2.coordinator.settings import config_edits
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.submissions import rollouts_report
 from echo2.coordinator.web import page
-from echo2.coordinator.web.page_listener import WebLimits
+from echo2.coordinator.web.page_listener import SERVER_LOG, WebLimits
 from echo2.coordinator.web.pages.rollout_pages import RolloutPages
 from echo2.coordinator.web.site import SECURITY, STATIC, ResponseCache, answer_static, check_host, serve_web
+from echo2.runtime.control_socket import bind_for_owner
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.tasks.task import Tokenizer
@@ -122,7 +123,7 @@ async def serve(
         return None
     app = application(folder, faults, cache, token, over_socket=isinstance(place, Path))
     if isinstance(place, Path):
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, logger=SERVER_LOG)
         await runner.setup()
         try:
             await _listen_on_socket(runner, place)
@@ -150,17 +151,17 @@ class OperatorSite:
 
 async def _listen_on_socket(runner: web.AppRunner, path: Path) -> None:
     """Listen on a Unix socket that its owner alone can open. Raises `LocalFault`."""
-    before = os.umask(0o177)
+    listener = socket.socket(socket.AF_UNIX)
     try:
         _remove_dead_socket(path)
-        await web.UnixSite(runner, str(path)).start()
+        bind_for_owner(listener, path)
+        await web.SockSite(runner, listener).start()
     except OSError as error:
+        listener.close()
         raise LocalFault(
             f"the operator's page cannot be served at {path} ({error.strerror or error}): name another "
             "web.operator_listen"
         ) from error
-    finally:
-        os.umask(before)
 
 
 def _remove_dead_socket(path: Path) -> None:

@@ -32,7 +32,7 @@ _POLICY: Final = '<meta http-equiv="Content-Security-Policy" content="{}">'
 
 def export(home: Path, folder: Path, now: int) -> str:
     """Write a copy of the page of the run in `home`; return what it is, in words. Raises `LocalFault`, `Untrusted`."""
-    place = RunFolder(home)
+    place, folder = RunFolder(home), folder.resolve()
     state, source = report_file.state_of(place)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LocalFault(f"{folder} exists and is not empty: name another folder")
@@ -42,6 +42,7 @@ def export(home: Path, folder: Path, now: int) -> str:
     hidden = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(hidden, ignore_errors=True)
+        hidden.mkdir(parents=True)  # a link, or another user's folder, of that name is refused
         for name, body in files_of(state, views).items():
             file = hidden / name
             file.parent.mkdir(parents=True, exist_ok=True)

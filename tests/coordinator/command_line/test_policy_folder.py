@@ -19,10 +19,11 @@ from echo2.coordinator.run.foreign_models import describe
 from echo2.weights.hf_import import floats_of
 from echo2.weights.lora.adapter_folder import AdapterOrder
 from echo2.weights.snapshot import Snapshot
+from echo2.weights.store import Store
 from echo2.weights.torch_io import save_model
 from tests.support import adapted, bpe_tokenizers, exported_models, family_models, llama_cpp
 from tests.support.published_versions import changed, publish
-from tests.support.run_folders import NOW, load, make_run
+from tests.support.run_folders import NOW, load, make_run, write_model
 
 WRITTEN = ("model.safetensors", "echo2-version.json", "README.md")
 Families = dict[str, Callable[[Path], None]]
@@ -75,6 +76,18 @@ def trained(home: Path, request: pytest.FixtureRequest) -> Path:
     base = save_model(load_model(home / "model", "cpu"), home / "base.snapshot")
     publish(run, 3, changed(base, home / "3.snapshot"))
     return home
+
+
+def test_a_link_in_place_of_the_draft_is_refused_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "keys" / "root.key"
+    kept.parent.mkdir()
+    kept.write_bytes(b"secret")
+    (tmp_path / ".exported.echo2-draft").symlink_to(kept.parent)
+    run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    Store(run.folder.store).close()
+    code, _, error = said("export", tmp_path / "exported", "--home", run.folder.path)
+    assert (code, kept.read_bytes()) == (78, b"secret")
+    assert "is a link, or another user's folder: remove it" in error
 
 
 @pytest.mark.slow

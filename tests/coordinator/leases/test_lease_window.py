@@ -99,14 +99,14 @@ def test_where_a_newer_version_is_on_its_way_its_batch_is_left_to_it() -> None:
 def test_while_a_whole_batch_waits_for_its_verdicts_nothing_more_is_leased() -> None:
     window = settled(3.75)
     waiting = [window.room(InFlight(undecided, running=2), 0, 0, behind=False) for undecided in range(BATCH + 2)]
-    assert waiting == [4, 3, 2, 1, 0, -1], "no more than a batch at the scorer"
+    assert waiting == [14, 13, 12, 11, 0, 0], "else the whole window is shared, not what is left of a batch"
     assert LeaseWindow(S, BATCH).room(InFlight(BATCH, running=2), 0, 0, behind=False) > 0, "no draw yet"
     assert window.room(InFlight(undecided=0, running=15), 0, 0, behind=False) == 1, "and the window bounds all"
 
 
 def test_groups_that_their_environment_scores_now_do_not_wait() -> None:
     window = settled(3.75)
-    assert window.room(InFlight(2 * BATCH, running=2, scored=2 * BATCH), 0, 0, behind=False) == 4
+    assert window.room(InFlight(2 * BATCH, running=2, scored=2 * BATCH), 0, 0, behind=False) == 6
     assert window.room(InFlight(2 * BATCH, running=2, scored=BATCH), 0, 0, behind=False) == 0
 
 

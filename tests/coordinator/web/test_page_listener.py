@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+import pytest
 from aiohttp import ClientSession, TCPConnector, web
 
 from echo2.coordinator.web.page_listener import WebLimits, party_of
@@ -30,6 +31,29 @@ async def test_an_oversized_head_is_cut(site: Site) -> None:
 async def test_a_request_with_a_body_is_refused_and_the_connection_ends(site: Site) -> None:
     answer = await sent(site.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nxxx")
     assert answer.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_request_that_is_no_http_is_not_logged_and_a_fault_of_the_page_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(request: web.Request) -> web.Response:
+        raise ZeroDivisionError("of the page")
+
+    async def drop(request: web.Request) -> web.Response:
+        raise ConnectionResetError("the client receives too slowly")
+
+    app = web.Application()
+    app.router.add_get("/slow", drop)
+    app.router.add_get("/", fail)
+    site = await serve_web(app, "127.0.0.1", 0)
+    for line in (b"Content-Length: -1", b"Transfer-Encoding : chunked", b"\0", b"Host: b"):
+        answer = await sent(site.port, b"GET / HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.0 400")
+    await sent(site.port, b"GET /slow HTTP/1.0\r\n\r\n")
+    assert not caplog.records
+    assert (await sent(site.port, b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 500")
+    assert "of the page" in caplog.text
+    await site.stop()
 
 
 async def test_an_incomplete_head_is_cut(site: Site) -> None:

@@ -56,6 +56,17 @@ async def test_a_list_that_cannot_be_had_hides_no_other(tmp_path: Path) -> None:
     assert f"    echo2-node join {INVITE.to_text()}" in shown
 
 
+async def test_a_second_host_with_an_older_list_leaves_the_highest_number_as_it_is(tmp_path: Path) -> None:
+    mirror = DirectoryName("https://mirror.example.org/x", NAME.key)
+
+    async def fetch(url: str) -> bytes:
+        return write([RUN], KEY, 6 if url == mirror.url else 7, 1_000, 2_000)
+
+    await fetch_directories([NAME, mirror], tmp_path, 1_500, fetch)
+    late = await look(tmp_path, write([RUN], KEY, 6, 1_000, 2_000))
+    assert late.trouble == "it is list 6, older than list 7, which was here before"
+
+
 async def test_a_file_of_numbers_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "directories.json").write_text("[1]")
     assert (await look(tmp_path, write([RUN], KEY, 1, 1_000, 2_000))).content is not None

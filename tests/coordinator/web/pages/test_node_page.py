@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import NodeView
 from echo2.coordinator.verdicts.draw_record import LEARNED_STEPS, record_draw
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup
@@ -15,9 +16,11 @@ from echo2.coordinator.web import openapi
 from echo2.coordinator.web.pages import node_page, page_export
 from echo2.coordinator.web.site import application
 from echo2.p2p.identity import peer_id
+from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.group_world import ALICE, BOB, HELLO, World, group
+from tests.support.run_folders import make_run, write_model
 from tests.support.site_visits import Drawn, Visit, fetched
 
 NODE = pictures.NODES[1]
@@ -131,3 +134,20 @@ def test_a_copy_for_a_web_host_links_its_own_files_alone() -> None:
                     at = parts.index("..")
                     del parts[at - 1 : at + 1]
                 assert "/".join(parts) in files, f"{name} links {address}"
+
+
+def test_a_copy_goes_into_no_folder_that_a_link_leads_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    Database.open(run.folder.database).close()
+    run.folder.last_state.write_bytes(msgspec.json.encode(msgspec.structs.replace(pictures.FINISHED, run=run.id.hex())))
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "index.html").write_text("mine")
+    (tmp_path / ".copy.partial").symlink_to(kept)
+    with pytest.raises(LocalFault, match="cannot write"):
+        page_export.export(run.folder.path, tmp_path / "copy", 0)
+    assert [(one.name, one.read_text()) for one in kept.iterdir()] == [("index.html", "mine")]
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    page_export.export(run.folder.path, Path("."), 0)
+    assert (here / "index.html").is_file()

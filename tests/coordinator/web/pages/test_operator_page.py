@@ -1,5 +1,6 @@
 """The operator's page: its token, what it shows, and that nothing of it is at the public port, also behind a proxy."""
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -188,6 +189,22 @@ async def test_the_token_is_for_its_owner_alone_and_stays_over_restarts(tmp_path
     assert "switched off" in "\n".join(status.pages_in(folder))
 
 
+async def _folders_made_meanwhile_can_be_opened(place: Path, run: RunFolder, section: WebSection) -> None:
+    async def make() -> None:
+        while True:
+            (made := place / "made").mkdir()
+            assert made.stat().st_mode & 0o700 == 0o700
+            made.rmdir()
+            await asyncio.sleep(0)
+
+    making = asyncio.create_task(make())
+    served = await operator_page.serve(run, section, [], cache_of())
+    assert served is not None
+    assert not making.done()
+    making.cancel()
+    await served.stop()
+
+
 async def test_a_unix_socket_serves_its_owner_and_takes_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "coordinator.toml").touch()
     run = RunFolder(tmp_path)
@@ -208,7 +225,8 @@ async def test_a_unix_socket_serves_its_owner_and_takes_no_other_file(tmp_path: 
     with pytest.raises(LocalFault, match="another process listens"):
         await operator_page.serve(run, section, [], cache_of())
     await served.stop()
-    place.unlink()
+    await _folders_made_meanwhile_can_be_opened(tmp_path, run, section)
+    place.unlink(missing_ok=True)
     place.write_text("mine")
     with pytest.raises(LocalFault, match=r"web\.operator_listen"):
         await operator_page.serve(run, section, [], cache_of())
