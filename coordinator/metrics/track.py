@@ -158,7 +158,11 @@ class _EventFile:
         now = time.time_ns()
         self._event, self._summary = Event, Summary
         self._writer = RecordWriter(str(logs / f"events.out.tfevents.{now // 10**9}.{now}{_SUFFIX}"))
-        self._add(wall_time=now / 1e9, file_version="brain.Event:2")
+        try:
+            self._add(wall_time=now / 1e9, file_version="brain.Event:2")
+        except OSError:
+            self.close()
+            raise
 
     def write(self, record: Record) -> None:
         """Write the numbers of a record."""
