@@ -140,8 +140,8 @@ near: setup ## the tests of the rooms that the present change touches
 	@$(BIN)/python -m tests.near
 
 # pycosat, of the extra gym, needs a C compiler; without one its tests are skipped, and named.
-$(VENV)/.installed-tasks: requirements-tasks.lock requirements-tasks-source.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-tasks.lock
+$(VENV)/.installed-tasks: requirements-tasks.lock requirements-tasks-source.lock requirements-trackers.lock $(VENV)/.installed
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-tasks.lock -r requirements-trackers.lock
 	$(BIN)/python $(PIP_INSTALL) $(HASHED_SOURCE) -r requirements-tasks-source.lock || echo "no C compiler: the tests of the extra gym are skipped"
 	@touch $@
 

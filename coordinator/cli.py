@@ -14,7 +14,7 @@ from echo2.coordinator.command_line.market_app import market_app
 from echo2.coordinator.command_line.nodes_app import nodes_app
 from echo2.coordinator.command_line.payout_app import payout_app
 from echo2.coordinator.command_line.policy_app import policy_app
-from echo2.coordinator.command_line.running_app import page_app, running_app
+from echo2.coordinator.command_line.running_app import page_app, running_app, track_app
 from echo2.coordinator.command_line.service_commands import service_commands
 from echo2.coordinator.command_line.task_app import task_app
 from echo2.coordinator.command_line.trials_app import trials_app
@@ -46,6 +46,7 @@ app.add_typer(verdict_app, name="verdict")
 app.add_typer(task_app, name="task")
 app.add_typer(payout_app, name="payout")
 app.add_typer(market_app, name="market")
+app.add_typer(track_app, name="track")
 app.add_typer(service_commands, name="service")
 
 

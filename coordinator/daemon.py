@@ -139,16 +139,10 @@ class Coordinator:
         self.settings = LiveSettings(run, [host.facts for host in hosts], self.group_service, self.learning, clock)
         self.settings.others.append(self._take_settings)
         self.view_builder = RunViewBuilder(
-            run=run,
-            group_service=self.group_service,
-            training=self.learning.training,
-            scoring=self.learning.scoring,
-            publisher=self.publisher,
-            faults=models.faults,
-            started=self.now(),
-            clock=clock,
+            run=run, group_service=self.group_service, training=self.learning.training, scoring=self.learning.scoring,
+            publisher=self.publisher, faults=models.faults, started=self.now(), clock=clock,
             installing=public_install_command(),
-        )
+        )  # fmt: skip
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
             self.on_verdict, self.pay, self.payments_wait, self.settings.finish, self.settings.change,
@@ -178,9 +172,8 @@ class Coordinator:
         self.ledger_check = LedgerCheck(database.path, watch.stop)
         self._control.on_ledger_head = self.foreign_heads.on_claim
         ledger = LedgerService(
-            self.ledger_heads, EndProofs(database), network.inbound.origin,
-            self._works,
-            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
+            self.ledger_heads, EndProofs(database), network.inbound.origin, self._works, self.group_service.durable,
+            time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)

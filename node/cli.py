@@ -589,12 +589,18 @@ def config_get(
 @config_app.command("set", cls=NumbersAsArguments)
 @errors_reported
 def config_set(
-    key: Annotated[str, typer.Argument(help="One key, as in `config get`.", show_default=False)],
-    value: Annotated[str, typer.Argument(help="Its value, as in `config set ask 0.12/h`.", show_default=False)],
+    key: Annotated[str, typer.Argument(help="One key, as in `config get`, or KEY=VALUE.", show_default=False)],
+    value: Annotated[
+        str | None, typer.Argument(help="Its value, as in `config set ask 0.12/h`.", show_default=False)
+    ] = None,
     home: Home = None,
 ) -> None:
     """Write one setting, and say to which file. ask, tariff and watts belong to one node, that of --home; so does any
     other setting if --home is given. The running node takes an ask at once; all others count from its next start."""
+    if value is None:
+        key, equals, value = key.partition("=")
+        if not equals:
+            raise BadConfig(f"write a value behind {key}, as in `echo2-node config set uplink 8`")
     _write_setting(key, value, home)
 
 

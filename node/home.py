@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from echo2.node.errors import AlreadyRuns, BadConfig, TryLater
 from echo2.p2p.discovery.invite import Invite
@@ -40,6 +41,17 @@ def check_place(home: Path) -> None:
 def run_folder(home: Path, run: bytes) -> Path:
     """Return the folder of one run's data."""
     return home / "runs" / run.hex()[:16]
+
+
+LEFT: Final = "invite.left"
+"""The invite of a run that was left: its receipts can be read, and `run` does not join it."""
+
+
+def invite_for_reading(home: Path) -> Invite:
+    """Return the invite of the run joined last, also after it was left. Raises as `invite_of_joined_run`."""
+    if not (home / "invite").exists() and (home / LEFT).exists():
+        return Invite.from_text((home / LEFT).read_text())
+    return invite_of_joined_run(home)
 
 
 def invite_of_joined_run(home: Path) -> Invite:

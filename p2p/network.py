@@ -22,6 +22,7 @@ import msgspec
 
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import Origin
+from echo2.p2p.multiaddr import Route
 from echo2.p2p.payload_manifest import Manifest
 
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
@@ -86,8 +87,8 @@ class Links(Protocol):
     async def peers(self) -> list[str]:
         """Return the connected peers."""
 
-    async def route(self, peer: str) -> str | None:
-        """Return the route (p2p/multiaddr.py) to a connected peer; None: it is not connected."""
+    async def routes(self) -> dict[str, Route]:
+        """Return the route (p2p/multiaddr.py) to each connected peer."""
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect; return the peer id. Raises `Unreachable`."""

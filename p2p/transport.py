@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from echo2.p2p.limits.origin import Origin
+from echo2.p2p.multiaddr import Route
 
 StreamHandler = Callable[["Stream"], Awaitable[None]]
 
@@ -57,6 +58,9 @@ class Transport(Protocol):
 
     def peers(self) -> list[str]:
         """Return the connected peers."""
+
+    def routes(self) -> dict[str, Route]:
+        """Return the route to each connected peer; of several connections a direct one precedes a relayed one."""
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect by the first address that works; return the peer id. Raises `Unreachable`."""

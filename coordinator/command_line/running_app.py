@@ -250,3 +250,48 @@ def version() -> None:
     from echo2.protocol.numbers import build
 
     print(build())
+
+
+track_app = typer.Typer(
+    help="Send a run's curves to a tracker, from history.jsonl: the coordinator neither waits for it nor knows it.",
+    no_args_is_help=True,
+)
+
+Logs = Annotated[Path, typer.Argument(help="The folder that TensorBoard reads.", show_default=False)]
+
+
+@track_app.command("replay")
+@errors_reported
+def track_replay(logs: Logs, home: Home = Path(".")) -> None:
+    """Write the whole history into a folder for TensorBoard, in the place of what was written there before."""
+    from echo2.coordinator.metrics import track
+
+    print(track.replay(home, logs))
+
+
+@track_app.command("follow")
+@errors_reported
+def track_follow(logs: Logs, home: Home = Path(".")) -> None:
+    """Do as `replay`, and go on with what the coordinator adds, until Ctrl-C. Run it as a service of its own."""
+    from echo2.coordinator.metrics import track
+
+    track.follow(home, logs, lambda sentence: print(sentence, flush=True))
+
+
+@running_app.command()
+@errors_reported
+def relay(
+    home: Annotated[Path, typer.Option("--home", help="Folder of the relay's key.")] = Path("relay"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="TCP port.")] = 4101,
+    host: Annotated[
+        str | None, typer.Option(help="Public IP address or name.", show_default="addresses of this machine")
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0.1, max=1e5, help="Most that is relayed, Mbit/s.")] = 100.0,
+) -> None:
+    """Relay between a run and nodes that cannot reach each other, on a host with a public address. Prints its address,
+    for network.relays."""
+    import asyncio
+
+    from echo2.coordinator.nodes.relay_server import serve_relay
+
+    asyncio.run(serve_relay(home, port, host, rate, lambda address: print(address, flush=True)))

@@ -2,6 +2,7 @@
 
 coordinator.toml   settings (coordinator.settings.config)
 keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem; https.pem and its https.crt
+keys.sealed        keys/ and payouts/, encrypted, of a restored folder until `echo2-coord restored`
 root/1.root ...    every signed Root since the first
 restored/1 ...     every signed document of a restored log (protocol/restored_logs.py); missing while there is none
 run.spec           the RunSpec, signed by root
@@ -48,6 +49,10 @@ class RunFolder:
     @property
     def keys(self) -> Path:
         return self.path / "keys"
+
+    @property
+    def sealed_keys(self) -> Path:
+        return self.path / "keys.sealed"
 
     @property
     def https_key(self) -> Path:

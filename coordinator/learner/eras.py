@@ -18,6 +18,8 @@ Rules
 6. A kill before the new era's checkpoint is complete leaves the old state, and the next start begins a later era. A
    kill after that leaves an unpublished export: rule 1 covers it, and it is published in its era. The checkpoint names
    the order of rule 5, which is then not obeyed again.
+7. After a whole run was restored from a backup, the other coordinator may have published more than is known here. So a
+   checkpoint of an era before the restore begins a new one by rule 3, whatever it covers.
 """
 
 from collections.abc import Sequence

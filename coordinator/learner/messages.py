@@ -68,7 +68,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     learner's own, for checkpoints and exports. `published`: snapshot file of the last *published* version, with its
     number and root. "" means that none is published: number and root are then ignored, and `Opened.export` is the base
     itself, as version 0 with one full edge. `era`: era of `published`, or of that version 0. `next_era`: the era to
-    begin if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten.
+    begin if published steps are undone (`learner.eras`). `least_era`: least era of a checkpoint
+    that is resumed; after a restore. `staleness`: S; draws older than S allows are forgotten.
     `keep`: keep of how many of the newest version numbers the payloads stay. `threads`: threads of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
@@ -86,6 +87,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     era: int
     next_era: int
     staleness: int
+    least_era: int = 0
     keep: int = 1
     threads: int = 1
     ends: tuple[int, ...] = ()

@@ -213,10 +213,13 @@ class Session:
         )
         if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
-        if again is None and (state or not published) and eras.covers(last, known, before, journalled):
+        copied = state is not None and state.era < self._order.least_era
+        if again is None and not copied and (state or not published) and eras.covers(last, known, before, journalled):
             return self._resume_state(state, published) if state else self._fresh(self._order.era, 0, [])
         version = eras.first_version([last, known, before, KnownVersion(journalled, b"")])
         self._undone = _undone(state, last, journalled, version) if again is None else _gone_back(again, version)
+        if copied and again is None:
+            self._undone = f"the run was restored from a backup: a new era begins with version {version}"
         era = max(self._order.next_era, state.era + 1 if state else 0)
         bases = published or ([_base(state.export)] if state and state.export else [])
         bases = [base for base in bases if Path(base.snapshot).is_file()]

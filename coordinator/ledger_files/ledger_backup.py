@@ -33,6 +33,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 from echo2.runtime.files import hidden_path, move, room, sync_file
 
+_MAGIC: Final = b"SQLite format 3\0"
 _DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
 """Files of a database, by what follows its name."""
 
@@ -73,6 +74,15 @@ def restore(place: RunFolder, file: Path, now: int) -> Copied:
         _set_aside(place.database)
         move(waiting, place.database)
     return copied
+
+
+def is_database(file: Path) -> bool:
+    """Tell whether a file begins as those of SQLite do. Raises `LocalFault`."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise LocalFault(f"cannot read {file}: {error.strerror}") from error
 
 
 def _set_aside(present: Path) -> None:

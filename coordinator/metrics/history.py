@@ -62,6 +62,15 @@ def kept_numbers(numbers: Iterable[int]) -> set[int]:
     return {*ordered[:1], *(number for number in early if number % stride == 0), *ordered[-RECENT_CURVE_POINTS:]}
 
 
+def decode_record(record_line: bytes) -> Record | None:
+    """Return the record of one line of history.jsonl; None: it is torn (rule 1)."""
+    try:
+        entry = msgspec.json.decode(record_line, type=_HistoryRow)
+        return msgspec.json.decode(entry.record, type=_KINDS[entry.kind])
+    except (msgspec.MsgspecError, KeyError):
+        return None
+
+
 class Curve:
     """The curve of a run, as its files have it. `diff_bytes`: sum over all versions published as a diff. `full_bytes`:
     sum over the same versions' snapshots."""
@@ -89,11 +98,8 @@ class Curve:
         record_line = b"\n"
         for record_line in file:
             self._unsaved += 1
-            try:
-                entry = msgspec.json.decode(record_line, type=_HistoryRow)
-                self._keep(msgspec.json.decode(entry.record, type=_KINDS[entry.kind]))
-            except (msgspec.MsgspecError, KeyError):
-                continue  # rule 1: a torn line
+            if (record := decode_record(record_line)) is not None:
+                self._keep(record)
         return record_line
 
     def _restore(self, file: BinaryIO) -> int:

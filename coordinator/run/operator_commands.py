@@ -30,7 +30,10 @@ def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
 
 def change_settings(home: Path, assigned: Sequence[str], removed: Sequence[str]) -> list[str]:
     """Change settings by words "section.key=value" and removed keys, in the running coordinator if there is one; return
-    what became of each. Raises `SettingsFault`, `LocalFault`, `Unreachable`, `DiskFull`."""
+    what became of each. Two words without = are a key and its value, as `echo2-node config set` has them. Raises
+    `SettingsFault`, `LocalFault`, `Unreachable`, `DiskFull`."""
+    if len(assigned) == 2 and not any("=" in word for word in assigned):
+        assigned = ["=".join(assigned)]
     edit = config_edits.prepare(RunFolder(home).config, assigned, removed)
     try:
         return list(command(home, "settings", assigned=list(assigned), removed=list(removed))["said"])

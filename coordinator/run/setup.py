@@ -369,6 +369,11 @@ def read_again(run: Run, secret: str | None) -> Run:
 def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...], bytes, RunSpec]:
     """Read and verify (sealed Roots, the same decoded, sealed RunSpec, RunSpec). The caller checks whether the newest
     Root has expired. Raises `Untrusted`, `LocalFault`."""
+    if place.sealed_keys.exists():
+        raise LocalFault(
+            f"{place.path} is restored from a backup and has no keys yet: once the other coordinator of this run has "
+            f"stopped for good, say so by `echo2-coord restored --home {place.path}`"
+        )
     roots = tuple(read_document(path) for path in root_files(place))
     try:
         chain = tuple(root_chain.check_chain(roots))

@@ -78,11 +78,16 @@ def table() -> str:
 
 def with_table(document: str) -> str:
     """Return `document` with the present tables between the marking lines. Raises ValueError if those are missing."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    return replace_between(document, BEGIN, END, table())
+
+
+def replace_between(document: str, first: str, last: str, text: str) -> str:
+    """Return `document` with this text between two lines of it. Raises ValueError if those are missing."""
+    before, begin, rest = document.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the document lacks the lines {BEGIN} and {END}")
-    return f"{before}{begin}\n\n{table()}\n\n{end}{after}"
+        raise ValueError(f"the document lacks the lines {first} and {last}")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 if __name__ == "__main__":

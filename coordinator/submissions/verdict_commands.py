@@ -34,7 +34,9 @@ def lease_of(text: str) -> bytes:
     except ValueError:
         lease = b""
     if len(lease) != 16:
-        raise LocalFault(f"{text!r} names no lease: give its 32 hexadecimal digits, as in `echo2-coord nodes show`")
+        raise LocalFault(
+            f"{text!r} names no lease: give its 32 hexadecimal digits, as in `echo2-coord rollouts ls` or `nodes show`"
+        )
     return lease
 
 

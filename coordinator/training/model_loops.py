@@ -62,34 +62,18 @@ class Learning:
         work = asyncio.Event()
         watch = Watch(group_service, clock, work.set, lambda ended: self.guarding.begin_anew(ended))
         self.guarding = Guarding(
-            group_service,
-            watch,
-            publisher,
-            run.config.guard,
-            {host.facts.name: host.facts.measure for host in hosts},
-            clock,
-            work.set,
-        )
+            group_service, watch, publisher, run.config.guard, {host.facts.name: host.facts.measure for host in hosts},
+            clock, work.set,
+        )  # fmt: skip
         self.training = Training(
-            course=course_of(run),
-            learner=models.learner,
-            group_service=group_service,
-            publisher=publisher,
-            history=history,
-            clock=clock,
-            work=work,
-            moved=self.arrived,
-            watch=watch,
-            guarding=self.guarding,
+            course=course_of(run), learner=models.learner, group_service=group_service, publisher=publisher,
+            history=history, clock=clock, work=work, moved=self.arrived, watch=watch, guarding=self.guarding,
             period=period_of(run.config, group_service.database),
-        )
+        )  # fmt: skip
         weights = ScorerWeights(
-            models.scorer,
-            publisher,
-            model=run.folder.model,
-            folder=run.folder.scorer,
+            models.scorer, publisher, model=run.folder.model, folder=run.folder.scorer,
             oldest=group_service.oldest_needed,
-        )
+        )  # fmt: skip
         self.rewarding: Rewarding | None = None
         workers, steps, episodes = run.config.environment.workers, group_service.steps, group_service.episodes
         if single := [host for host in hosts if host.facts.kind == SINGLE_KIND]:
@@ -99,33 +83,18 @@ class Learning:
             for host in hosts
             if host.facts.kind in ANSWERED_KINDS
         ]
-        evaluation_sets = evaluation_sets_of(run, hosts)
         verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
         reviewing = Reviewing(group_service, verifier, models.scorer, clock)
         visits = GroupVisits(
-            scorer=models.scorer,
-            group_service=group_service,
-            weights=weights,
-            verifier=verifier,
-            clock=clock,
-            decided=work,
-            rewarding=self.rewarding,
-            reviewing=reviewing,
-        )
+            scorer=models.scorer, group_service=group_service, weights=weights, verifier=verifier, clock=clock,
+            decided=work, rewarding=self.rewarding, reviewing=reviewing,
+        )  # fmt: skip
         self.scoring = Scoring(
-            scorer=models.scorer,
-            group_service=group_service,
-            publisher=publisher,
-            history=history,
-            evaluation_sets=evaluation_sets,
-            visits=visits,
-            guarding=self.guarding,
-            reviewing=reviewing,
-            evaluate_every=run.config.run.evaluate_every,
-            stop_after=run.config.run.stop_after,
-            clock=clock,
-            arrived=self.arrived,
-        )
+            scorer=models.scorer, group_service=group_service, publisher=publisher, history=history,
+            evaluation_sets=evaluation_sets_of(run, hosts), visits=visits, guarding=self.guarding,
+            reviewing=reviewing, evaluate_every=run.config.run.evaluate_every, stop_after=run.config.run.stop_after,
+            clock=clock, arrived=self.arrived,
+        )  # fmt: skip
 
     def take(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
         """Take live settings. `before`: those until now."""

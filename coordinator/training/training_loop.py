@@ -30,6 +30,7 @@ from typing import Final
 
 import structlog
 
+from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.learner.age import age
 from echo2.coordinator.learner.eras import FIRST_ERA, next_era
 from echo2.coordinator.learner.messages import RANK_FAULT, Batch, Export, Hyper, Open, Republish, Stepped
@@ -241,6 +242,7 @@ class Training:
     async def _open_with(self, order: Republish | None) -> None:
         latest, last = self.publisher.latest, self.group_service.leases.last_era()
         later = next_era(last, self.clock())  # run.sqlite may have an era that the store has lost
+        least = run_logs.least_era(self.group_service.database)
         opened = await self.learner.open(
             Open(
                 model=str(self.course.model),
@@ -251,8 +253,9 @@ class Training:
                 published=str(self._published_file(latest)) if latest else "",
                 published_version=latest.version if latest else 0,
                 published_root=latest.root if latest else bytes(32),
-                era=latest.era if latest else later if last else FIRST_ERA,
+                era=latest.era if latest else later if last or least else FIRST_ERA,
                 next_era=later,
+                least_era=least,
                 staleness=self.group_service.terms.staleness,
                 threads=self.course.threads,
                 ends=self.course.ends,

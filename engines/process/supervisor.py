@@ -135,13 +135,12 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         make: Callable[[], EngineProcess],
         restarts: Restarts,
         *,
-        clock: Callable[[], float] = time.monotonic,
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
         device: str = "auto",
         dtype: Dtype = "float32",
         engine: str = AUTO_ENGINE,
     ) -> None:
-        super().__init__(make, restarts, clock=clock, on_death=on_death)
+        super().__init__(make, restarts, on_death=on_death)
         self._device, self._engine = device, engine
         self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype

@@ -20,7 +20,7 @@ class VersionLock:
         self._changes: list[object] = []
         """The changes that wait or run, in order."""
         self._changing = False
-        self._closed = False
+        self.closed = False
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -31,7 +31,7 @@ class VersionLock:
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
         """Use the version together with others."""
-        await self._until(lambda: not self._changes and not self._closed)
+        await self._until(lambda: not self._changes and not self.closed)
         self._uses += 1
         try:
             yield
@@ -46,7 +46,7 @@ class VersionLock:
         self._changes.append(own)
         began = False
         try:
-            await self._until(lambda: not self._closed and not self._uses and self._changes[0] is own)
+            await self._until(lambda: not self.closed and not self._uses and self._changes[0] is own)
             self._changing = began = True
             yield
         finally:
@@ -57,16 +57,16 @@ class VersionLock:
 
     def close(self) -> None:
         """Let nothing begin until `open`."""
-        self._closed = True
+        self.closed = True
 
     def open(self) -> None:
         """Let uses and changes begin again."""
-        self._closed = False
+        self.closed = False
         self._wake()
 
     async def wait_until_open(self) -> None:
         """Wait until it is open."""
-        await self._until(lambda: not self._closed)
+        await self._until(lambda: not self.closed)
 
     async def wait_until_unused(self) -> None:
         """Wait until nothing is under way."""

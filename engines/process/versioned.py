@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from echo2.engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
+from echo2.engines.engine import Dtype, EngineUnusable, Job, LogitsNotFinite, Sample
 from echo2.engines.process.candidates import Candidate
 from echo2.engines.process.messages import Probed
 from echo2.engines.process.process import EngineProcess, Play
@@ -91,11 +91,17 @@ class VersionedEngine(SupervisedEngine):
         self._recovering = asyncio.Lock()
         self._target: LoadedVersion | None = None
         """The target of a step under way, or of one that the engine refused: the folder may be there already."""
+        self._probed_as: tuple[str, str, Dtype] | None = None
+        """Engine, device and type of `probed`, where a start asked for it."""
         self._death = ""
         self._overflows = 0
 
     async def start(self) -> Probed:
-        """Start the engine where it does not run. Raises `EngineUnusable`."""
+        """Start the engine where it does not run. One that rests is started only to probe it, and ends at once. Raises
+        `EngineUnusable`."""
+        terms = (self._engine, self._device, self.dtype)
+        if self.probed is not None and self.rests and terms == self._probed_as:
+            return self.probed
         while self.restarts.failures <= MOST_CRASHES:
             try:
                 await self.running()
@@ -107,6 +113,9 @@ class VersionedEngine(SupervisedEngine):
                 refused = f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
                 raise EngineUnusable(sentence_of(error, refused)) from error
             assert self.probed is not None
+            self._probed_as = terms
+            if self.rests:
+                await self.stop()
             return self.probed
         raise EngineUnusable(f"the engine died {self.restarts.failures} times in a row: {self._death}")
 
@@ -265,6 +274,11 @@ class VersionedEngine(SupervisedEngine):
             async with asyncio.timeout(patience):
                 await self._lock.wait_until_unused()
         await self.stop()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the device is to be free: no block begins."""
+        return self._lock.closed
 
     def wake(self) -> None:
         """Let blocks begin again."""

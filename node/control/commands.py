@@ -6,12 +6,9 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import anyio
-import anyio.to_thread
 import structlog
 
 from echo2.engines.process.engine_fleet import EngineFleet
@@ -28,7 +25,7 @@ from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
 from echo2.node.market.market_words import MILLI, ask_standing, place_text
 from echo2.node.market.payee_keeper import PayeeKeeper
-from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceSensors
 from echo2.node.rollouts.engine_workers import EngineWorkers
 from echo2.node.rollouts.ledger_exchange import LedgerExchange
 from echo2.node.rollouts.outbox import Outbox
@@ -51,9 +48,6 @@ from echo2.runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
-
-SENSOR_SECONDS: Final = 2.0
-"""Seconds for the sensors of devices."""
 
 _log = structlog.get_logger("node")
 
@@ -120,7 +114,7 @@ class ControlCommands:
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
         try:
-            traffic, peers = await parts.network.exchange.traffic(), await links.peers()
+            traffic, routes = await parts.network.exchange.traffic(), await links.routes()
         except P2PError as error:
             raise ValueError(f"the node starts, or ends: {error}") from error
         head = parts.ledger_store.newest()
@@ -141,11 +135,11 @@ class ControlCommands:
             "newest": newest.version if newest else None,
             "lag": _lag(current, newest),
             "coordinator": coordinator_client.peer,
-            "way": await links.route(coordinator_client.peer) if coordinator_client.peer else None,
+            "way": routes.get(coordinator_client.peer or ""),
             "ways_failed": [{"way": route, "reason": reason} for route, reason in coordinator_client.failures.items()],
             "reached": parts.connectivity.reachability.summary,
-            "peers": len(peers),
-            "ways": Counter([str(await links.route(peer)) for peer in peers]),
+            "peers": len(routes),
+            "ways": Counter(routes.values()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
             "refused": [one._asdict() for one in parts.outbox.refused_by_reason()],
@@ -176,7 +170,7 @@ class ControlCommands:
         under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
         parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.newest
         trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
-        readings = await self._readings(parts.fleet.engines)
+        readings = await parts.sensors.read_all(parts.fleet.engines) if parts.sensors else [NOTHING_READ] * len(trios)
         return [
             {
                 "engine": one.probed.engine_class if one.probed else None,
@@ -206,18 +200,6 @@ class ControlCommands:
             or (worker.blocked if len(self._parts.fleet.engines) > 1 else None)
             or None
         )
-
-    async def _readings(self, engines: Sequence[VersionedEngine]) -> list[DeviceReading]:
-        """Return what each engine's device shows; nothing where its sensors do not answer in time."""
-        sensors = self._parts.sensors
-        if sensors is None:
-            return [NOTHING_READ] * len(engines)
-        asked = [(one.probed.kind, one.probed.name) if one.probed else ("", "") for one in engines]
-        with anyio.move_on_after(SENSOR_SECONDS):
-            return await anyio.to_thread.run_sync(
-                lambda: [sensors.read(*device) for device in asked], abandon_on_cancel=True
-            )
-        return [NOTHING_READ] * len(engines)
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until

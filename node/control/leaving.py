@@ -2,8 +2,9 @@
 
 Rules
 1. A daemon that works is asked to finish first, and its end is awaited: groups under way are completed and delivered.
-2. Weights, the model's files and stored payloads go, as well as the invite, so that `run` does not join again. The key
-   and the receipts stay: with them the node comes back with its standing.
+2. Weights, the model's files and stored payloads go; the invite gets another name, so that `run` does not join again,
+   and `receipts` and `earnings` know the run. The key and the receipts stay: with them the node comes back with its
+   standing.
 3. With `forget` the whole home goes, key and receipts too. While groups wait for their receipts this is refused: what
    they earn would be lost with the key.
 """
@@ -18,7 +19,7 @@ from typing import Final
 
 from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import AlreadyRuns, BadConfig, NoDaemonAnswers, TryLater
-from echo2.node.home import invite_of_joined_run, lock_home, run_folder
+from echo2.node.home import LEFT, invite_of_joined_run, lock_home, run_folder
 from echo2.node.rollouts.outbox import Outbox
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import OF_HOME
@@ -50,7 +51,8 @@ def leave(
             for folder in folders:
                 _check_settled(folder)
         freed = sum(_delete(folder / name) for folder in folders for name in STORED)
-        (home / "invite").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (home / "invite").replace(home / LEFT)
         if forget:
             _forget(home)
     kept = "key and receipts are deleted too" if forget else f"key and receipts stay in {home}"
@@ -113,7 +115,7 @@ def _delete(folder: Path) -> int:
 
 def _forget(home: Path) -> None:
     """Delete all that a node writes into its home. Files of others stay, and the folder with them."""
-    names = ("pages.json", "directories.json", "node.toml", "service.env")
+    names = (LEFT, "pages.json", "directories.json", "node.toml", "service.env")
     for path in (*home.glob("node*.key"), *home.glob("node.log*"), *(home / name for name in names)):
         path.unlink(missing_ok=True)
     shutil.rmtree(home / "runs", ignore_errors=True)

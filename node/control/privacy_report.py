@@ -16,7 +16,7 @@ def lines(config: NodeConfig, status: Mapping[str, Any], seen: Mapping[str, Any]
         ("key", f"{status['node']}, in the ledger too"),
         ("name", f"{seen['name']} (setting name)"),
         ("team", f"{seen['team'] or 'none'} (setting team)"),
-        ("device", f"{seen['device']} (setting show_hardware)"),
+        ("device", f"{seen['device'] or 'not known yet'} (setting show_hardware)"),
         ("engine", status["engine"] or "not known yet"),
         ("work", f"{outbox.get('accepted', 0)} groups accepted, {outbox.get('refused', 0)} refused with reasons, "
                  f"{status['points']:g} points"),

@@ -14,19 +14,16 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-import anyio
-import anyio.to_thread
 import structlog
 
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig
-from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors, PowerLimit
 from echo2.node.run_state import DeviceRunState
 
 COOLER: Final = 10.0
 LOOK_SECONDS: Final = 5.0
-SENSOR_ANSWER_SECONDS: Final = 4.0
 LEAST_DUTY: Final = 5
 _MEMORY: Final = 0.2
 """Weight of a new reading in the mean power: some 25 s."""
@@ -96,7 +93,8 @@ class DeviceLimits:
         set_limits = [] if self._config.power is None else await self._cap_power(self._config.power)
         try:
             while self._heat or self._power:
-                for number, reading in enumerate(await self._read()):
+                readings = await self._sensors.read_all(self._engines) if self._sensors else []
+                for number, reading in enumerate(readings or [NOTHING_READ] * len(self._engines)):
                     await self._look(number, reading)
                 await asyncio.sleep(LOOK_SECONDS)
             await asyncio.Event().wait()
@@ -127,16 +125,6 @@ class DeviceLimits:
                 self._power[number] = PowerRule(watts)
                 _log.warning("power capped by pauses", device=kind, watts=watts, reason=str(error), better=command)
         return done
-
-    async def _read(self) -> list[DeviceReading]:
-        sensors, devices = self._sensors, [one.probed for one in self._engines]
-        if sensors is not None:
-            with anyio.move_on_after(SENSOR_ANSWER_SECONDS):
-                return await anyio.to_thread.run_sync(
-                    lambda: [sensors.read(one.kind, one.name) if one else DeviceReading() for one in devices],
-                    abandon_on_cancel=True,
-                )
-        return [DeviceReading()] * len(self._engines)
 
     async def _look(self, number: int, reading: DeviceReading) -> None:
         state = self._states[number]

@@ -193,7 +193,8 @@ class CoordinatorClient:
             return ""
         seconds = max(0.0, self._next_try - asyncio.get_running_loop().time())
         when = f"in {math.ceil(seconds)} s" if seconds else "now"
-        return f"the next try is {when}, and so on until `echo2-node finish` or Ctrl-C; finished groups are kept"
+        stop = "until `echo2-node finish` or Ctrl-C"
+        return f"the coordinator is tried again {when}, and so on {stop}; finished groups are kept"
 
     async def wait_until_connected(self) -> str:
         """Wait until connected; return the coordinator's peer id."""
@@ -355,7 +356,7 @@ class CoordinatorClient:
 
     async def _better(self) -> list[str]:
         """Return the addresses by routes that precede the current one."""
-        route = await self._links.route(self.peer) if self.peer else None
+        route = (await self._links.routes()).get(self.peer or "")
         at = self._routes.index(route) if route in self._routes else 0
         known = self.addresses.candidates(await self._links.peers())
         return [address for address in known if self._routes.index(route_of(address)) < at]
@@ -415,7 +416,7 @@ class CoordinatorClient:
         if connected:
             self._address = address
             self.addresses.on_coordinator(address)
-            self.failures.pop(await self._links.route(peer) or "", None)
+            self.failures.pop((await self._links.routes()).get(peer, ""), None)
         return connected
 
     async def _greet(self, peer: str) -> bool:
@@ -448,7 +449,7 @@ class CoordinatorClient:
         self._down.clear()
         self._up.set()
         await self._greeter.on_welcome(peer, welcome)
-        _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
+        _log.info("coordinator connected", peer=peer, way=(await self._links.routes()).get(peer))
         return True
 
     def _is_named(self, peer: str) -> bool:

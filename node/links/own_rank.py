@@ -13,7 +13,7 @@ from echo2.protocol.requests import RankResponse
 RANK_SECONDS: Final = 600.0
 """Seconds between two requests."""
 FIRST_RANK_SECONDS: Final = 30.0
-"""Seconds between two requests while the node has no place yet."""
+"""Seconds between two attempts until the coordinator has answered. A node beyond the places that it counts has none."""
 
 _log = structlog.get_logger("node")
 
@@ -29,10 +29,9 @@ class OwnRank:
     async def run(self) -> None:
         """Ask until cancelled, once there is accepted work. A coordinator that refuses or is away costs nothing."""
         while True:
-            has_place = self.latest is not None and self.latest.rank is not None
             if self._accepted():
                 await self.ask()
-            await asyncio.sleep(RANK_SECONDS if has_place else FIRST_RANK_SECONDS)
+            await asyncio.sleep(FIRST_RANK_SECONDS if self.latest is None else RANK_SECONDS)
 
     async def ask(self) -> None:
         """Ask once."""

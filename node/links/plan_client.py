@@ -76,7 +76,7 @@ class PlanClient:
         failed: list[str] = []
         while True:
             self._coordinator = coordinator = await self._connected()
-            if await self._links.route(coordinator) != "https":
+            if (await self._links.routes()).get(coordinator) != "https":
                 try:
                     await self._ask(coordinator, failed[:FAILED_MOST])
                 except P2PError as error:

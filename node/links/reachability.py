@@ -124,7 +124,7 @@ class Reachability:
         """Ask the coordinator to dial back, and reserve at a relay if it cannot (rules 2 and 3)."""
         try:
             ports = ports_of(await self._inbound.addresses())
-            relayed = await self._links.route(coordinator) == "relay"
+            relayed = (await self._links.routes()).get(coordinator) == "relay"
             answer = await REACHABLE.ask(
                 self._rpc, coordinator, ReachableRequest(ports=ports), timeout=DIAL_BACK_ANSWER_SECONDS
             )

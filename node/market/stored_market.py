@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from echo2.node.errors import BadConfig
-from echo2.node.home import invite_of_joined_run, run_folder
+from echo2.node.home import invite_for_reading, run_folder
 from echo2.node.trust.market_store import FILE, MarketStore, StoredAnswer
 from echo2.node.trust.trust_store import TrustStore
 from echo2.protocol.authority import RunSpec
@@ -34,7 +34,7 @@ class JoinedRun(NamedTuple):
 def joined_run(home: Path) -> JoinedRun | None:
     """Return the run that was joined last; None: none was. Raises `NodeError`, `LocalFault`."""
     try:
-        invite = invite_of_joined_run(home)
+        invite = invite_for_reading(home)
     except BadConfig:
         return None
     folder = run_folder(home, invite.run)

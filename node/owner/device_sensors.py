@@ -3,7 +3,8 @@
 Rules
 1. What a machine does not show is None, never guessed.
 2. A GPU is found by its name where only one card has it, else by its number among the cards that this process may see.
-3. A read takes a few milliseconds and may block: call it in a thread.
+3. A read takes a few milliseconds, and hangs where a driver does: a thread reads, one at a time, and a read that does
+   not come within `ANSWER_SECONDS` shows nothing. So a hung driver keeps one thread, not one more at each look.
 """
 
 import contextlib
@@ -14,9 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import anyio
+import anyio.to_thread
 import psutil
 
+from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.owner.nvml import NvidiaCards
+
+ANSWER_SECONDS: Final = 2.0
 
 CPU_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 """Sensors of a processor, the best first."""
@@ -70,12 +76,30 @@ class DeviceSensors:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root, self._now = root, now
+        self._one_at_a_time, self._reads = anyio.Lock(), False
         self._cards: NvidiaCards | None = None
         with contextlib.suppress(OSError):
             self._cards = nvidia()
         self._energy: tuple[float, int] | None = None
         """When the processor's counter was read last, and its microjoules then."""
         self._known: dict[str, tuple[float, DeviceReading]] = {}
+
+    async def read_all(self, engines: Sequence[VersionedEngine]) -> list[DeviceReading]:
+        """Return the reading of each engine's device (rule 3)."""
+        probed = [one.probed for one in engines]
+
+        def read() -> list[DeviceReading]:
+            try:
+                return [self.read(one.kind, one.name) if one else NOTHING_READ for one in probed]
+            finally:
+                self._reads = False
+
+        with anyio.move_on_after(ANSWER_SECONDS):
+            async with self._one_at_a_time:
+                if not self._reads:  # else the last read hangs
+                    self._reads = True
+                    return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+        return [NOTHING_READ] * len(engines)
 
     def read(self, device: str, name: str) -> DeviceReading:
         """Return the reading of a device. `device`: kind and number, as in cuda:1. `name`: name of its hardware."""

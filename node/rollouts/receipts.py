@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from echo2.node.errors import BadConfig
-from echo2.node.home import invite_of_joined_run, run_folder
+from echo2.node.home import invite_for_reading, run_folder
 from echo2.node.rollouts.outbox import CLAIM_RECEIPT, LOST_RECEIPT, Outbox, OutboxRow
 from echo2.node.trust import pay_witness
 from echo2.node.trust.ledger_store import LedgerStore
@@ -107,7 +107,7 @@ def verify_receipts(home: Path, passphrase: str | None) -> VerifiedReceipts:
     lead to a stored head, and its weight must follow from the lengths in the entry, which are those of the group that
     this node generated (node/trust/ledger_witness.py). `passphrase`: passphrase of the node's key. Raises `BadConfig`,
     and `LocalFault` if that key cannot be read."""
-    invite = invite_of_joined_run(home)
+    invite = invite_for_reading(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
@@ -270,7 +270,7 @@ def _outbox(home: Path) -> Iterator[Outbox]:
 
 
 def _folder(home: Path) -> Path:
-    return run_folder(home, invite_of_joined_run(home).run)
+    return run_folder(home, invite_for_reading(home).run)
 
 
 def _plain(row: OutboxRow) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from echo2.p2p.guard import guard_handler, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.https.environment_proxy import proxy_to
-from echo2.p2p.multiaddr import address_of
+from echo2.p2p.multiaddr import Route, address_of
 from echo2.p2p.network import FetchReport, GossipHandler, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.rpc import ANSWER_LIMIT
@@ -113,9 +113,9 @@ class HttpsClient:
         """Return the coordinator while it answers; else none."""
         return [self._coordinator] if self._up.is_set() else []
 
-    async def route(self, peer: str) -> str | None:
+    async def routes(self) -> dict[str, Route]:
         """See `Links`."""
-        return "https" if peer in await self.peers() else None
+        return dict.fromkeys(await self.peers(), "https")
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Links`. Dial HTTPS addresses only. Raises also `WrongIdentity`."""

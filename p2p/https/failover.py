@@ -86,10 +86,13 @@ class FailoverNetwork:
         peers = [peer for one in self._all for peer in await self._reachable_peers(one)]
         return list(dict.fromkeys(peers))
 
-    async def route(self, peer: str) -> str | None:
-        """See `Links`."""
-        best = await self._best(peer)
-        return None if best is None else await best.route(peer)
+    async def routes(self) -> dict[str, Route]:
+        """Return the first route to each peer that is not skipped (rule 2)."""
+        routes: dict[str, Route] = {}
+        for one in self._all:
+            reachable, by_peer = await self._reachable_peers(one), await one.routes()
+            routes = {peer: by_peer[peer] for peer in reachable if peer in by_peer} | routes
+        return routes
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Links`. Raises also `PeerFault` where that was the only failure."""

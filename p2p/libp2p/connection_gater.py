@@ -49,11 +49,10 @@ class Connections(INotifee):
     """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
     sockets, because upstream forgets the socket of a connection that ends while the host stops."""
 
-    def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
-        """`now`: seconds, monotonic."""
+    def __init__(self, limits: PeerLimits | None = None) -> None:
         self._limits = limits or PeerLimits()
-        self._now = now
-        self.refusals = RefusalCounter(now)
+        self._now = trio.current_time
+        self.refusals = RefusalCounter(self._now)
         self.open: dict[INetConn, trio.Event] = {}
         """Open connection -> an event that is set when it ends."""
         self.on_duplicate: Callable[[INetConn], None] = lambda newest: None

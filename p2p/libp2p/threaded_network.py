@@ -92,7 +92,7 @@ class ThreadedPeer:
 
     request = Bridged(lambda peer: peer.request)
     peers = Bridged(lambda peer: peer.peers)
-    route = Bridged(lambda peer: peer.route)
+    routes = Bridged(lambda peer: peer.routes)
     dial = Bridged(lambda peer: peer.dial)
     publish = Bridged(lambda peer: peer.publish)
     share = Bridged(lambda peer: peer.share)

@@ -64,7 +64,7 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import is_taken
-from echo2.p2p.multiaddr import address_of, route_of
+from echo2.p2p.multiaddr import Route, address_of, route_of
 from echo2.p2p.transport import Stream, StreamHandler
 from echo2.runtime.figures import figure
 
@@ -176,6 +176,15 @@ class LibP2PTransport:
     def peers(self) -> list[str]:
         """See `Transport`."""
         return [str(peer) for peer in self.host.get_connected_peers()]
+
+    def routes(self) -> dict[str, Route]:
+        """See `Transport`."""
+        routes: dict[str, Route] = {}
+        for connection in self.connections.open:
+            peer = str(connection.muxed_conn.peer_id)
+            if not connection.is_closed and routes.get(peer) != "direct":
+                routes[peer] = route_of(remote_address(connection.muxed_conn) or "")
+        return routes
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""

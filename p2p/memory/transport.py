@@ -26,7 +26,7 @@ from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.memory.places import MemoryAddresses
-from echo2.p2p.multiaddr import peer_of
+from echo2.p2p.multiaddr import Route, peer_of
 from echo2.p2p.transport import Stream, StreamHandler
 
 WINDOW_BYTES = 1 << 18
@@ -173,6 +173,10 @@ class MemoryTransport:
     def peers(self) -> list[str]:
         """See `Transport`."""
         return list(self._connected)
+
+    def routes(self) -> dict[str, Route]:
+        """See `Transport`."""
+        return dict.fromkeys(self._connected, "direct")
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""

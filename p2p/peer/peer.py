@@ -14,7 +14,7 @@ from echo2.p2p.guard import one_error
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.bandwidth import Rate
 from echo2.p2p.limits.request_slots import PER_PEER
-from echo2.p2p.multiaddr import route_of
+from echo2.p2p.multiaddr import Route
 from echo2.p2p.network import Traffic
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.gossip import GossipExchange
@@ -96,9 +96,9 @@ class Peer:
         """See `Links`."""
         return self._transport.peers()
 
-    async def route(self, peer: str) -> str | None:
+    async def routes(self) -> dict[str, Route]:
         """See `Links`."""
-        return route_of(self._transport.remote(peer) or "") if peer in self._transport.peers() else None
+        return self._transport.routes()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""

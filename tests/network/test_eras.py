@@ -8,6 +8,8 @@ import anyio
 import pytest
 
 from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.ledger_files import run_archive, run_backup
+from echo2.coordinator.publishing import foreign_heads
 from echo2.weights.store import Store
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -118,5 +120,42 @@ def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its
                 at = coordinator.group_service.progress
                 assert at is not None
                 assert at.era > 1
+
+    run_fake(main)
+
+
+@pytest.mark.slow
+def test_a_run_restored_from_a_backup_that_was_made_while_it_worked_goes_on_in_an_era_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the backup the first coordinator published further versions, which its nodes have."""
+    monkeypatch.setattr(run_archive, "_WORK", 1 << 4)
+    monkeypatch.setattr(foreign_heads, "RESTORED_QUIET_MS", 60_000)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        alice, place = swarm.node("alice"), swarm.run.folder
+        async with working(alice):
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: step(coordinator) >= 3, 600)
+                run_backup.backup(place, tmp_path / "all.echo2", "four words of ours", int(wall() * 1000))
+                checkpoints = list(swarm.learner.kept)
+                await until(lambda: step(coordinator) >= 6, 600)
+            shutil.rmtree(place.path)
+            run_backup.restore(tmp_path / "all.echo2", place.path, "four words of ours", int(wall() * 1000))
+            swarm.learner.kept = checkpoints
+            run_backup.confirm(place, "four words of ours", int(wall() * 1000))
+            ended, had = int(wall()), accepted(alice)
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: accepted(alice) > had + 4, 600)
+                at = coordinator.group_service.progress
+                assert at is not None
+                assert at.era >= ended
+                assert alice.daemon.engine.current.era == at.era
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.group_service.progress)
+                again = coordinator.group_service.progress
+                assert again is not None
+                assert again.era == at.era, "a further start resumes"
 
     run_fake(main)

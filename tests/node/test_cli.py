@@ -91,6 +91,8 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "an ask below zero": (["config", "set", "ask", "-1/h"], {}, Exit.CONFIG, "'-1/h' is no ask"),
         "a tariff below zero": (["config", "set", "tariff", "-.5", "--home", home], {}, Exit.CONFIG, "tariff"),
         "a setting that is none": (["config", "set", "aks", "1"], {}, Exit.CONFIG, "did you mean ask"),
+        "a setting that is none, with =": (["config", "set", "aks=1"], {}, Exit.CONFIG, "did you mean ask"),
+        "a setting without a value": (["config", "set", "uplink"], {}, Exit.CONFIG, "a value behind uplink"),
         "no earnings": (["earnings", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "a formula for an account": (["payout", "set", "=1+1", "--home", home], {}, Exit.CONFIG, "as a formula does"),
         "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),

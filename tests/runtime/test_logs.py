@@ -156,9 +156,8 @@ def test_a_traceback_stands_in_the_line_of_a_program() -> None:
     assert "ValueError: odd" in event["exception"]
 
 
-def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "FILE_BYTES", 1000)
-    set_up_logging(to_file(tmp_path / FILE))
+def test_a_file_is_bounded(tmp_path: Path) -> None:
+    set_up_logging(to_file(tmp_path / FILE, 1000))
     for number in range(100):
         structlog.get_logger("node").info("a line", number=number, padding="x" * 100)
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]

@@ -133,7 +133,7 @@ class BigramLearner:
         if at is None and last is None:
             at = Kept(order.era, 0, [], self._first(0, Path(order.model) / "model.safetensors", None), None)
             self.kept.append(at)
-        elif at is None or again is not None or not covers(last, at.record, at.before):
+        elif at is None or again is not None or not covers(last, at.record, at.before) or at.era < order.least_era:
             version = first_version([last, at and at.record, at and at.before])
             start = Path(at.export.snapshot if at else order.published)
             if again is not None:

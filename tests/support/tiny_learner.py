@@ -154,7 +154,7 @@ class Main:
         self.published: list[Export] = []
         self.reports: list[str] = []
         self.era, self.now, self.staleness = 0, 0.0, staleness
-        self.session_era = 0
+        self.session_era = self.least_era = 0
         self.republish: Republish | None = None
         self.checkpoint_share, self.threads, self.run = 1.0, 1, ""
         self.store: Path | None = None
@@ -174,6 +174,7 @@ class Main:
             era=self.era,
             next_era=next_era(self.era, self.now),
             staleness=self.staleness,
+            least_era=self.least_era,
             keep=self.keep,
             republish=self.republish,
             checkpoint_share=self.checkpoint_share,

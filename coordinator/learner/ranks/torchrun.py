@@ -16,7 +16,7 @@ GRACE_SECONDS: Final = 10.0
 """Seconds in which the ranks end by themselves once the pipe is closed."""
 
 
-def end_with_the_pipe(grace: float = GRACE_SECONDS) -> None:
+def end_with_the_pipe() -> None:
     """End this process soon after the pipe on its stdin is closed, and its ranks with it. Rank 0, which reads the pipe,
     ends at once and in order; torchrun would wait half an hour for others that still wait to meet it."""
 
@@ -24,7 +24,7 @@ def end_with_the_pipe(grace: float = GRACE_SECONDS) -> None:
         closed = select.poll()
         closed.register(0, 0)  # a hang-up is told without being asked for, and no byte is read
         closed.poll()
-        time.sleep(grace)
+        time.sleep(GRACE_SECONDS)
         os._exit(0)
 
     threading.Thread(target=watch, name="pipe", daemon=True).start()

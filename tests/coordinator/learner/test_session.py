@@ -218,6 +218,21 @@ def test_a_fall_back_behind_a_published_version_begins_a_new_era_with_its_weight
     assert (again.era, again.step, again.export, again.undone) == (1_800_000_000, 5, None, "")
 
 
+def test_a_learner_of_a_restored_run_begins_an_era_once_though_its_checkpoint_covers_what_is_published(
+    main: Main,
+) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    main.least_era, main.now = 1_800_000_000, 1_800_000_007.0
+    opened = main.open().answer_open()
+    assert (opened.era, opened.step) == (1_800_000_007, 3)
+    assert opened.undone == "the run was restored from a backup: a new era begins with version 3"
+    assert main.published[-1].root == main.published[-2].root
+    again = main.open().answer_open()
+    assert (again.era, again.step, again.undone) == (1_800_000_007, 3, "")
+
+
 def test_a_newest_checkpoint_lost_before_its_version_is_published_undoes_nothing(main: Main) -> None:
     session = main.open()
     for number in (1, 2):

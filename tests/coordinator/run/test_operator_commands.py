@@ -46,6 +46,8 @@ def test_settings_of_a_run_that_does_not_run_are_written(tmp_path: Path) -> None
     (said,) = operator_commands.change_settings(tmp_path, [], ["run.steps"])
     assert said == "run.steps = unset, it was 4: it counts from the coordinator's next start"
     assert settings.read_text() == "[run]\n"
+    (said,) = operator_commands.change_settings(tmp_path, ["learner.learning_rate", "0.5"], [])
+    assert said.startswith("learner.learning_rate = 0.5, it was ")
 
 
 async def test_an_answer_is_returned_and_a_refusal_is_raised_in_its_words(tmp_path: Path) -> None:

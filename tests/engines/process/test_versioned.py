@@ -237,6 +237,21 @@ def test_a_rest_that_cannot_wait_ends_the_group_under_way_and_counts_no_crash(tm
     run_fake(main)
 
 
+def test_an_engine_that_rests_before_its_first_start_is_probed_and_ends_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        await engine.rest(4.0)
+        assert (await engine.start()).engine_class == "bigram/float32/cpu"
+        assert (await engine.start()).engine_class == "bigram/float32/cpu"
+        assert (process.engine, process.log) == (None, ["start float32", "stop"])
+        engine.wake()
+        async with engine.exclusive():
+            assert len(await engine.generate(JOB)) == 1
+
+    run_fake(main)
+
+
 def test_groups_share_the_engine_and_one_crash_starts_it_once(tmp_path: Path) -> None:
     async def main() -> None:
         process = InProcessEngine(places=3)

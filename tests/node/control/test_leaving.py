@@ -7,8 +7,9 @@ import pytest
 
 from echo2.node.control.leaving import leave
 from echo2.node.errors import BadConfig, TryLater
-from echo2.node.home import lock_home, run_folder
+from echo2.node.home import invite_of_joined_run, lock_home, run_folder
 from echo2.node.rollouts.outbox import Outbox
+from echo2.node.rollouts.receipts import list_submissions
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import load_or_create_key, public_bytes
 
@@ -50,6 +51,9 @@ def test_weights_and_invite_go_and_key_and_receipts_stay(home: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["outbox.sqlite", "trust"]
     assert (home / "node.key").exists()
     assert not (home / "invite").exists()
+    with pytest.raises(BadConfig, match="no run was joined"):
+        invite_of_joined_run(home)
+    assert [row["lease"] for row in list_submissions(home, 10)] == [LEASE.hex()]
     assert "2.0 MB of weights are deleted" in said[0]
 
 

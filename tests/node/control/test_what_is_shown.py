@@ -77,6 +77,8 @@ def test_what_is_public_and_what_the_operator_sees_is_said() -> None:
     }
     rows = privacy_report.lines(NodeConfig(uplink=4), {**STATUS, "engine": None}, seen)
     assert "  device  RTX 4090 (setting show_hardware)" in rows
+    early = privacy_report.lines(NodeConfig(), {**STATUS, "engine": None}, {**seen, "device": ""})
+    assert "  device  not known yet (setting show_hardware)" in early
     assert "  address the one from which it connects; peers reach it directly, at /ip4/1.2.3.4/tcp/5" in rows
     assert "  work    118 groups accepted, 3 refused with reasons, 118.25 points" in rows
 

@@ -1,6 +1,9 @@
 """The limits of a device: heat with hysteresis, a power cap by the driver or by pauses, and the share of the time."""
 
+import asyncio
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ import structlog
 
 from echo2.node.errors import BadConfig
 from echo2.node.limits.device_limits import LEAST_DUTY, LOOK_SECONDS, HeatRule, PowerRule
-from echo2.node.owner.device_sensors import DeviceReading, DeviceSensors, PowerLimit
+from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors, PowerLimit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
@@ -114,3 +117,24 @@ async def test_slow_changes_the_share_of_the_time_of_an_engine(small_run: SmallR
         assert node.daemon.engine.duty == 30
         await node.daemon.commands.slow({"slow": False})
         assert node.daemon.engine.duty == 100
+
+
+def test_a_driver_that_hangs_keeps_one_thread() -> None:
+    ends, begun = threading.Event(), list[str]()
+
+    class HangingSensors(StandInSensors):
+        def read(self, device: str, name: str) -> DeviceReading:
+            begun.append(device)
+            ends.wait(60)
+            return self.shown
+
+    async def main() -> None:
+        sensors = HangingSensors()
+        engines: Any = [SimpleNamespace(probed=SimpleNamespace(kind="cuda:0", name="RTX 3060"))]
+        try:
+            assert [await sensors.read_all(engines) for _ in range(2)] == [[NOTHING_READ]] * 2
+            assert begun == ["cuda:0"]
+        finally:
+            ends.set()
+
+    asyncio.run(main())

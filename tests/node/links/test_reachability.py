@@ -39,8 +39,8 @@ class FakeNetwork:
     async def addresses(self) -> list[str]:
         return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.reservations.values())]
 
-    async def route(self, peer: str) -> str:
-        return self.by
+    async def routes(self) -> dict[str, str]:
+        return {"coordinator": self.by}
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         self.questions += 1

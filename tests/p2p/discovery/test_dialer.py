@@ -8,6 +8,7 @@ from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.discovery.peer_records import RECORD_LIFE_MS, RecordIssuer
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.p2p.multiaddr import Route
 
 RUN, NOW = bytes(range(32)), 1_700_000_000_000
 
@@ -23,8 +24,8 @@ class Connections:
     async def peers(self) -> list[str]:
         return []
 
-    async def route(self, peer: str) -> str | None:
-        return None
+    async def routes(self) -> dict[str, Route]:
+        return {}
 
     async def dial(self, addresses: Sequence[str]) -> str:
         (address,) = addresses

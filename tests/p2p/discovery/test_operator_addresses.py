@@ -13,7 +13,7 @@ from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.p2p.discovery.operator_addresses import SPREAD_SECONDS, OperatorAddresses
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.limits.dial_backoff import FAILURE_EACH, OPERATOR_FAILURES, OPERATOR_HASTE, DialLimited
-from echo2.p2p.multiaddr import ROUTES, address_of, peer_of
+from echo2.p2p.multiaddr import ROUTES, Route, address_of, peer_of
 from tests.support.clock import on_fake_clock
 
 HOME = "/ip4/192.0.2.7/tcp/4310/p2p/c"
@@ -39,8 +39,8 @@ class Links:
             raise Unreachable(address)
         return peer_of(address)
 
-    async def route(self, peer: str) -> str | None:
-        return None
+    async def routes(self) -> dict[str, Route]:
+        return {}
 
 
 def node_of(links: Links, *invited: str, number: int = 0) -> tuple[OperatorAddresses, list[str]]:
@@ -145,8 +145,8 @@ class Connected(CoordinatorClient):
 @on_fake_clock
 async def test_once_another_address_works_those_that_failed_are_dialled_a_few_times_an_hour(tmp_path: Path) -> None:
     class Relaying(Links):
-        async def route(self, peer: str) -> str | None:
-            return "relay"
+        async def routes(self) -> dict[str, Route]:
+            return {"c": "relay"}
 
     dead = [f"/ip4/8.8.{number}.8/tcp/4310/p2p/c" for number in range(8)]
     links = Relaying(RELAYED)

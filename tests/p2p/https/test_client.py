@@ -34,7 +34,7 @@ MB = 1_000_000
 async def test_a_request_is_answered_over_ipv4_and_ipv6(listen):
     async with served(listen, echo=echo) as server, client_of(server) as client:
         assert await client.request("coordinator", "echo", b"hello", timeout=60) == b"https:hello"
-        assert (await client.peers(), await client.route("coordinator")) == (["coordinator"], "https")
+        assert (await client.peers(), await client.routes()) == (["coordinator"], {"coordinator": "https"})
 
 
 async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monkeypatch):
@@ -136,7 +136,7 @@ async def test_a_published_message_arrives_at_once_and_once_and_a_late_subscribe
 async def test_a_disconnected_client_sends_no_requests():
     async with served() as server, client_of(server) as client:
         await client.disconnect()
-        assert (await client.peers(), await client.route("coordinator")) == ([], None)
+        assert (await client.peers(), await client.routes()) == ([], {})
         with pytest.raises(Unreachable):
             await client.request("coordinator", "echo", b"", timeout=1)
 

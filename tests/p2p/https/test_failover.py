@@ -77,7 +77,7 @@ def test_an_address_implies_its_route(address, route, url):
 async def test_the_best_connected_route_is_used():
     async with world() as w:
         assert await w.node.dial([w.address, DIRECT]) == "coordinator"
-        assert (await w.node.peers(), await w.node.route("coordinator")) == (["coordinator"], "direct")
+        assert (await w.node.peers(), await w.node.routes()) == (["coordinator"], {"coordinator": "direct"})
         assert (await echoed(w.node), await w.https.peers()) == (b"direct", [])
 
 
@@ -87,7 +87,7 @@ async def test_https_is_used_when_no_other_route_works_and_the_failures_are_repo
         with pytest.raises(Unreachable, match="no peer answers at"):
             await w.node.dial([DIRECT])
         assert await w.node.dial([DIRECT, w.address]) == "coordinator"
-        assert (await echoed(w.node), await w.node.route("coordinator")) == (b"https", "https")
+        assert (await echoed(w.node), await w.node.routes()) == (b"https", {"coordinator": "https"})
 
 
 async def test_a_dead_connection_does_not_hide_a_working_route():

@@ -20,7 +20,7 @@ async def test_two_peers_that_know_only_the_relay_answer_each_other():
         address = relayed(target, await relay.addresses())
         assert address[0] in await target.addresses()
         assert await source.dial(address) == target.peer_id
-        assert await source.route(target.peer_id) == "relay"
+        assert (await source.routes())[target.peer_id] == "relay"
         assert await source.request(target.peer_id, "echo", b"x", timeout=60) == source.peer_id.encode() + b":x"
         assert await target.request(source.peer_id, "echo", b"y", timeout=60) == target.peer_id.encode() + b":y"
 
