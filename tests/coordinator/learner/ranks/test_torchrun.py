@@ -8,8 +8,9 @@ import pytest
 
 PROGRAM = """
 import time
-from echo2.coordinator.learner.ranks.torchrun import end_with_the_pipe
-end_with_the_pipe(0.1)
+from echo2.coordinator.learner.ranks import torchrun
+torchrun.GRACE_SECONDS = 0.1
+torchrun.end_with_the_pipe()
 print("watches", flush=True)
 time.sleep(60)
 """
