@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.payments import trial_provider
-from echo2.coordinator.ledger_files import page_client
+from echo2.coordinator.ledger_files import page_client, run_backup
 from echo2.coordinator.rails import bank_file
 from echo2.coordinator.web import node_ranking
 from echo2.coordinator.web.pages import operator_page
@@ -27,6 +27,7 @@ PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
 OTHER_TEXTS = (
     routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider, operator_page, connectivity,
+    run_backup,
 )  # fmt: skip
 NOT_ADDRESSES = {str(Path(module.__file__).resolve()) for module in OTHER_TEXTS}
 
