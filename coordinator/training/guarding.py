@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from echo2.coordinator.learner.messages import Republish
+from echo2.coordinator.metrics.setting_changes import read_changes
 from echo2.coordinator.metrics.views import Evaluation, GuardMood, GuardRow, GuardView, RollbackView
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
@@ -52,6 +53,8 @@ from echo2.tasks.measure import Measure
 FACT: Final = "guard"
 REMEMBERED_ROLLBACKS: Final = 20
 """Rollbacks that are remembered."""
+RECENT_STEPS: Final = 100
+"""Steps for which a changed setting is named as a suspect."""
 ROLLBACK_RATE_FACTOR: Final = 0.5
 
 log = structlog.get_logger("coordinator")
@@ -251,7 +254,7 @@ class Guarding:
         if pause is not None and pause.until is None:
             return  # paused until `resume` already, by the guard or the operator
         best = self._guard.state.best_exam
-        remedy = remedy_of(alarm.kind)
+        remedy = self._recent_change(at.step + at.unchanged) + remedy_of(alarm.kind)
         if best is None or best.root not in self._publisher.roots():
             goes_on = "`echo2-coord resume` goes on with the policy as it is; no better version is kept"
             self._watch.alarm(alarm, f"{remedy}; {goes_on}")
@@ -270,6 +273,15 @@ class Guarding:
             self._watch.alarm(alarm, f"{spent}; {choice}")
         else:
             self._watch.alarm(alarm, choice)
+
+    def _recent_change(self, step: int) -> str:
+        """Return the beginning of a remedy that names the last change of the learner's settings, if it is of the last
+        `RECENT_STEPS` steps: the first suspect, whatever the sign."""
+        changes = read_changes(self._group_service.database, public=True)
+        for one in changes:
+            if one.key.startswith("learner.") and one.step is not None and one.step > step - RECENT_STEPS:
+                return f"a setting changed shortly before: {one.sentence()}; set it back if that was not meant. Else "
+        return ""
 
     def _put(self, version: Published | Exam, factor: float, why: str, *, automatic: bool) -> None:
         self._record.order = RollbackOrder(

@@ -7,6 +7,7 @@ import pytest
 import structlog
 
 from echo2.coordinator.learner.messages import Republish
+from echo2.coordinator.metrics.setting_changes import note_settings
 from echo2.coordinator.metrics.views import Evaluation, TaskEvaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.settings.config import GuardSection
@@ -97,6 +98,17 @@ def test_a_collapse_pauses_the_run_and_says_what_to_type(guarded: Guarded) -> No
     assert "`echo2-coord resume`" in paused.remedy
     view = guarded.guarding.view()
     assert (view.best_version, view.left) == (10, {"reverse": 0.0})
+
+
+def test_a_setting_that_changed_shortly_before_is_the_first_suspect(guarded: Guarded, world: World) -> None:
+    """A rate raised 833-fold ended in advice about answers that are cut."""
+    database = world.group_service.database
+    note_settings(database, 1, {"learner.learning_rate": "0.0006"}, {})
+    note_settings(database, 2, {"learner.learning_rate": "0.5"}, {"learner.learning_rate": 1})
+    guarded.evaluate(*COLLAPSE)
+    paused = guarded.watch.view().paused
+    assert paused is not None
+    assert "learner.learning_rate = 0.5, it was 0.0006, from step 1; set it back" in paused.remedy
 
 
 def test_pause_and_guard_survive_a_restart(guarded: Guarded, world: World) -> None:
