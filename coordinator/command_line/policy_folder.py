@@ -8,8 +8,8 @@ Rules
 3. The folder is loaded again before it is there, and its content root compared with the version's. It appears whole, or
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
-5. It is written in a hidden folder of a fixed name beside its place, which is locked meanwhile. What a killed export
-   left there goes with the next one to that place. A link, or another user's folder, of that name is refused.
+5. It is written in a hidden folder of a fixed name beside its place, which is locked meanwhile. The next export
+   to that place removes the files that a killed one left there. A link, or another user's folder, of that name is refused.
 """
 
 import asyncio

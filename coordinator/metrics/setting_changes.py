@@ -1,7 +1,7 @@
 """Keep the changes of a run's settings in run.sqlite: when, from which step on, which key, old and new value.
 
 Rules
-1. The settings in force are a fact of run.sqlite. What differs from it is a change, also at a start: of a file that was
+1. The settings in force are a fact of run.sqlite. A difference from it is a change, also at a start: of a file that was
    edited by hand, of a variable, of a flag. So a change that a kill separates from its row gets it at the next start.
 2. A change counts from a step that may be lost in a kill and made again. So a row that names a later step than the next
    one as the learner opens is set to that; so is a row of a start, which names none until then.

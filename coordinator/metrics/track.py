@@ -35,7 +35,7 @@ _SUFFIX: Final = ".echo2"
 
 
 class Points(NamedTuple):
-    """What a tracker gets of one record. `at`: seconds since the Unix epoch."""
+    """The part of one record that a tracker gets. `at`: seconds since the Unix epoch."""
 
     number: int
     at: float

@@ -4,7 +4,7 @@ Rules
 1. Settings marked as live (settings/config_section.py, `LIVE`) count in a running coordinator. All others are written
    and count from the next start. Both are refused as a whole where one value is wrong, or the run's tasks or this
    machine's memory do not allow it.
-2. What is in force is what a start would read: a flag and a variable override the file here too.
+2. The settings in force are those that a start would read: a flag and a variable override the file here too.
 3. The file is durable first, then the rows of the history are (metrics/setting_changes.py), then the operator hears of
    it. A kill between them is mended by the next start.
 4. Settings of the learner count from the first step after the next version, others from the next draw, lease or

@@ -120,12 +120,8 @@ async def _read(session: aiohttp.ClientSession, place: str, check: ssl.SSLContex
                 raise TryLater(f"{place} answers with status {answer.status}: try later, or give the invite itself")
             if answer.status != 200:
                 return "", plain
-            body = bytearray()
-            async for piece in answer.content.iter_any():  # an answer may come in several
-                body += piece
-                if len(body) > MOST_INVITE_CHARACTERS + 2:
-                    break
-            return body[: MOST_INVITE_CHARACTERS + 2].decode(errors="replace").strip(), plain
+            body = await read_body(answer, MOST_INVITE_CHARACTERS + 2)
+            return body.decode(errors="replace").strip(), plain
     except aiohttp.ClientSSLError:
         raise
     except (aiohttp.InvalidURL, ValueError) as error:
@@ -133,6 +129,16 @@ async def _read(session: aiohttp.ClientSession, place: str, check: ssl.SSLContex
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         why = printable(error) or "no answer in time"
         raise TryLater(f"the page {place} cannot be read ({why}): try later, or give the invite itself") from error
+
+
+async def read_body(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the first bytes of an answer's body, at most `most`."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():  # an answer may come in several
+        body += piece
+        if len(body) >= most:
+            break
+    return bytes(body[:most])
 
 
 def _places(page: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import aiohttp
 
 from echo2.node.errors import TryLater
+from echo2.node.links.invite_page import read_body
 from echo2.protocol.run_directory import MOST_BYTES, BadDirectory, RunDirectory, read
 from echo2.runtime.files import writing
 from echo2.runtime.printable import printable
@@ -56,12 +57,7 @@ async def fetch_bytes(url: str) -> bytes:
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session, session.get(url) as answer:
             if answer.status != 200:
                 raise TryLater(f"it answers with status {answer.status}")
-            body = bytearray()
-            async for piece in answer.content.iter_any():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    break
-            return bytes(body)
+            return await read_body(answer, MOST_BYTES + 1)
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise TryLater(f"it cannot be read ({printable(error) or 'no answer in time'})") from error
 
