@@ -9,7 +9,8 @@ Rules
    not at all; an existing one is refused.
 4. Nothing of the run is written or locked, so this works while the coordinator runs.
 5. It is written in a hidden folder of a fixed name beside its place, which is locked meanwhile. The next export
-   to that place removes the files that a killed one left there. A link, or another user's folder, of that name is refused.
+   to that place removes the files that a killed one left there. A link of that name, or another user's folder, is
+   refused.
 """
 
 import asyncio
