@@ -240,7 +240,7 @@ def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, An
         with at_most(MOST_MEMORY):
             table = pyarrow.parquet.ParquetFile(file.path)
         with table:
-            for rows in _bounded(_batches(file, table, columns)):
+            for rows in _limit_memory(_batches(file, table, columns)):
                 for row in rows:
                     number += 1
                     yield number, row
@@ -261,7 +261,7 @@ def _batches(file: DataFile, table: Any, columns: Collection[str]) -> Iterator[l
             yield batch.to_pylist()
 
 
-def _bounded(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+def _limit_memory(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
     """Yield batches, each made within `MOST_MEMORY` (rule 4). Raises MemoryError beyond."""
     while True:
         with at_most(MOST_MEMORY):
