@@ -11,7 +11,7 @@ Rules
 5. Local weights and payloads together stay within the quota, and within rule 4 of node/versions/local_weights.py. The
    oldest payloads are dropped first, and those of the loaded version never.
 6. A fetch that takes longer than `PROGRESS_SECONDS` is reported to the owner: share, rate, time left. Once a payload
-   has come, the log of level info has one such line per `LATER_SECONDS`, as behind a slow line every version takes long.
+   has come, level info has one such line per `LATER_SECONDS`, as behind a slow line every version takes long.
 """
 
 import asyncio
