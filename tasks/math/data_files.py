@@ -232,9 +232,12 @@ class _Lines(Iterator[str]):
 
 
 def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
+    # Another allocator would reserve a GiB of the address space at its first use, and allocate in that afterwards.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import pyarrow
     import pyarrow.parquet
 
+    pyarrow.allocate_buffer(1)  # the first use, where it was imported before
     number = 0
     try:
         with at_most(MOST_MEMORY):
