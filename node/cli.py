@@ -49,7 +49,7 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]
-Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu.")]
+Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu; several: 0,1.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
 Server = Annotated[
@@ -367,10 +367,11 @@ def leave(
     yes: Yes = False,
 ) -> None:
     """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
-    from echo2.node.control.leaving import GROUP_SECONDS
+    from echo2.node.control.leaving import GROUP_SECONDS, check_worked
     from echo2.node.control.leaving import leave as leave_run
 
     config = _config(home=home)
+    check_worked(config.home)
     if forget and not yes and not ask_agreement("Delete key and receipts of this node for good?", default=False):
         raise BadConfig("nothing is deleted")
     leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)

@@ -185,7 +185,12 @@ def config_diff(home: Home = Path(".")) -> None:
 @config_app.command("set")
 @errors_reported
 def config_set(
-    assigned: Annotated[list[str], typer.Argument(metavar="SECTION.KEY=VALUE...", show_default=False)],
+    assigned: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SECTION.KEY=VALUE...", help="One or several; or one key and its value.", show_default=False
+        ),
+    ],
     home: Home = Path("."),
 ) -> None:
     """Write settings into coordinator.toml, all or none. A running coordinator takes those that change at once."""

@@ -35,9 +35,11 @@ def _printable(value: str) -> str:
 class RunSection(Section):
     """The subject of the training. Most of it is signed by init and the same for every node."""
 
-    name: Annotated[str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")] = (
-        "my run"
-    )
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=80, description="Name of the run, for people. Signed."),
+        AfterValidator(_printable),
+    ] = "my run"
     description: Annotated[
         str,
         Field(max_length=MOST_WORDS, description="Purpose of the run, in a sentence or two. Signed."),
@@ -58,7 +60,9 @@ class RunSection(Section):
         AfterValidator(_printable),
     ] = ""
     model: Annotated[
-        str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
+        str,
+        Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed."),
+        AfterValidator(_printable),
     ] = "tiny"
     task: Annotated[
         str,

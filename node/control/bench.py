@@ -41,7 +41,7 @@ def bench(config: NodeConfig, *, again: bool, as_json: bool) -> list[str]:
         raise BadConfig(str(error)) from error
     if config.gpu != AUTO_ENGINE:
         if not again:
-            raise TryLater(f"only --gpu auto keeps rates: to time {config.gpu}, echo2-node bench --again")
+            raise BadConfig(f"only --gpu auto keeps rates: to time {config.gpu}, echo2-node bench --again")
         trials = _at_rest(config, invite, _each)
         return [_json(trials, None)] if as_json else fleet_lines(trials)
     record = _time_candidates(config, invite) if again else read_record(run_folder(config.home, invite.run))

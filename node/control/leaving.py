@@ -41,8 +41,7 @@ def leave(
 ) -> None:
     """Leave the run joined last in `home` (rules 1 to 3). `patience`: most seconds that the daemon takes to end. `say`:
     takes each sentence for the owner. Raises `NodeError`."""
-    if not (home / "node.key").exists():
-        raise BadConfig(f"no node has worked in {home}: there is nothing to leave")
+    check_worked(home)
     if _finish(home):
         say("the node finishes: groups under way are completed and delivered; Ctrl-C stops this command, not the node")
     with _hold_lock(home, patience, sleep):
@@ -58,6 +57,12 @@ def leave(
     kept = "key and receipts are deleted too" if forget else f"key and receipts stay in {home}"
     say(f"left: {freed / 1e6:,.1f} MB of weights are deleted, {kept}")
     say("if the node was a service: `echo2-node service uninstall`")
+
+
+def check_worked(home: Path) -> None:
+    """Check that there is something to leave, before anything is asked. Raises `BadConfig`."""
+    if not (home / "node.key").exists():
+        raise BadConfig(f"no node has worked in {home}: there is nothing to leave")
 
 
 def _finish(home: Path) -> bool:

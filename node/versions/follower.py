@@ -56,6 +56,7 @@ from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
+from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge, Version
 from echo2.weights.update_path import path_to
 
@@ -67,6 +68,8 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
+VERSIONS_LOG_SECONDS: Final = 300.0
+"""Seconds from one line on loaded versions to the next."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
 _ASK_REMEDY: Final = "ask the operator, or install a newer version"
 
@@ -114,6 +117,7 @@ class Follower:
         self._weights, self._payloads, self._documents = weights, payloads, documents
         self._engine, self._acknowledger = engine, acknowledger
         self._random = random.Random(context.seed)
+        self._loaded = LogThrottle(lambda: asyncio.get_running_loop().time(), VERSIONS_LOG_SECONDS)
         self._candidate: Verified[Head] | None = None
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
@@ -277,8 +281,13 @@ class Follower:
             self._acknowledger.on_version_load(
                 version.era, version.version, {edge.value.payload_hash for edge in update.chain}
             )
-            _log.info("version held", era=version.era, version=version.version)
+            self._log_loaded(version)
         await self._tidy(version)
+
+    def _log_loaded(self, version: Version) -> None:
+        _log.debug("version held", era=version.era, version=version.version)
+        if versions := self._loaded.count(""):
+            _log.info("versions held", era=version.era, version=version.version, versions=versions)
 
     def _ahead(self, update: Update) -> list[FolderStep]:
         """Return the steps of an update that the folder can make before the engine is free: those from the version that

@@ -70,6 +70,8 @@ def test_every_signed_setting_is_in_the_runspec() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
+        ("name", "my\x1b[2Jrun", "cannot be printed"),
+        ("model", "tiny\n", "cannot be printed"),
         ("description", "a\u202eb", "cannot be printed"),
         ("contact", "ann\n", "cannot be printed"),
         ("description", "x" * 501, "500"),
