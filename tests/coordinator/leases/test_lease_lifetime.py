@@ -12,6 +12,7 @@ from echo2.coordinator.leases.lease_lifetime import (
     LifetimeBounds,
     first_lifetime,
     lease_duration,
+    longest_lifetime,
     too_slow,
 )
 
@@ -22,6 +23,28 @@ def test_a_first_lease_for_thousands_of_tokens_lasts_longer_within_the_bounds() 
     assert [first_lifetime(limit) for limit in (8, 1_500, 4_000)] == [300_000, 300_000, 800_000]
     bounds = BOUNDS._replace(first=first_lifetime(32_000))
     assert lease_duration([], None, bounds).lasts == 900_000
+
+
+def test_the_longest_lease_has_room_for_a_group_at_the_limit_of_an_old_card() -> None:
+    """One row at a time, 35 tokens per second: 16 rollouts of 8,192 tokens take 3,745 s, and did not fit into 900 s."""
+    assert longest_lifetime(8, 16) == 900_000
+    assert longest_lifetime(8_192, 16) > 16 * 8_192 / 35 * 1_000
+
+
+@pytest.mark.parametrize(
+    ("turnarounds", "expected", "lasts"),
+    {
+        "nothing said": ([], None, 45_000),
+        "quicker than the fleet": ([], 1_000, 45_000),
+        "slower than the fleet": ([], 100_000, 305_000),
+        "never above the most": ([], 800_000, 900_000),
+        "measured: its word counts no more": ([10_000], 100_000, 45_000),
+    }.values(),
+)
+def test_a_node_that_says_how_long_a_group_takes_it_gets_the_time(
+    turnarounds: list[int], expected: int | None, lasts: int
+) -> None:
+    assert lease_duration(turnarounds, 10_000, BOUNDS, expected)[:2] == (lasts, False)
 
 
 @pytest.mark.parametrize(
