@@ -80,7 +80,7 @@ def check_fit(folder: Path, stored: Iterable[TensorEntry], wanted: Sequence[Tens
     for entry in wanted:
         if entry.name not in entries:
             raise BadSnapshot(f"{folder} lacks tensor {entry.name!r}: it is of another model or revision")
-        _check_castable(entries[entry.name], entry)
+        _check_castable(folder, entries[entry.name], entry)
 
 
 def holds_model(folder: Path) -> bool:
@@ -159,10 +159,10 @@ def _tensors(path: Path) -> list[tuple[TensorEntry, Bits]]:
     ]
 
 
-def _check_castable(entry: TensorEntry, wanted: TensorEntry) -> None:
+def _check_castable(folder: Path, entry: TensorEntry, wanted: TensorEntry) -> None:
     same = entry.dtype == wanted.dtype or (wanted.dtype == "BF16" and entry.dtype in ("F32", "F16"))
     if entry.shape != wanted.shape or not same:
         raise BadSnapshot(
-            f"tensor {wanted.name!r} is {entry.dtype} {entry.shape} in the folder, not {wanted.dtype} {wanted.shape}: "
-            "it is of another model or revision"
+            f"tensor {wanted.name!r} is {entry.dtype} {entry.shape} in {folder}, not {wanted.dtype} {wanted.shape}: it "
+            "is of another model or revision"
         )

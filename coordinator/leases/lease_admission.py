@@ -42,7 +42,7 @@ class LeaseDemand(NamedTuple):
     """A lease request with the facts about its node. `lifetime`: lifetime of its lease, if it gets one. `holders`:
     holders of its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out.
     `first`: the key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary.
-    `expected`: milliseconds that a group takes it by its own word; None: it says nothing."""
+    `expected`: milliseconds that a group of the mean length takes it by its own word; None: not known."""
 
     requester: Requester
     rank: Rank
@@ -107,15 +107,23 @@ class LeaseAdmission:
         return self._accounts.of(node, now).rank
 
     def demand(
-        self, node: bytes, rank: Rank, origin: Origin, at_once: int, now: int, expected: int | None = None
+        self,
+        node: bytes,
+        rank: Rank,
+        origin: Origin,
+        at_once: int,
+        now: int,
+        stated: int | None = None,
+        expected: int | None = None,
     ) -> LeaseDemand:
-        """Return a node's request with the facts about the node. `at_once`: groups that it says it can use. `expected`:
-        milliseconds that a group takes it by its own word; None: it says nothing."""
+        """Return a node's request with the facts about the node. `at_once`: groups that it says it can use. `stated`:
+        milliseconds that a group at the limit takes it by its own word; None: it says nothing. `expected`: those that a
+        group of the mean length takes it then; None: not known."""
         open_leases, running = self._open_leases(node, now)
         undecided = open_leases - running
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
-        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, expected)
+        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, stated, expected)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
         most_leases = most_open(self._per_node, at_once, rank, record, quick)
@@ -152,17 +160,6 @@ class LeaseAdmission:
             facts = {"own": demand.expected / 1000, "most": self._bounds.most / 1000, "wait": TRY_AGAIN / 1000}
             return Denial("too-slow", facts), TRY_AGAIN
         return None
-
-    def expected(self, stated: int | None, limit: int) -> int | None:
-        """Return the milliseconds that a group takes a node, by its own word for one whose rollouts all have `limit`
-        tokens, and by the mean length of the accepted rollouts; None: it says nothing."""
-        if stated is None:
-            return None
-        rollouts, tokens = self._database.one(
-            "SELECT coalesce(sum(rollouts), 0), coalesce(sum(tokens), 0) FROM sums"
-            " WHERE node = x'' AND verdict = 'accepted'"
-        ) or (0, 0)
-        return stated if not rollouts else stated * tokens // (rollouts * limit)
 
     def lacks_room(
         self, demand: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], chance: float, now: int

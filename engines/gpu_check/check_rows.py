@@ -47,73 +47,57 @@ class CheckRow(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-def measured_rows(measurements: Sequence[Measurement], vllm: str) -> list[CheckRow]:
-    """Return the rows of a device's measurements. `vllm`: the command that installs vLLM, empty: it is installed."""
-    return _Device({one.name: one for one in measurements}, vllm).rows()
+def measured_rows(measurements: Sequence[Measurement], vllm: str, fault: str = "") -> list[CheckRow]:
+    """Return the rows of a device's measurements. `vllm`: the command that installs vLLM, empty: it is installed.
+    `fault`: why some were not made, empty: the time was used up."""
+    return _Device({one.name: one for one in measurements}, vllm, fault).rows()
 
 
 class _Device:
-    def __init__(self, seen: Mapping[str, Measurement], vllm: str) -> None:
-        self._seen = seen
+    def __init__(self, seen: Mapping[str, Measurement], vllm: str, fault: str) -> None:
+        self._seen, self._fault = seen, fault or "the time was used up before it"
         self._vllm = f"install vLLM, {vllm}, and join with --engine vllm" if vllm else "join with --engine vllm"
         kind = seen["device"].words.partition(":")[0] if "device" in seen else ""
         self._gpu = kind not in ("", "cpu")
-        name = seen["name"].words if "name" in seen else ""
-        self._peaks = PEAKS.get(name, Peaks(0, 0, 0, 0)) if self._gpu else Peaks(0, 0, 0, 0)
+        name = seen["name"].words if "name" in seen and self._gpu else ""
+        self._peaks = PEAKS.get(name, Peaks(0, 0, 0, 0))
 
     def rows(self) -> list[CheckRow]:
         """Return the rows, in the order of the table."""
-        peaks = self._peaks
+        peaks, slot = self._peaks, LEAST_UPLOAD / 1e9 if self._gpu else 0
+        few_lanes = "the card's slot has few lanes: versions load slowly, generating is as fast as ever"
+        in_front = "the program in front of the card is the brake: more rows at a time gain (--rows)"
         return [
-            self._words("device", "name"),
-            self._words("PyTorch", "torch"),
+            self._unseen("device", "name") or CheckRow(what="device", value=self._seen["name"].words),
+            self._unseen("PyTorch", "torch") or CheckRow(what="PyTorch", value=self._seen["torch"].words),
             self._memory(),
             self._at_least("memory bandwidth", "bandwidth", 1e9, "GB/s", MEMORY_SHARE * peaks.memory, _BUSY),
             self._product("bfloat16", peaks.bfloat16),
             self._product("tf32", peaks.tf32),
             self._product("float32", peaks.float32),
-            self._at_least(
-                "copies from the host", "upload", 1e9, "GB/s", LEAST_UPLOAD / 1e9 if self._gpu else 0,
-                "the card's slot has few lanes: versions load slowly, generating is as fast as ever",
-            ),
-            self._step("choice of tokens", "choice", CHOICE_FACTOR * self._by_memory("choice_bytes"),
-                       "the program in front of the card is the brake: more rows at a time gain (--rows)"),
-            self._step("decode step", "decode", DECODE_FACTOR * self._by_memory("decode_bytes"), self._vllm),
-            self._rate("decode", "decode_rate"),
+            self._at_least("copies from the host", "upload", 1e9, "GB/s", slot, few_lanes),
+            self._step("choice of tokens", "choice", CHOICE_FACTOR, in_front),
+            self._step("decode step", "decode", DECODE_FACTOR, self._vllm),
             self._waits(),
             self._scorer(),
-        ]  # fmt: skip
+        ]
 
     def _value(self, name: str) -> float:
         one = self._seen.get(name)
         return 0.0 if one is None or one.fault else one.value
-
-    def _by_memory(self, name: str) -> float:
-        """Return the seconds that the card's memory needs for so many bytes; 0: not known (rule 1)."""
-        bandwidth = self._value("bandwidth")
-        return self._value(name) / bandwidth if bandwidth and self._gpu else 0.0
 
     def _unseen(self, what: str, name: str) -> CheckRow | None:
         """Return the row of what was not measured (rule 2); None: it was."""
         one = self._seen.get(name)
         if one is not None and not one.fault:
             return None
-        reason = "the time was used up before it" if one is None else one.fault
-        return CheckRow(what=what, value="", verdict=UNSEEN, remedy=reason)
-
-    def _words(self, what: str, name: str) -> CheckRow:
-        return self._unseen(what, name) or CheckRow(what=what, value=self._seen[name].words)
+        return CheckRow(what=what, value="", verdict=UNSEEN, remedy=self._fault if one is None else one.fault)
 
     def _at_least(self, what: str, name: str, unit: float, noun: str, goal: float, remedy: str) -> CheckRow:
         """Return the row of a figure that should reach `goal`, in units; 0: it has none."""
-        if (unseen := self._unseen(what, name)) is not None:
-            return unseen
         value = self._value(name) / unit
-        good = not goal or value >= goal
-        return CheckRow(
-            what=what, value=f"{figure(value)} {noun}", goal=f"at least {figure(goal)} {noun}" if goal else "",
-            verdict=("ok" if good else "short") if goal else "", remedy="" if good else remedy,
-        )  # fmt: skip
+        text = f"at least {figure(goal)} {noun}" if goal else ""
+        return self._unseen(what, name) or _judged(what, f"{figure(value)} {noun}", text, value >= goal, remedy)
 
     def _product(self, name: str, peak: float) -> CheckRow:
         what = f"product of matrices, {name}"
@@ -124,46 +108,28 @@ class _Device:
         return msgspec.structs.replace(row, value=f"{row.value}, {100 * share:.0f} % of the card's")
 
     def _memory(self) -> CheckRow:
-        if (unseen := self._unseen("free memory", "free")) is not None:
-            return unseen
-        free, total = self._value("free"), self._value("total")
-        if not total or not self._gpu:
-            return CheckRow(what="free memory", value=f"{figure(free / 2**30)} GiB")
-        good = free >= FREE_SHARE * total
+        free, total = self._value("free"), self._value("total") if self._gpu else 0
+        of = f" of {figure(total / 2**30)}" if total else ""
         remedy = f"other programs hold {figure((total - free) / 2**30)} GiB: close them"
-        return CheckRow(
-            what="free memory", value=f"{figure(free / 2**30)} of {figure(total / 2**30)} GiB", goal="at least 90 %",
-            verdict="ok" if good else "short", remedy="" if good else remedy,
+        return self._unseen("free memory", "free") or _judged(
+            "free memory", f"{figure(free / 2**30)}{of} GiB", f"at least {100 * FREE_SHARE:.0f} %" if total else "",
+            free >= FREE_SHARE * total, remedy,
         )  # fmt: skip
 
-    def _step(self, what: str, name: str, most: float, remedy: str) -> CheckRow:
-        """Return the row of a step's seconds, at most `most`; 0: it has no goal."""
+    def _step(self, what: str, name: str, factor: float, remedy: str) -> CheckRow:
+        """Return the row of a step, whose time should be at most `factor` times that which its memory needs."""
         if (unseen := self._unseen(what, name)) is not None:
             return unseen
-        seconds = self._value(name)
-        good = not most or seconds <= most
-        return CheckRow(
-            what=f"{what}, {self._seen[name].words}", value=f"{figure(1e3 * seconds)} ms",
-            goal=f"at most {figure(1e3 * most)} ms" if most else "",
-            verdict=("ok" if good else "short") if most else "", remedy="" if good else remedy,
-        )  # fmt: skip
-
-    def _rate(self, what: str, name: str) -> CheckRow:
-        unseen = self._unseen(what, name)
-        return unseen or CheckRow(
-            what=f"{what}, {self._seen[name].words}", value=f"{figure(self._value(name))} tokens/s"
-        )
+        seconds, bandwidth = self._value(name), self._value("bandwidth")
+        most = factor * self._value(f"{name}_bytes") / bandwidth if bandwidth and self._gpu else 0.0
+        goal = f"at most {figure(1e3 * most)} ms" if most else ""
+        words = self._seen[name].words
+        return _judged(f"{what}, {words}", f"{figure(1e3 * seconds)} ms", goal, seconds <= most, remedy)
 
     def _waits(self) -> CheckRow:
-        what = "waits for the card per step"
-        if (unseen := self._unseen(what, "waits")) is not None:
-            return unseen
-        value = self._value("waits")
-        good = value == 0
-        remedy = "" if good else "a fault of echo2: attach this table to a report"
-        return CheckRow(
-            what=what, value=figure(value), goal="0", verdict="ok" if good else "short", remedy=remedy
-        )  # fmt: skip
+        what, value = "waits for the card per step", self._value("waits")
+        remedy = "a fault of echo2: attach this table to a report"
+        return self._unseen(what, "waits") or _judged(what, figure(value), "0", value == 0, remedy)
 
     def _scorer(self) -> CheckRow:
         """Return the row of a checking pass: by the products that it makes, beside those of the card in float32."""
@@ -171,6 +137,12 @@ class _Device:
         goal = SCORER_SHARE * rate / flops if flops and self._gpu else 0.0
         remedy = "only an operator's scorer is slow by it: attach this table to a report"
         return self._at_least("checking pass, float32", "scorer", 1, "tokens/s", goal, remedy)
+
+
+def _judged(what: str, value: str, goal: str, good: bool, remedy: str) -> CheckRow:
+    """Return the row of a figure. `goal`: empty: it has none. `good`: whether it is reached."""
+    verdict = ("ok" if good else "short") if goal else ""
+    return CheckRow(what=what, value=value, goal=goal, verdict=verdict, remedy=remedy if verdict == "short" else "")
 
 
 def text_of(rows: Sequence[CheckRow]) -> list[str]:

@@ -56,8 +56,8 @@ def check(device: str, *, quick: bool) -> Report:
         remedy = f"{', '.join(missing)} is not installed: {row.remedy()}"
         rows.append(CheckRow(what="device", value="", verdict=UNSEEN, remedy=remedy))
     else:
-        vllm = registry.engine_row("vllm")
-        rows += measured_rows(_measure(device, quick=quick), vllm.remedy() if vllm.missing() else "")
+        vllm, (measurements, fault) = registry.engine_row("vllm"), _measure(device, quick=quick)
+        rows += measured_rows(measurements, vllm.remedy() if vllm.missing() else "", fault)
     at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
     return Report(program=f"echo2 {importlib.metadata.version('echo2')}", at=at, rows=rows)
 
@@ -118,8 +118,9 @@ _BUILDS: Final = {
 """Distributions that an engine consists of."""
 
 
-def _measure(device: str, *, quick: bool) -> list[Measurement]:
-    """Run the measuring process (rule 1). Raises `LocalFault` for a device that cannot be used."""
+def _measure(device: str, *, quick: bool) -> tuple[list[Measurement], str]:
+    """Run the measuring process (rule 1); return what it said, and why it ended early, or empty. Raises `LocalFault`
+    for a device that cannot be used."""
     command = [sys.executable, "-m", MEASURING_MODULE, device, *(["--quick"] if quick else [])]
     seconds = QUICK_SECONDS if quick else CHECK_SECONDS
     try:
@@ -128,19 +129,11 @@ def _measure(device: str, *, quick: bool) -> list[Measurement]:
         fault = f"the measuring process ended early: {last[:300]}" if done.returncode else ""
     except subprocess.TimeoutExpired as error:
         output, fault = error.stdout or b"", ""
-    measurements = [msgspec.json.decode(line, type=Measurement) for line in output.splitlines() if line[:1] == b"{"]
+    measurements = [msgspec.json.decode(line, type=Measurement) for line in output.splitlines() if line[-1:] == b"}"]
     for one in measurements:
         if one.name == "no-device":
             raise LocalFault(one.fault)
-    names = {one.name for one in measurements}
-    return measurements + [Measurement(name=name, fault=fault) for name in _NAMES if fault and name not in names]
-
-
-_NAMES: Final = (
-    "name", "torch", "free", "bandwidth", "product_bfloat16", "product_tf32", "product_float32", "upload", "choice",
-    "decode", "decode_rate", "waits", "scorer",
-)  # fmt: skip
-"""The measurements that have a row."""
+    return measurements, fault
 
 
 def _driver(name: str) -> str:

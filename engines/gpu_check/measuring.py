@@ -154,10 +154,9 @@ class Measuring:
 
         seconds = self._timed(step)
         nbytes = sum(one.nbytes for one in model.parameters())
-        words = f"{rows} rows, {nbytes / 1e6:,.0f} MB of weights"
+        words = f"{rows} rows, {nbytes / 1e6:,.0f} MB of weights, {rows / seconds:,.0f} tokens/s"
         yield Measurement(name="decode_bytes", value=float(nbytes + CHOICE_BYTES * rows * model.config.vocab_size))
         yield Measurement(name="decode", value=seconds, words=words)
-        yield Measurement(name="decode_rate", value=rows / seconds, words=words)
         yield self._waits(step)
 
     def _waits(self, step: Callable[[], None]) -> Measurement:
@@ -204,7 +203,8 @@ class Measuring:
 
         from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
 
-        model = build_unfilled(Qwen3Config(**self._sizes.shape, tie_word_embeddings=True), dtype)
+        shape: dict[str, Any] = {**self._sizes.shape, "tie_word_embeddings": True}
+        model: Any = build_unfilled(Qwen3Config(**shape), dtype)
         allocate(model, self._device)
         with self._torch.no_grad():
             for one in model.parameters():

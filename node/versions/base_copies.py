@@ -97,10 +97,10 @@ class BaseCopies:
                     return result
             except (BadSnapshot, OSError) as error:
                 faults.append(error)
-        for error in faults:
+        for fault in faults:
             if self._named is not None:
-                raise _bad_copy(error) from error
-            _log.info("copy of the base passed over", reason=_reason(error))
+                raise _bad_copy(fault) from fault
+            _log.info("copy of the base passed over", reason=_reason(fault))
         return None
 
 

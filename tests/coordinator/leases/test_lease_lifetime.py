@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echo2.coordinator.leases.answer_lengths import LEAST_GROUPS, MOST_GROUPS, AnswerLengths
 from echo2.coordinator.leases.lease_lifetime import (
     FLEET_MEMORY_MS,
     FleetTurnarounds,
@@ -32,19 +33,33 @@ def test_the_longest_lease_has_room_for_a_group_at_the_limit_of_an_old_card() ->
 
 
 @pytest.mark.parametrize(
-    ("turnarounds", "expected", "lasts"),
+    ("turnarounds", "stated", "expected", "lasts"),
     {
-        "nothing said": ([], None, 45_000),
-        "quicker than the fleet": ([], 1_000, 45_000),
-        "slower than the fleet": ([], 100_000, 305_000),
-        "never above the most": ([], 800_000, 900_000),
-        "measured: its word counts no more": ([10_000], 100_000, 45_000),
+        "nothing said": ([], None, None, 45_000),
+        "quicker than the fleet": ([], 10_000, 1_000, 45_000),
+        "slower than the fleet": ([], 400_000, 100_000, 305_000),
+        "answers that end at the limit": ([], 400_000, 400_000, 405_000),
+        "answers of unknown length": ([], 400_000, None, 405_000),
+        "never above the most": ([], 4_000_000, 800_000, 900_000),
+        "measured: its word counts no more": ([10_000], 400_000, 100_000, 45_000),
     }.values(),
 )
 def test_a_node_that_says_how_long_a_group_takes_it_gets_the_time(
-    turnarounds: list[int], expected: int | None, lasts: int
+    turnarounds: list[int], stated: int | None, expected: int | None, lasts: int
 ) -> None:
-    assert lease_duration(turnarounds, 10_000, BOUNDS, expected)[:2] == (lasts, False)
+    assert lease_duration(turnarounds, 10_000, BOUNDS, stated, expected)[:2] == (lasts, False)
+
+
+def test_the_mean_length_is_that_of_the_last_groups() -> None:
+    lengths = AnswerLengths()
+    for _ in range(LEAST_GROUPS - 1):
+        lengths.note([10, 30])
+        assert lengths.expected(1_000, 80) is None
+    lengths.note([10, 30])
+    assert (lengths.expected(1_000, 80), lengths.expected(1_000, 10), lengths.expected(None, 80)) == (250, 1_000, None)
+    for _ in range(MOST_GROUPS):
+        lengths.note([40])
+    assert lengths.expected(1_000, 80) == 500
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ async def test_version_0_leads_to_the_newest_as_long_as_that_has_fewer_bytes_tha
             await published(publisher, [one])
             await publisher.retain((1, max(0, one.version - 1)), ROOMY, 0)
         again = publisher_over(store, tmp_path)
-        assert again.edges == publisher.edges
-        latest = publisher.latest
+        assert publisher.edges.items() <= again.edges.items()
+        latest = again.latest
         assert latest is not None
         edges = [
             publisher.edges[digest] for digest in EdgeIndex.from_bytes(store.document(latest.index_hash) or b"").edges
