@@ -444,7 +444,7 @@ def doctor(
 @app.command()
 @errors_reported
 def gpu_check(
-    gpu: Device = None,
+    device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
@@ -454,7 +454,7 @@ def gpu_check(
     """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is missed."""
     from echo2.engines.gpu_check.checking import check, show
 
-    for text_line in show(check(gpu or "auto", quick=quick), as_json=as_json, file=write):
+    for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
         _say(text_line)
 
 
