@@ -105,8 +105,8 @@ class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
 
     `base`, `base_root`: absent for a full snapshot. `length`, `chunk_size`: bytes. `chunk_root`: Merkle root over the
     payload's chunks, computed where they are cut. `base_root` identifies the base; `base` is its number.
-    `tensor_hashes`: of a full edge, BLAKE3 of the bytes of each tensor in the order of the Version's table, one behind
-    the other; empty: not stated. They hold if they give `root` (weights.snapshot.root_of).
+    `tensor_hashes`: hashes of a full edge's tensors, BLAKE3 of the bytes of each in the order of the Version's table;
+    empty: not stated. They hold if they give `root` (weights.snapshot.root_of).
     """
 
     era: Number

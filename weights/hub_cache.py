@@ -55,15 +55,15 @@ def model_folders(folder: Path, model: str) -> list[Path]:
     if holds_model(folder):
         return [folder]
     if (folder / "snapshots").is_dir():
-        if found := _revisions(folder):
-            return found
+        if folders := _revisions(folder):
+            return folders
         raise BadSnapshot(f"{folder} holds no revision of its model: download it again")
     cache = folder / "hub" if (folder / "hub").is_dir() else folder
     models = [one for one in _folders(cache) if one.name.startswith(_PREFIX)]
     if not models:
         raise BadSnapshot(f"{folder} holds no safetensors model: name the folder that has model.safetensors")
-    if found := revisions(cache, model):
-        return found
+    if folders := revisions(cache, model):
+        return folders
     names = ", ".join(str(one) for one in models[:_MOST_NAMED])
     more = "" if len(models) <= _MOST_NAMED else f" and {len(models) - _MOST_NAMED} more"
     raise BadSnapshot(f"{folder} is a cache without a model named {model}: name one of {names}{more}")

@@ -20,7 +20,7 @@ class AnswerLengths:
         if lengths:
             self._groups.append(sum(lengths) / len(lengths))
 
-    def expected(self, stated: int | None, limit: int) -> int | None:
+    def expected_time(self, stated: int | None, limit: int) -> int | None:
         """Return the milliseconds that a group takes a node, by its own word for one whose rollouts all have `limit`
         tokens; None: it says nothing, or too few groups are known."""
         if stated is None or len(self._groups) < LEAST_GROUPS:

@@ -97,7 +97,7 @@ class _Device:
         """Return the row of a figure that should reach `goal`, in units; 0: it has none."""
         value = self._value(name) / unit
         text = f"at least {figure(goal)} {noun}" if goal else ""
-        return self._unseen(what, name) or _judged(what, f"{figure(value)} {noun}", text, value >= goal, remedy)
+        return self._unseen(what, name) or _row_of(what, f"{figure(value)} {noun}", text, value >= goal, remedy)
 
     def _product(self, name: str, peak: float) -> CheckRow:
         what = f"product of matrices, {name}"
@@ -111,7 +111,7 @@ class _Device:
         free, total = self._value("free"), self._value("total") if self._gpu else 0
         of = f" of {figure(total / 2**30)}" if total else ""
         remedy = f"other programs hold {figure((total - free) / 2**30)} GiB: close them"
-        return self._unseen("free memory", "free") or _judged(
+        return self._unseen("free memory", "free") or _row_of(
             "free memory", f"{figure(free / 2**30)}{of} GiB", f"at least {100 * FREE_SHARE:.0f} %" if total else "",
             free >= FREE_SHARE * total, remedy,
         )  # fmt: skip
@@ -124,12 +124,12 @@ class _Device:
         most = factor * self._value(f"{name}_bytes") / bandwidth if bandwidth and self._gpu else 0.0
         goal = f"at most {figure(1e3 * most)} ms" if most else ""
         words = self._seen[name].words
-        return _judged(f"{what}, {words}", f"{figure(1e3 * seconds)} ms", goal, seconds <= most, remedy)
+        return _row_of(f"{what}, {words}", f"{figure(1e3 * seconds)} ms", goal, seconds <= most, remedy)
 
     def _waits(self) -> CheckRow:
         what, value = "waits for the card per step", self._value("waits")
         remedy = "a fault of echo2: attach this table to a report"
-        return self._unseen(what, "waits") or _judged(what, figure(value), "0", value == 0, remedy)
+        return self._unseen(what, "waits") or _row_of(what, figure(value), "0", value == 0, remedy)
 
     def _scorer(self) -> CheckRow:
         """Return the row of a checking pass: by the products that it makes, beside those of the card in float32."""
@@ -139,7 +139,7 @@ class _Device:
         return self._at_least("checking pass, float32", "scorer", 1, "tokens/s", goal, remedy)
 
 
-def _judged(what: str, value: str, goal: str, good: bool, remedy: str) -> CheckRow:
+def _row_of(what: str, value: str, goal: str, good: bool, remedy: str) -> CheckRow:
     """Return the row of a figure. `goal`: empty: it has none. `good`: whether it is reached."""
     verdict = ("ok" if good else "short") if goal else ""
     return CheckRow(what=what, value=value, goal=goal, verdict=verdict, remedy=remedy if verdict == "short" else "")

@@ -129,7 +129,7 @@ def _measure(device: str, *, quick: bool) -> tuple[list[Measurement], str]:
         fault = f"the measuring process ended early: {last[:300]}" if done.returncode else ""
     except subprocess.TimeoutExpired as error:
         output, fault = error.stdout or b"", ""
-    measurements = [msgspec.json.decode(line, type=Measurement) for line in output.splitlines() if line[-1:] == b"}"]
+    measurements = [msgspec.json.decode(text, type=Measurement) for text in output.splitlines() if text[-1:] == b"}"]
     for one in measurements:
         if one.name == "no-device":
             raise LocalFault(one.fault)
@@ -139,10 +139,10 @@ def _measure(device: str, *, quick: bool) -> tuple[list[Measurement], str]:
 def _driver(name: str) -> str:
     """Return a kernel's driver for people, with its version where the system says it."""
     try:
-        found = re.search(r"\d+\.\d+(\.\d+)?", _NVIDIA_DRIVER.read_text()) if name == "nvidia" else None
+        version = re.search(r"\d+\.\d+(\.\d+)?", _NVIDIA_DRIVER.read_text()) if name == "nvidia" else None
     except OSError:
-        found = None
-    return f"{name or 'none'}{f' {found.group()}' if found else ''}"
+        version = None
+    return f"{name or 'none'}{f' {version.group()}' if version else ''}"
 
 
 def _version(package: str) -> str:

@@ -95,7 +95,7 @@ class Measuring:
     def _bandwidth(self) -> Yielded:
         one = self._torch.empty(self._sizes.copied, dtype=self._torch.uint8, device=self._device)
         other = self._torch.empty_like(one)
-        seconds = self._timed(lambda: other.copy_(one))
+        seconds = self._median_seconds(lambda: other.copy_(one))
         yield Measurement(name="bandwidth", value=2 * self._sizes.copied / seconds)
 
     def _upload(self) -> Yielded:
@@ -106,7 +106,7 @@ class Measuring:
         if self._device.type == "cuda":
             on_host = on_host.pin_memory()
         there = self._torch.empty(self._sizes.copied, dtype=self._torch.uint8, device=self._device)
-        seconds = self._timed(lambda: there.copy_(on_host))
+        seconds = self._median_seconds(lambda: there.copy_(on_host))
         yield Measurement(name="upload", value=self._sizes.copied / seconds)
 
     def _product(self, name: str) -> Yielded:
@@ -119,7 +119,7 @@ class Measuring:
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         try:
             matrix = torch.randn(width, width, device=self._device).to(dtype)
-            seconds = self._timed(lambda: matrix @ matrix)
+            seconds = self._median_seconds(lambda: matrix @ matrix)
         finally:
             torch.set_float32_matmul_precision(before)
         yield Measurement(name=f"product_{name}", value=2 * width**3 / seconds)
@@ -130,7 +130,7 @@ class Measuring:
         rows, vocabulary = self._sizes.rows, self._sizes.shape["vocab_size"]
         logits = self._torch.randn(rows, vocabulary, device=self._device) * 3
         keys = sampling.keys([(bytes(16), number) for number in range(rows)], self._device)
-        seconds = self._timed(lambda: sampling.choose(logits, keys))
+        seconds = self._median_seconds(lambda: sampling.choose(logits, keys))
         yield Measurement(name="choice_bytes", value=float(CHOICE_BYTES * rows * vocabulary))
         yield Measurement(name="choice", value=seconds, words=f"{rows} rows of {vocabulary:,} words")
 
@@ -152,7 +152,7 @@ class Measuring:
             if len(reads) > 1:
                 reads.pop(0)()  # a step behind, as the engine does
 
-        seconds = self._timed(step)
+        seconds = self._median_seconds(step)
         nbytes = sum(one.nbytes for one in model.parameters())
         words = f"{rows} rows, {nbytes / 1e6:,.0f} MB of weights, {rows / seconds:,.0f} tokens/s"
         yield Measurement(name="decode_bytes", value=float(nbytes + CHOICE_BYTES * rows * model.config.vocab_size))
@@ -192,7 +192,7 @@ class Measuring:
         (outcome,) = scorer.score([GroupToScore(job, samples)])  # the first one checks the packed pass
         if isinstance(outcome, Exception):
             raise outcome
-        seconds = self._timed(lambda: scorer.score([GroupToScore(job, samples)]))
+        seconds = self._median_seconds(lambda: scorer.score([GroupToScore(job, samples)]))
         parameters = sum(one.numel() for one in model.parameters())
         yield Measurement(name="scorer_flops", value=2.0 * parameters)
         yield Measurement(name="scorer", value=8 * length / seconds)
@@ -211,7 +211,7 @@ class Measuring:
                 one.fill_(1.0) if one.ndim == 1 else one.normal_(0, 0.02)
         return model.eval().requires_grad_(False)
 
-    def _timed(self, work: Callable[[], object]) -> float:
+    def _median_seconds(self, work: Callable[[], object]) -> float:
         """Return the median seconds of a call, waits for the device included."""
         work()
         self._wait()

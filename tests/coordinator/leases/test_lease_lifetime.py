@@ -54,12 +54,16 @@ def test_the_mean_length_is_that_of_the_last_groups() -> None:
     lengths = AnswerLengths()
     for _ in range(LEAST_GROUPS - 1):
         lengths.note([10, 30])
-        assert lengths.expected(1_000, 80) is None
+        assert lengths.expected_time(1_000, 80) is None
     lengths.note([10, 30])
-    assert (lengths.expected(1_000, 80), lengths.expected(1_000, 10), lengths.expected(None, 80)) == (250, 1_000, None)
+    assert (lengths.expected_time(1_000, 80), lengths.expected_time(1_000, 10), lengths.expected_time(None, 80)) == (
+        250,
+        1_000,
+        None,
+    )
     for _ in range(MOST_GROUPS):
         lengths.note([40])
-    assert lengths.expected(1_000, 80) == 500
+    assert lengths.expected_time(1_000, 80) == 500
 
 
 @pytest.mark.parametrize(
