@@ -74,7 +74,9 @@ class LeasesSection(Section):
             "a crash. A measured node gets as many as it has been seen to use.",
         ),
     ] = 3
-    minimum_seconds: Annotated[float, LIVE, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
+    minimum_seconds: Annotated[
+        float, LIVE, Field(gt=0, le=2_592_000, description="Shortest life of a lease, seconds.")
+    ] = 30.0
     maximum_seconds: Annotated[
         float | None,
         LIVE,
