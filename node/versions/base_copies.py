@@ -127,7 +127,7 @@ class _Plan:
             return BaseCopy(folder, root, saves)
         if self.begins_at_first and root not in self._starts:
             raise BadSnapshot(f"{folder} is not version 0 of this run: {self._difference(hashes)}")
-        _log.info("copy of the base passed over", reason="no edge of the run begins at version 0 any more")
+        _log.info("copy of the base passed over", reason="the edges from version 0 do not save any bytes now")
         return None
 
     def _saved_by(self, root: bytes) -> int:

@@ -367,8 +367,8 @@ class Follower:
             return None
         try:
             self._weights.adopt(copy, version)
-        except BadSnapshot as error:
-            raise NoUpdatePath(str(error)) from error
+        except (BadSnapshot, OSError) as error:
+            raise NoUpdatePath(f"the copy of the base cannot be read any more: {error}") from error
         _log.info("base taken from a copy", folder=str(copy.folder), not_fetched=copy.saves)
         return copy.root
 
