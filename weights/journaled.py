@@ -32,7 +32,7 @@ import contextlib
 import mmap
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -117,9 +117,18 @@ class Rolling:
     def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
         """Write the weights of a full payload into a folder, in place of any earlier content. Raises as `diff.apply`
         does."""
+
+        def write(path: Path) -> bytes:
+            diff.apply(None, payload, path, root, max_bytes=max_bytes)
+            return root
+
+        return cls.write(folder, write)
+
+    @classmethod
+    def write(cls, folder: Path, write: Callable[[Path], bytes]) -> Self:
+        """Make a folder in place of any earlier content. `write`: writes the snapshot, and returns its content root."""
         _clear_journal(folder)
-        diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
-        return cls._begin(folder, root)
+        return cls._begin(folder, write(folder / "snapshot.safetensors"))
 
     @classmethod
     def _begin(cls, folder: Path, root: bytes) -> Self:

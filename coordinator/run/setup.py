@@ -60,6 +60,7 @@ from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
+from echo2.weights import hub_cache
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -160,7 +161,7 @@ def settings_for(
     where neither says one. Raises `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = model if model in PRESETS else Path(model).resolve().name
+    merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
     if name:
         merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)

@@ -21,7 +21,9 @@ Rules
 7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
    passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
    so, and is not replaced.
-8. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
+8. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
+   (node/versions/base_copies.py).
+9. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
    5). A candidate, the newest Head not yet adopted, is dropped if a later Root was adopted since.
 """
 
@@ -43,6 +45,7 @@ from echo2.node.errors import BadConfig, TrustFailure
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.base_copies import BaseCopies
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
@@ -58,6 +61,8 @@ from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge, Version
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
 LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
@@ -112,10 +117,12 @@ class Follower:
         documents: DocumentExchange,
         engine: EngineFleet,
         acknowledger: Acknowledger,
+        copies: BaseCopies | None = None,
     ) -> None:
+        """`copies`: copies of the base on this machine; None: none is looked for."""
         self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
         self._weights, self._payloads, self._documents = weights, payloads, documents
-        self._engine, self._acknowledger = engine, acknowledger
+        self._engine, self._acknowledger, self._copies = engine, acknowledger, copies
         self._random = random.Random(context.seed)
         self._loaded = LogThrottle(lambda: asyncio.get_running_loop().time(), VERSIONS_LOG_SECONDS)
         self._candidate: Verified[Head] | None = None
@@ -169,7 +176,7 @@ class Follower:
         return newest is None or order(head) > order(newest)
 
     async def _verify_head(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head, after a request for a later Root if the Head needs one (rule 8). Raises as
+        """Verify a Head, after a request for a later Root if the Head needs one (rule 9). Raises as
         `TrustStore.offer_head`."""
         serial = self._trust_store.serial
         try:
@@ -219,6 +226,8 @@ class Follower:
                 if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 if not (folder / asset.name).exists():
+                    if asset.name == BASE_FILE:
+                        await anyio.to_thread.run_sync(self._write_frozen_base, asset, folder / asset.name)
                     await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
@@ -339,7 +348,9 @@ class Follower:
             raise NoUpdatePath("no valid Head was heard yet")
         self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
-        chain = _chain(edges, start or await anyio.to_thread.run_sync(self._weights.root), version.root)
+        if start is None:
+            start = await anyio.to_thread.run_sync(self._root_on_disk, version, [edge.value for edge in edges])
+        chain = _chain(edges, start, version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
@@ -349,6 +360,32 @@ class Follower:
         if chain and chain[0].value.base_root is None:
             await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
+
+    def _root_on_disk(self, version: Version, edges: list[Edge]) -> bytes | None:
+        """Return the content root of the weights on disk, of a copy of the base where there were none (rule 8); None
+        without any. Blocks. Raises `BadConfig`, `DiskFull`."""
+        root, spec = self._weights.root(), self._trust_store.trusted.runspec
+        if root is not None or self._copies is None or spec is None:
+            return root
+        if any(asset.name == BASE_FILE for asset in spec.value.assets):
+            return None  # versions are adapters, and their base is a file of the model (`prepare`)
+        if (nbytes := sum(entry.nbytes for entry in version.tensors)) > self._weights.quota:
+            raise NoUpdatePath(f"the weights take {self._beyond(nbytes)}")
+        copy = self._copies.choose(spec.value.model, version, edges)
+        if copy is None:
+            return None
+        try:
+            self._weights.adopt(copy, version)
+        except (BadSnapshot, OSError) as error:
+            raise NoUpdatePath(f"the copy of the base cannot be read any more: {error}") from error
+        _log.info("base taken from a copy", folder=str(copy.folder), not_fetched=copy.saves)
+        return copy.root
+
+    def _write_frozen_base(self, asset: Asset, path: Path) -> None:
+        """Write a frozen base from a copy, where there is one. Blocks. Raises `BadConfig`, `DiskFull`."""
+        spec = self._trust_store.trusted.runspec
+        if self._copies is not None and spec is not None:
+            self._copies.write_frozen_base(spec.value.model, asset.manifest, path)
 
     def _beyond(self, nbytes: int) -> str:
         """Say that a download exceeds the owner's quota."""

@@ -1,7 +1,7 @@
 """The node's weights on disk: one folder, which the engine steps from version to version in place.
 
     weights/held     a folder of weights.journaled, loaded by the engine
-    weights/made     another such folder, only while it is built from a full payload
+    weights/made     another such folder, only while it is built from a full payload, or from a copy of the base
 
 Rules
 1. Engines write to `held`, one at a time, or this process in their place (engines/process/engine_fleet.py): never while
@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from echo2.node.versions.base_copies import BaseCopy
 from echo2.p2p.envelope import Verified
-from echo2.weights.documents import Edge
-from echo2.weights.errors import WeightsError
+from echo2.weights.documents import Edge, Version
+from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.hf_import import import_model
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 LEAST_PAYLOADS: Final = 1 << 20
@@ -51,6 +53,19 @@ class LocalWeights:
         except WeightsError:
             self.drop()
             return None
+
+    def adopt(self, copy: BaseCopy, version: Version) -> None:
+        """Make the weights of a copy those in `held`. `version`: any of the run, for its tensors. Raises `BadSnapshot`
+        where they are not those of the copy's root any more, `DiskFull`."""
+
+        def write(path: Path) -> bytes:
+            written = import_model(copy.folder, path, version.tensors, version.aliases).root
+            if written != copy.root:
+                raise BadSnapshot(f"{copy.folder} changed while it was read")
+            return written
+
+        Rolling.write(self._unpacked, write)
+        self.swap_in()
 
     def make(self, chain: Sequence[tuple[Verified[Edge], Path]]) -> None:
         """Build weights within the quota in `made`, from a chain of edges and payloads that begins with a full one.

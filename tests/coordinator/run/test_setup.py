@@ -449,3 +449,12 @@ def test_a_folder_with_keys_and_no_settings_is_refused(home: Path, model: Path) 
     config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
     with pytest.raises(LocalFault, match=r"contains keys and no coordinator\.toml: an init was killed"):
         setup.init(home, str(model), config, now=NOW)
+
+
+def test_a_model_in_a_hubs_cache_is_named_as_the_hub_names_it(tmp_path: Path) -> None:
+    revision = tmp_path / "models--Org--Small-1B" / "snapshots" / "0123abcd"
+    revision.mkdir(parents=True)
+    named = {
+        str(folder): setup.settings_for(str(folder), {}, {}).run.model for folder in (revision, tmp_path / "own-model")
+    }
+    assert list(named.values()) == ["Org/Small-1B", "own-model"]

@@ -158,7 +158,7 @@ BAD = {
         "run: engines admits no class in bfloat16, in which nodes compute: add transformers/bfloat16",
     ),
     "bounds the wrong way round": (
-        {"leases": {"minimum_seconds": 1e3}},
+        {"leases": {"minimum_seconds": 1e3, "maximum_seconds": 900.0}},
         "leases: minimum_seconds is 1000, above maximum_seconds, 900: lower the one, or raise the other",
     ),
     "nowhere to listen": (
