@@ -166,7 +166,7 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, Network.of(network), Models(learner, scorer), store=store, database=database, clock=clock
+            run, Network.of(network), Models(learner, [scorer]), store=store, database=database, clock=clock
         )
         task = asyncio.create_task(coordinator.run())
         try:

@@ -243,7 +243,7 @@ def _check_asked(
             check_task(task.name)
     check_admitted(config.run)
     check_device(config.learner)
-    check_present(config.learner)
+    check_present(config.learner, config.scorer)
     check_memory(config.run)
     return config
 

@@ -1,0 +1,53 @@
+"""The settings of the scorers."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from echo2.coordinator.settings.config_section import Section, frozen_list
+
+MOST_SCORERS = 64
+Devices = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[a-z]+(:\d{1,3})?$", max_length=40)], ...],
+    BeforeValidator(frozen_list),
+    Field(min_length=1, max_length=MOST_SCORERS),
+]
+
+
+class ScorerSection(Section):
+    """The scorers, which verify every group: a process for each device that is named."""
+
+    devices: Annotated[
+        Literal["auto"] | Devices,
+        Field(
+            examples=['["cuda:1", "cuda:2"]'],
+            description="torch devices of the scorers, one scorer for each that is named: cuda:1 ... once, cpu as "
+            "often as there are to be. auto: one scorer, on the learner's device.",
+        ),
+    ] = "auto"
+    silence_seconds: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=86_400,
+            description="Seconds without a sign from a scorer that has work, after which its process is ended as hung "
+            "and started again; each such end doubles them, at most four times.",
+        ),
+    ] = 600.0
+
+    @model_validator(mode="after")
+    def _one_scorer_per_card(self) -> Self:
+        if self.devices == "auto":
+            return self
+        cards = [card_of(device) for device in self.devices if device != "cpu"]
+        twice = next((card for card in cards if cards.count(card) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"devices names {twice} twice, and two scorers on one card are no faster than one: name each card once"
+            )
+        return self
+
+
+def card_of(device: str) -> str:
+    """Return the full name of a card: cuda is cuda:0."""
+    return device if ":" in device or device == "cpu" else f"{device}:0"
