@@ -74,11 +74,13 @@ class GroupDispatch:
         """Choose the version of which a scorer takes groups next; None: there is none for it."""
         at, staleness = self.group_service.progress, self.group_service.terms.staleness
         oldest = 0 if at is None else oldest_fresh(at.step, staleness)
-        elsewhere = {one.version for one in self._seats if one.idle and one is not seat} - {seat.version}
+        others = [one for one in self._seats if one is not seat]
+        left_to_others = {one.version for one in others if one.idle} - {seat.version}
         waiting = [
-            one for one in self.group_service.waiting() if one.version not in elsewhere and self._has_groups(one)
+            one for one in self.group_service.waiting() if one.version not in left_to_others and self._has_groups(one)
         ]
-        return next_version(waiting, seat.version, int(self.clock() * 1000), oldest)
+        elsewhere = {one.version for one in others if one.version is not None and one.out}
+        return next_version(waiting, seat.version, int(self.clock() * 1000), oldest, elsewhere)
 
     def take(self, seat: Seat, under: PendingVersion) -> Undecided | None:
         """Take the next group of a version; None: no scorer lacks one, or this one has enough."""
@@ -122,9 +124,13 @@ class GroupDispatch:
         seat.out[group.lease.id] = group, tokens_of(group)
         self._out[_place_of(group)] += 1
 
+    def has_next(self, under: PendingVersion) -> bool:
+        """Tell whether a version has a group that no scorer has had."""
+        return self._visit(under).has_next()
+
     def _has_groups(self, under: PendingVersion) -> bool:
         failed = any(_place_of(one) == (under.era, under.version) for one in self._failed.values())
-        return failed or self._visit(under).has_next()
+        return failed or self.has_next(under)
 
     def _visit(self, under: PendingVersion) -> "_SharedVisit":
         """Return the visit to a version. A new one begins with the oldest group again, so it begins after many groups,

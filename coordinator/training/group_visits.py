@@ -176,6 +176,8 @@ class GroupVisits:
         more = iter(lambda: self._take(under), None)
         begun = [first, *itertools.islice(more, together - 1)]  # no task is made for a group that is not there
         self.dispatch.wake_idle()
+        if len(begun) < together and not self.dispatch.has_next(under):
+            self._left = 0  # groups that come meanwhile are the next visit's
         try:
             await self._all(self._judge_each(group, under) for group in begun)
         finally:
@@ -219,11 +221,12 @@ class GroupVisits:
                 log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
             group = self._take(under)
             if self.dispatch.is_shared and group is not None:
-                self._begin_further(under)
+                self._begin_further(under)  # the scorer may turn out to be faster than was known
 
     def _begin_further(self, under: PendingVersion) -> None:
-        """Begin another group beside those under way, where the scorer is fast enough for it."""
-        if len(self.seat.out) < at_once(self.group_service.terms) and (further := self._take(under)) is not None:
+        """Begin as many groups beside those under way as the scorer has room for."""
+        together = at_once(self.group_service.terms)
+        while len(self.seat.out) < together and (further := self._take(under)) is not None:
             self._running.append(asyncio.create_task(self._judge_each(further, under)))
 
     async def _pass_before(self, root: bytes) -> None:
