@@ -34,7 +34,7 @@ def check_start(run: "Run") -> None:
     web = run.config.web
     check_libraries()
     check_present(run.config.learner, run.config.scorer)
-    check_room_to_run(run.folder)
+    check_room_to_run(run.folder, run.config.scorer.number)
     with lock_run(run.folder):
         check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")
         for name in ("network", "https"):

@@ -197,7 +197,7 @@ def init(
         _check_ranks(config.learner)
     if model not in PRESETS:
         model_folder.check_importable(source)
-    check_room_to_make(folder, model, trains_all=adapter is None)
+    check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)
     if model not in PRESETS:
         opened = _open_tasks(source, config, inspect, report)
         report(f"loading {source}, to see whether it can be trained")

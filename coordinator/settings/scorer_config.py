@@ -35,6 +35,11 @@ class ScorerSection(Section):
         ),
     ] = 600.0
 
+    @property
+    def number(self) -> int:
+        """The number of scorers."""
+        return 1 if self.devices == "auto" else len(self.devices)
+
     @model_validator(mode="after")
     def _one_scorer_per_card(self) -> Self:
         if self.devices == "auto":
