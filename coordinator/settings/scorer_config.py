@@ -1,5 +1,6 @@
 """The settings of the scorers."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -7,18 +8,25 @@ from pydantic import BeforeValidator, Field, model_validator
 from echo2.coordinator.settings.config_section import Section, frozen_list
 
 MOST_SCORERS = 64
-Devices = Annotated[
-    tuple[Annotated[str, Field(pattern=r"^[a-z]+(:\d{1,3})?$", max_length=40)], ...],
-    BeforeValidator(frozen_list),
-    Field(min_length=1, max_length=MOST_SCORERS),
-]
+_DEVICE = re.compile(r"[a-z]{1,20}(:\d{1,3})?")
+
+
+def _devices(value: object) -> object:
+    """Return a list of devices as a tuple, and auto. Raises `ValueError`."""
+    names = list(value) if isinstance(value, (list, tuple)) else []
+    if value == "auto" or (
+        0 < len(names) <= MOST_SCORERS and all(isinstance(one, str) and _DEVICE.fullmatch(one) for one in names)
+    ):
+        return frozen_list(value)
+    raise ValueError(f'should be auto, or a list of devices as ["cuda:1", "cuda:2"] or ["cpu", "cpu"], not {value!r}')
 
 
 class ScorerSection(Section):
     """The scorers, which verify every group: a process for each device that is named."""
 
     devices: Annotated[
-        Literal["auto"] | Devices,
+        Literal["auto"] | tuple[str, ...],
+        BeforeValidator(_devices),
         Field(
             examples=['["cuda:1", "cuda:2"]'],
             description="torch devices of the scorers, one scorer for each that is named: cuda:1 ... once, cpu as "
@@ -44,6 +52,8 @@ class ScorerSection(Section):
     def _one_scorer_per_card(self) -> Self:
         if self.devices == "auto":
             return self
+        if "auto" in self.devices:
+            raise ValueError("devices names auto among others: name each device, or set auto alone")
         cards = [card_of(device) for device in self.devices if device != "cpu"]
         twice = next((card for card in cards if cards.count(card) > 1), None)
         if twice is not None:
