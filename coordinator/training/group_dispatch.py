@@ -30,12 +30,13 @@ LEAST_AHEAD: Final = 2
 @dataclass
 class Seat:
     """What the dispatch knows of one scorer. `version`: the version that it has loaded, or loads. `tokens_per_second`:
-    that it verifies; None: not measured yet. `idle`: whether it waits for groups. `out`: the groups that it has, with
-    their tokens, by lease."""
+    that it verifies; None: not measured yet. `idle`: whether it waits for groups. `resting`: whether it cannot work now.
+    `out`: the groups that it has, with their tokens, by lease."""
 
     version: int | None = None
     tokens_per_second: float | None = None
     idle: bool = False
+    resting: bool = False
     out: dict[bytes, tuple[Undecided, int]] = field(default_factory=dict)
 
     @property
@@ -69,6 +70,10 @@ class GroupDispatch:
     def is_shared(self) -> bool:
         """Whether there are several scorers."""
         return len(self._seats) > 1
+
+    def others_work(self, seat: Seat) -> bool:
+        """Tell whether a scorer beside this one can work."""
+        return any(not one.resting for one in self._seats if one is not seat)
 
     def next(self, seat: Seat) -> PendingVersion | None:
         """Choose the version of which a scorer takes groups next; None: there is none for it."""

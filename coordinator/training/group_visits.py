@@ -22,7 +22,7 @@ Rules
 7. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
 8. A group that agrees with a known one is decided without the scorer: a canary with its answer
    (leases/kinds/canaries.py), an audited group with another node's (leases/kinds/audits.py).
-9. Where there are several scorers, one that does not start, as its card is gone, rests and is tried again; alone, its
+9. A scorer that does not start, as its card is gone, rests and is tried again, while others work; where none does, its
    error ends the run.
 """
 
@@ -127,13 +127,15 @@ class GroupVisits:
             self.seat.idle = False
 
     async def rest(self, error: ChildError) -> None:
-        """Leave the groups to other scorers for a while, as this one does not start; raise the error where there is
-        none (rule 9)."""
-        if not self.dispatch.is_shared:
+        """Leave the groups to other scorers for a while, as this one does not start; raise the error where no other can
+        work either (rule 9)."""
+        if not self.dispatch.others_work(self.seat):
             raise error
         log.error("scorer rests", scorer=self.name, reason=str(error), again_seconds=REST_SECONDS)
+        self.seat.resting = True
         self.dispatch.wake_idle()
         await asyncio.sleep(REST_SECONDS)
+        self.seat.resting = False
 
     def has_waiting(self) -> bool:
         """Tell whether a group waits for this scorer."""

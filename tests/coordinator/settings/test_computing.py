@@ -68,7 +68,7 @@ def test_scorers_have_the_devices_that_are_named_and_their_share_of_the_cores(mo
         ('["cuda:1", "cpu", "cuda:1"]', "devices names cuda:1 twice, and two scorers on one card"),
         ('["cuda", "cuda:0"]', "devices names cuda:0 twice"),
         ('["auto", "cpu"]', "devices names auto among others"),
-        ("[]", r"scorer\.devices should be auto, or a list of devices as .*, not \[\]"),
+        ("[]", r"should be auto, or a list of devices as .*, not \[\]"),
         ('["CUDA"]', r"should be auto, or a list of devices as .*, not \['CUDA'\]"),
         ("none", "should be auto, or a list of devices as .*, not 'none'"),
     ],

@@ -198,6 +198,18 @@ def test_a_scorer_whose_device_is_gone_rests_and_the_other_verifies_all(world: W
     assert len(scorer.scored) == 6
 
 
+async def test_the_fault_of_the_last_scorer_that_could_work_is_raised(world: World) -> None:
+    waiting(world, 1)
+    arrived = asyncio.Event()
+    dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
+    visits = [visits_over(dispatch, Broken()) for _ in range(2)]
+    running = [asyncio.create_task(one.run(arrived)) for one in visits]
+    done, left = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(one.exception()) for one in done] == [ChildError]
+    for task in left:
+        task.cancel()
+
+
 async def test_the_fault_of_the_only_scorer_is_raised(world: World) -> None:
     waiting(world, 1)
     dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, lambda: None)
