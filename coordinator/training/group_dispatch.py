@@ -30,7 +30,7 @@ LEAST_AHEAD: Final = 2
 @dataclass
 class Seat:
     """What the dispatch knows of one scorer. `version`: the version that it has loaded, or loads. `tokens_per_second`:
-    that it verifies; None: not measured yet. `idle`: whether it waits for groups. `resting`: whether it cannot work now.
+    that it verifies; None: not measured yet. `idle`: whether it waits for groups. `resting`: whether it cannot work.
     `out`: the groups that it has, with their tokens, by lease."""
 
     version: int | None = None
