@@ -55,7 +55,7 @@ def rates(groups: int) -> list[bench.Claim]:
 
 
 async def _rate(times: Sequence[float], groups: int) -> float:
-    """Return the rate of scorers. `times`: of each, in `GROUP_SECONDS`."""
+    """Return the rate of scorers. `times`: time of a group at each, in `GROUP_SECONDS`."""
     sections = {
         "run": {"group_size": GROUP, "limit": TOKENS, "batch_groups": groups, "staleness": 8},
         "leases": {"minimum_seconds": 600.0, "per_node": groups, "canaries": 0.0, "audits": 0.0},

@@ -19,7 +19,8 @@ REPEATS: Final = 5
 
 
 def host_cost(tokens: int) -> dict[str, float]:
-    """Return the CPU microseconds per sampled token of each part, the least of some runs. `tokens`: of each rollout."""
+    """Return the CPU microseconds per sampled token of each part, the least of some runs. `tokens`: number of
+    tokens in each rollout."""
     import torch
 
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 Rules
 1. Groups are scored by version, so that a scorer changes its weights rarely, and each by one scorer
-   (training/group_dispatch.py). It steps to each version in place (training/scorer_weights.py). Within a version the
+   (verdicts/group_dispatch.py). It steps to each version in place (training/scorer_weights.py). Within a version the
    parties are served by deficit round robin (verdicts/deficit_round_robin.py), and the key's standing decides how a
    group is verified (verdicts/group_verifier.py).
 2. Up to `at_once` groups of one version are in flight to the scorer, bounded by their tokens, so that the scorer never
@@ -37,11 +37,11 @@ import structlog
 
 from echo2.coordinator.leases.lease_terms import LeaseTerms
 from echo2.coordinator.submissions.group_service import GroupService
-from echo2.coordinator.training.group_dispatch import LEAST_AHEAD, GroupDispatch, tokens_of
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.verified_rate import VerifiedRate
+from echo2.coordinator.verdicts.group_dispatch import LEAST_AHEAD, GroupDispatch, tokens_of
 from echo2.coordinator.verdicts.group_verifier import GroupVerifier
 from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS, PendingVersion
 from echo2.coordinator.verdicts.waiting_groups import Undecided
@@ -310,16 +310,17 @@ class GroupVisits:
         if decided:
             self.group_service.decide_all(decided, now)
         for group, _ in judged:
-            self._end(group)
+            self._end(group, now)
 
     def _give_up(self, group: Undecided, why: str | None = None) -> None:
-        self.group_service.refuse_unscorable(group, self._now(), why)
-        self._end(group)
+        now = self._now()
+        self.group_service.refuse_unscorable(group, now, why)
+        self._end(group, now)
 
-    def _end(self, group: Undecided) -> None:
+    def _end(self, group: Undecided, now: int) -> None:
         self._verdicts += 1
         self._tokens += tokens_of(group)
-        taken = self.clock() - self._began
+        taken = now / 1000 - self._began
         if self._verdicts >= LEAST_AHEAD and taken > 0:
             self.seat.tokens_per_second = self._tokens / taken
         self.dispatch.end(self.seat, group)

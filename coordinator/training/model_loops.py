@@ -28,7 +28,6 @@ from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.step_loop import StepLoop
 from echo2.coordinator.training.evaluation import EvaluationSet
-from echo2.coordinator.training.group_dispatch import GroupDispatch
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.model_processes import Models, name_of
@@ -40,6 +39,7 @@ from echo2.coordinator.training.scorer_weights import ScorerWeights, folder_of, 
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.training.training_loop import PUBLISH_PERIOD_FACT, Training, TrainingConfig
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
@@ -85,7 +85,8 @@ class Learning:
         dispatch = GroupDispatch(group_service, clock, self.arrived.set)
         self._scorer_folder = run.folder.scorer
         visits, *further = (
-            self._visits_of(number, scorer, run, publisher, dispatch) for number, scorer in enumerate(models.scorers, 1)
+            self._visits_of(number, scorer, run, group_service, publisher, dispatch)
+            for number, scorer in enumerate(models.scorers, 1)
         )
         visits.reviewing = Reviewing(group_service, visits.verifier, visits.scorer, clock)
         self.scoring = Scoring(
@@ -96,10 +97,15 @@ class Learning:
         )  # fmt: skip
 
     def _visits_of(
-        self, number: int, scorer: Scorer, run: Run, publisher: Publisher, dispatch: GroupDispatch
+        self,
+        number: int,
+        scorer: Scorer,
+        run: Run,
+        service: GroupService,
+        publisher: Publisher,
+        dispatch: GroupDispatch,
     ) -> GroupVisits:
-        """Return the visits of a scorer. `number`: from 1."""
-        service = dispatch.group_service
+        """Return the visits of a scorer. `number`: its number, from 1."""
         weights = ScorerWeights(
             scorer, publisher, model=run.folder.model, folder=folder_of(run.folder.scorer, number),
             oldest=service.oldest_needed,

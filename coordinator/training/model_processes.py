@@ -56,7 +56,7 @@ class Models:
 
 
 def name_of(number: int) -> str:
-    """Return the name of a scorer, for people. `number`: from 1."""
+    """Return the name of a scorer, for people. `number`: its number, from 1."""
     return "scorer" if number == 1 else f"scorer {number}"
 
 

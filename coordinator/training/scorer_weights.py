@@ -39,7 +39,7 @@ log = structlog.get_logger("coordinator")
 
 
 def folder_of(folder: Path, number: int) -> Path:
-    """Return the folder of a scorer. `folder`: that of all. `number`: from 1."""
+    """Return the folder of a scorer. `folder`: that of all. `number`: its number, from 1."""
     return folder if number == 1 else folder / str(number)
 
 

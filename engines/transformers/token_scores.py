@@ -77,8 +77,8 @@ class TokenScores:
 
 
 def sampled_tokens_of(sample: Sample, seed: bytes, places: NDArray[np.int64]) -> SampledTokens:
-    """Return the sampled tokens of a rollout; those that its environment gave have no score. `places`: for each of its
-    tokens the place that predicts it."""
+    """Return the sampled tokens of a rollout; those that its environment gave have no score. `places`: place that
+    predicts each of its tokens."""
     number = np.repeat(np.arange(len(sample.turns)), sample.turns)
     positions = np.flatnonzero(number % 2 == 0)
     return SampledTokens(seed, places[positions], positions, np.asarray(sample.tokens, np.int64)[positions])

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.training.group_dispatch import GroupDispatch
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict, judge
 from tests.support.group_world import World, group, honest_scores
@@ -52,9 +52,9 @@ class StandIns:
         return judge(group.submission.rollouts, honest_scores(group.submission))
 
 
-def visits_over(dispatch: GroupDispatch, scorer: Any) -> GroupVisits:
-    """Return the visits of a scorer to the groups of `dispatch`. `scorer`: as in `scoring_over`."""
-    return GroupVisits(scorer, dispatch.group_service, scorer, scorer, dispatch.clock, asyncio.Event(), dispatch)
+def visits_over(world: Any, dispatch: GroupDispatch, scorer: Any) -> GroupVisits:
+    """Return the visits of a scorer to the groups of a world. `scorer`: as in `scoring_over`."""
+    return GroupVisits(scorer, world.group_service, scorer, scorer, dispatch.clock, asyncio.Event(), dispatch)
 
 
 def scoring_over(world: Any, scorer: Any) -> Scoring:
@@ -68,7 +68,7 @@ def scoring_over(world: Any, scorer: Any) -> Scoring:
     parts: Any = {"publisher": publisher, "history": history, "evaluation_sets": []}
     return Scoring(
         scorer=scorer, group_service=service, evaluate_every=1, clock=clock, arrived=arrived,
-        visits=visits_over(GroupDispatch(service, clock, arrived.set), scorer), **parts,
+        visits=visits_over(world, GroupDispatch(service, clock, arrived.set), scorer), **parts,
     )  # fmt: skip
 
 

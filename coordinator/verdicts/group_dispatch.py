@@ -15,10 +15,8 @@ Rules
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from echo2.coordinator.learner.age import oldest_fresh
-from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS, PendingVersion, next_version
 from echo2.coordinator.verdicts.waiting_groups import Undecided, Visit
 
@@ -46,12 +44,22 @@ class Seat:
         return len(self.out) >= LEAST_AHEAD and sum(tokens for _, tokens in self.out.values()) >= ahead
 
 
+class WaitingSource(Protocol):
+    """The waiting groups, as `coordinator.submissions.group_service.GroupService` gives them."""
+
+    def waiting(self) -> list[PendingVersion]: ...
+
+    def visit(self, under: PendingVersion) -> Visit: ...
+
+    def oldest_to_draw(self) -> int: ...
+
+
 class GroupDispatch:
     """The waiting groups of a run, and who has them. `clock`: seconds since the Unix epoch. `arrived`: wakes the
     scorers that wait."""
 
-    def __init__(self, group_service: GroupService, clock: Callable[[], float], arrived: Callable[[], None]) -> None:
-        self.group_service, self.clock, self._arrived = group_service, clock, arrived
+    def __init__(self, groups: WaitingSource, clock: Callable[[], float], arrived: Callable[[], None]) -> None:
+        self._groups, self.clock, self._arrived = groups, clock, arrived
         self._seats: list[Seat] = []
         self._visits: dict[tuple[int, int], _SharedVisit] = {}
         self._failed: dict[bytes, Undecided] = {}
@@ -77,15 +85,11 @@ class GroupDispatch:
 
     def next(self, seat: Seat) -> PendingVersion | None:
         """Choose the version of which a scorer takes groups next; None: there is none for it."""
-        at, staleness = self.group_service.progress, self.group_service.terms.staleness
-        oldest = 0 if at is None else oldest_fresh(at.step, staleness)
         others = [one for one in self._seats if one is not seat]
         left_to_others = {one.version for one in others if one.idle} - {seat.version}
-        waiting = [
-            one for one in self.group_service.waiting() if one.version not in left_to_others and self._has_groups(one)
-        ]
+        waiting = [one for one in self._groups.waiting() if one.version not in left_to_others and self._has_groups(one)]
         elsewhere = {one.version for one in others if one.version is not None and one.out}
-        return next_version(waiting, seat.version, int(self.clock() * 1000), oldest, elsewhere)
+        return next_version(waiting, seat.version, int(self.clock() * 1000), self._groups.oldest_to_draw(), elsewhere)
 
     def take(self, seat: Seat, under: PendingVersion) -> Undecided | None:
         """Take the next group of a version; None: no scorer lacks one, or this one has enough."""
@@ -146,7 +150,7 @@ class GroupDispatch:
             aside = [] if visit is None else visit.aside
             for other in [key for key, one in self._visits.items() if one.is_empty and self._out[key] <= 0]:
                 del self._visits[other], self._out[other]
-            visit = self._visits[place] = _SharedVisit(self.group_service.visit(under), self._is_out, aside)
+            visit = self._visits[place] = _SharedVisit(self._groups.visit(under), self._is_out, aside)
         return visit
 
     def _is_out(self, lease: bytes) -> bool:

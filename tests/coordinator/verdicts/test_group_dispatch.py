@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from echo2.coordinator.training import group_visits
-from echo2.coordinator.training.group_dispatch import GroupDispatch
 from echo2.coordinator.training.group_visits import GroupVisits
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict
@@ -72,7 +72,7 @@ def judge_all(
     async def main() -> float:
         arrived = asyncio.Event()
         dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
-        visits = [visits_over(dispatch, scorer) for scorer in scorers]
+        visits = [visits_over(world, dispatch, scorer) for scorer in scorers]
         tasks = [asyncio.create_task(one.run(arrived)) for one in visits]
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(0.5)
@@ -152,7 +152,7 @@ def test_a_group_goes_to_the_idle_scorer_that_has_its_version(world: World) -> N
     async def main() -> None:
         arrived = asyncio.Event()
         dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
-        visits = [visits_over(dispatch, scorer) for scorer in scorers]
+        visits = [visits_over(world, dispatch, scorer) for scorer in scorers]
         tasks = [asyncio.create_task(one.run(arrived)) for one in visits]
         for version in (2, 1, 2, 1, 2):
             await asyncio.sleep(0.2)
@@ -202,7 +202,7 @@ async def test_the_fault_of_the_last_scorer_that_could_work_is_raised(world: Wor
     waiting(world, 1)
     arrived = asyncio.Event()
     dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
-    visits = [visits_over(dispatch, Broken()) for _ in range(2)]
+    visits = [visits_over(world, dispatch, Broken()) for _ in range(2)]
     running = [asyncio.create_task(one.run(arrived)) for one in visits]
     done, left = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     assert [type(one.exception()) for one in done] == [ChildError]
@@ -214,7 +214,7 @@ async def test_the_fault_of_the_only_scorer_is_raised(world: World) -> None:
     waiting(world, 1)
     dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, lambda: None)
     with pytest.raises(ChildError, match="does not exist"):
-        await visits_over(dispatch, Broken()).run(asyncio.Event())
+        await visits_over(world, dispatch, Broken()).run(asyncio.Event())
 
 
 def test_a_group_that_kills_every_scorer_is_refused_and_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_group_that_kills_every_scorer_is_refused_and_no_other(world: World, m
 
 def test_groups_of_several_visits_are_all_verified(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_visits, "VISIT_GROUPS", 5)
-    monkeypatch.setattr("echo2.coordinator.training.group_dispatch.VISIT_GROUPS", 5)
+    monkeypatch.setattr("echo2.coordinator.verdicts.group_dispatch.VISIT_GROUPS", 5)
     leases = waiting(world, 33)
     scorers = [TimedScorer(), TimedScorer(0.1), TimedScorer(0.7)]
     judge_all(world, scorers)
