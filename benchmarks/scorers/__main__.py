@@ -80,7 +80,8 @@ def _scorer(times: float) -> SupervisedEngine:
 async def _measured(at: Bare, groups: int) -> float:
     latest, scoring = at.coordinator.publisher.latest, at.coordinator.learning.scoring
     assert latest is not None
-    for visits in (scoring.visits, *scoring.further):
+    await until(lambda: latest.version in at.coordinator.history.evaluations)  # the first scorer has its version
+    for visits in scoring.further:
         assert await visits.hold(latest.version, latest.root)
     nodes = [LightNode(at.terms(TOKENS)) for _ in range(NODES)]
     for node in nodes:

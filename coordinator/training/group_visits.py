@@ -98,6 +98,8 @@ class GroupVisits:
     """Tokens of these groups."""
     _began: float = math.inf
     """When the scorer had the present visit's version, seconds."""
+    _missing: bytes | None = None
+    """Root of the newest version, where it could not be loaded."""
     _left: int = 0
     """Groups that the present visit may still take."""
 
@@ -105,13 +107,17 @@ class GroupVisits:
         self.seat = self.dispatch.seat()
 
     async def run(self, arrived: asyncio.Event) -> None:
-        """Verify groups until cancelled: all that a scorer beside the first one does. `arrived`: set where there may be
-        work."""
+        """Verify groups until cancelled: all that a scorer beside the first one does. Where none waits it loads the
+        newest version, so that it is ready. `arrived`: set where there may be work."""
         while True:
             arrived.clear()
             try:
-                if self.group_service.progress is not None:
+                at = self.group_service.progress
+                if at is not None:
                     await self.judge_waiting(None)
+                    if self.scorer.loaded is None and at.root != self._missing:
+                        self._missing = None if await self.hold(at.version, at.root) else at.root
+                        continue
                 await self.wait(arrived)
             except ChildDied:
                 continue

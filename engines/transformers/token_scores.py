@@ -61,10 +61,10 @@ class TokenScores:
         parts = (torch.split(column, self._rows(device)) for column in columns)
         blocks = [sampling.margin(self._head(hidden[at]), key, token) for at, key, token in zip(*parts, strict=True)]
         ends = np.cumsum(lengths)[:-1]
-        margins, logprobs, gaps = (np.split(torch.cat(part).numpy(), ends) for part in zip(*blocks, strict=True))
+        values = (np.split(torch.cat(part).numpy(), ends) for part in zip(*blocks, strict=True))
         return [
-            SampleScore(logprobs=logprob, margins=margin, gaps=gap)
-            for logprob, margin, gap in zip(logprobs, margins, gaps, strict=True)
+            SampleScore(logprobs=logprobs.tolist(), margins=margins.tolist(), gaps=gaps.tolist())
+            for margins, logprobs, gaps in zip(*values, strict=True)
         ]
 
     def _rows(self, device: torch.device) -> int:
