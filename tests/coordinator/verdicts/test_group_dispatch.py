@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,32 @@ def test_a_group_goes_to_the_idle_scorer_that_has_its_version(world: World) -> N
 
     run_fake(main)
     assert [len(one.held) for one in scorers] == [1, 1], "none ever changes its version"
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_a_further_scorer_loads_the_newest_version_before_a_group_waits(world: World, available: bool) -> None:
+    world.learner_at(1)
+
+    class Cold(TimedScorer):
+        loaded: Any = None
+
+        async def hold(self, root: bytes) -> bool:
+            self.held.append(root)
+            self.loaded = self.available or None
+            return self.available
+
+    async def main() -> list[bytes]:
+        arrived, scorer = asyncio.Event(), Cold()
+        scorer.available = available
+        dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
+        task = asyncio.create_task(visits_over(world, dispatch, scorer).run(arrived))
+        for _ in range(3):
+            await asyncio.sleep(1)
+            arrived.set()
+        task.cancel()
+        return scorer.held
+
+    assert run_fake(main) == [root_of(1, 1)], "once, whether or not it can be loaded"
 
 
 def test_a_scorer_that_dies_costs_no_verdict_and_another_takes_its_groups(world: World) -> None:
