@@ -18,7 +18,7 @@ class StandIns:
     """A scorer, its weights and its verifier. `errors`: raised one after the other for the group of a lease."""
 
     def __init__(self) -> None:
-        self.loaded = True
+        self.loaded: bool | None = True
         self.renewed = 0
         self.errors: dict[bytes, list[Exception]] = {}
         self.available = True

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -172,8 +171,6 @@ def test_a_further_scorer_loads_the_newest_version_before_a_group_waits(world: W
     world.learner_at(1)
 
     class Cold(TimedScorer):
-        loaded: Any = None
-
         async def hold(self, root: bytes) -> bool:
             self.held.append(root)
             self.loaded = self.available or None
@@ -181,7 +178,7 @@ def test_a_further_scorer_loads_the_newest_version_before_a_group_waits(world: W
 
     async def main() -> list[bytes]:
         arrived, scorer = asyncio.Event(), Cold()
-        scorer.available = available
+        scorer.available, scorer.loaded = available, None
         dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
         task = asyncio.create_task(visits_over(world, dispatch, scorer).run(arrived))
         for _ in range(3):
