@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.attacks.light_node import lease_of, opened
 from benchmarks.harness import bench
@@ -56,7 +56,7 @@ def rates(groups: int) -> list[bench.Claim]:
 
 async def _rate(times: Sequence[float], groups: int) -> float:
     """Return the rate of scorers. `times`: time of a group at each, in `GROUP_SECONDS`."""
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         "run": {"group_size": GROUP, "limit": TOKENS, "batch_groups": groups, "staleness": 8},
         "leases": {"minimum_seconds": 600.0, "per_node": groups, "canaries": 0.0, "audits": 0.0},
     }
