@@ -142,7 +142,7 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
         joining = (
             f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
         )
-    print(f"\n{computing_of(run.config.learner).sentence()}.")
+    print(f"\n{computing_of(run.config.learner, run.config.scorer).sentence()}.")
     print("\nSigned, by --model where no option said otherwise:")
     _print_signed(run.config)
     print(

@@ -31,7 +31,7 @@ from echo2.coordinator.run import (
     signing,
     task_mix,
 )
-from echo2.coordinator.run.admitted_classes import check_admitted, check_device
+from echo2.coordinator.run.admitted_classes import check_admitted, check_devices
 from echo2.coordinator.run.disk_room import check_room_to_make
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
@@ -198,7 +198,7 @@ def init(
         _check_ranks(config.learner)
     if model not in PRESETS:
         model_folder.check_importable(source)
-    check_room_to_make(folder, model, trains_all=adapter is None)
+    check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)
     if model not in PRESETS:
         opened = _open_tasks(source, config, inspect, report)
         report(f"loading {source}, to see whether it can be trained")
@@ -243,8 +243,8 @@ def _check_asked(
         else:
             check_task(task.name)
     check_admitted(config.run)
-    check_device(config.learner)
-    check_present(config.learner)
+    check_devices(config.learner, config.scorer)
+    check_present(config.learner, config.scorer)
     check_memory(config.run)
     return config
 
@@ -307,7 +307,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
-    check_device(config.learner)
+    check_devices(config.learner, config.scorer)
     check_price_mode(config, spec)
     check_task(config, spec)
     _check_prompts(place, config.run, spec)

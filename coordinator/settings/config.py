@@ -21,6 +21,7 @@ from echo2.coordinator.settings.market_config import MarketSection
 from echo2.coordinator.settings.named_home import no_run_in
 from echo2.coordinator.settings.network_config import HttpsSection, NetworkSection, WebSection
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.runtime.settings import Loader, SettingsFault, read_toml
 
@@ -226,6 +227,7 @@ class CoordinatorConfig(Section):
 
     run: RunSection = RunSection()
     learner: LearnerSection = LearnerSection()
+    scorer: ScorerSection = ScorerSection()
     network: NetworkSection = NetworkSection()
     https: HttpsSection = HttpsSection()
     environment: EnvironmentSection = EnvironmentSection()

@@ -205,15 +205,15 @@ class LearnerSection(Section):
         str,
         Field(
             min_length=1, max_length=40,
-            description="torch device of learner and scorer: cpu, cuda ...; auto: the GPU with the most free memory "
-            "that PyTorch can use, else the CPU.",
+            description="torch device of the learner, and of the scorer where scorer.devices is auto: cpu, cuda ...; "
+            "auto: the GPU with the most free memory that PyTorch can use, else the CPU.",
         ),
     ] = "auto"  # fmt: skip
     threads: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
-            description="Threads of learner, of each of its ranks, and of scorer on a CPU. auto: OMP_NUM_THREADS, else "
-            "the cores that they may use, divided among ranks and a scorer on the CPU."
+            description="Threads of learner, of each of its ranks, and of each scorer on a CPU. auto: OMP_NUM_THREADS, "
+            "else the cores that they may use, divided among ranks and scorers on the CPU."
         ),
     ] = "auto"
     checkpoint_share: Annotated[

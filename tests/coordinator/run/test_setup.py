@@ -212,6 +212,11 @@ def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
         ({"learner": {"device": "cuda:3"}}, "learner.device is cuda:3, which this machine cannot use"),
         ({"learner": {"device": "mps"}}, "learner.device is mps, which this machine cannot use"),
         ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
+        (
+            {"scorer": {"devices": ("cuda:1",)}},
+            "scorer.devices is cuda:1, which this machine cannot use (no such card)",
+        ),
+        ({"scorer": {"devices": ("cpu", "gpu")}}, "scorer.devices: 'gpu' is no device: use auto, cuda, "),
         ({"run": {"task": "single_sum", "heldout": 53}}, "has 52 heldout prompts: set at most 52"),
     ],
 )
