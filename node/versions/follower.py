@@ -29,8 +29,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -71,6 +72,8 @@ _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
 _ASK_REMEDY: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
+
+T = TypeVar("T")
 
 
 class NoUpdatePath(Exception):
@@ -223,11 +226,11 @@ class Follower:
                 ) from error
         self._engine.prepare(folder, context_of(folder))
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Make the weights on disk the current version, if a stored Edge names them; the engine verifies their root
         when it loads them."""
         self._stored = list(self._stored_edges())
-        root = self._weights.root()
+        root = await self._with_weights(self._weights.root)
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and versions:
             self._engine.current = self._loaded_version(*max(versions), root)
@@ -330,7 +333,7 @@ class Follower:
             raise NoUpdatePath("no valid Head was heard yet")
         self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
-        chain = _chain(edges, start or await anyio.to_thread.run_sync(self._weights.root), version.root)
+        chain = _chain(edges, start or await self._with_weights(self._weights.root), version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
@@ -338,6 +341,7 @@ class Follower:
         _log.debug("way found", version=version.version, edges=len(chain))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
+            await self._fold(steps=1)
             await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
 
@@ -424,13 +428,42 @@ class Follower:
         self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, version: Version) -> None:
-        """Drop payloads and documents that no peer needs any more (rule 5)."""
+        """Drop payloads and documents that no peer needs any more (rule 5); fold a log that is long enough."""
         await self._payloads.tidy(version.era, version.version, self._weights.room())
+        await self._fold()
         here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):
             since = self._store.place(kind, DOCUMENTS_KEPT)
             await anyio.to_thread.run_sync(self._store.forget_documents, (kind,), since, {here}, self._indexed.keys())
+
+    async def _fold(self, steps: int | None = None) -> None:
+        """Fold the log of the weights if it is due, while no engine reads or moves the folder."""
+        if self._weights.is_fold_due(steps):
+            async with self._engine.still_folder():
+                await self._with_weights(partial(self._weights.fold, steps))
+
+    async def _with_weights(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread. A cancellation ends it at its next frame, and is then raised."""
+        doing = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            self._weights.ends.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({doing})
+            self._weights.ends.clear()
+            raise
+
+    async def pause(self) -> None:
+        """Free the memory that the weights take, with no engine running."""
+        async with self._engine.still_folder():
+            await self._with_weights(self._weights.free_memory)
+
+    async def go_on(self) -> None:
+        """Bring the weights into memory again."""
+        async with self._engine.still_folder():
+            await self._with_weights(self._weights.take_memory)
 
     def _note(self, sentence: str) -> None:
         self.refused.append(sentence)

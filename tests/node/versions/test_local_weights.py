@@ -74,7 +74,7 @@ async def test_a_node_killed_while_its_folder_is_ahead_starts_at_the_version_of_
     assert own.current is not None
     assert own.current.version == 0
     again = small_run.node(key=key)
-    again.daemon.follower.resume()
+    await again.daemon.follower.resume()
     assert again.daemon.engine.current.version == 1
     again.daemon.close()
 

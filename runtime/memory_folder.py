@@ -1,0 +1,61 @@
+"""A folder in the machine's memory, for files that processes of one user map together and that no disk sees.
+
+Rules
+1. It lies in /dev/shm, which Linux has, and other systems do not. Its name follows from the path of the folder on disk
+   that it belongs to, so that each process finds it.
+2. Only its user may look into it. One that another user has made under this name is refused.
+3. It outlives the processes that use it, but no restart of the machine. Its owner removes it.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from echo2.runtime.host_memory import available_memory
+
+MEMORY_ROOT: Final = Path("/dev/shm")
+SHARE_OF_FREE: Final = 3
+"""A folder may take one part in so many of the memory that is free."""
+
+
+def memory_folder(folder: Path) -> Path:
+    """Return the path of the folder in memory that belongs to `folder` (rule 1)."""
+    name = blake2b(os.fsencode(folder.resolve()), digest_size=12).hexdigest()
+    return MEMORY_ROOT / f"echo2-{os.getuid()}-{name}"
+
+
+def fits_in_memory(nbytes: int) -> bool:
+    """Tell whether a folder in memory may take `nbytes` bytes."""
+    if not MEMORY_ROOT.is_dir():
+        return False
+    return SHARE_OF_FREE * nbytes <= available_memory() and 2 * nbytes <= shutil.disk_usage(MEMORY_ROOT).free
+
+
+def make_memory_folder(folder: Path) -> Path:
+    """Return the folder in memory that belongs to `folder`, made where it is missing. Raises `PermissionError` (rule
+    2)."""
+    place = memory_folder(folder)
+    place.mkdir(mode=0o700, exist_ok=True)
+    found_mode = place.lstat()
+    if not stat.S_ISDIR(found_mode.st_mode) or found_mode.st_uid != os.getuid() or found_mode.st_mode & 0o077:
+        raise PermissionError(f"{place} belongs to another user of this machine: remove it")
+    return place
+
+
+@contextmanager
+def memory_lock(place: Path) -> Iterator[None]:
+    """Let one process at a time fill a folder in memory; the others wait."""
+    with (place / "lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def remove_memory_folder(folder: Path) -> None:
+    """Remove the folder in memory that belongs to `folder`, if there is one."""
+    shutil.rmtree(memory_folder(folder), ignore_errors=True)
