@@ -10,7 +10,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from echo2.runtime import memory_folder
 from tests.support.paths import ROOT
+from tests.support.quick_disk import quick_folder
 
 # Before anything imports torch or transformers, here or in a child process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -63,6 +65,14 @@ def _clean_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     for name in list(os.environ):
         if name.startswith("ECHO2_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _memory_of_nodes() -> Iterator[None]:
+    """Keep what nodes of this process put into the machine's memory in one folder, and remove it."""
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_folder, "MEMORY_ROOT", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from echo2.engines.engine import EngineError, Loaded
 from echo2.weights.diff import Change
 from echo2.weights.errors import BadSnapshot, WrongBase
+from echo2.weights.journaled import Rolling
 from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 

@@ -11,6 +11,7 @@ Rules
    at the next version before that. An engine that dies meanwhile loses its groups.
 4. Weights and payloads together take at most twice the weights, and three times while weights are made anew: then there
    are `held`, `made`, and the full payload. So payloads, which only other nodes may still need, get what `held` leaves.
+   A fold of less than 128 MB of weights takes up to 32 MB beyond that.
 5. Where a third of the free memory takes the weights, the present version is there, and a step writes its diff alone
    (weights/logged_weights.py). Else the folder is stepped on disk, and each step writes nearly all of it: the changes
    lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
@@ -146,7 +147,7 @@ class LocalWeights:
         """Return the bytes that the quota and rule 4 leave for payloads beside `held`, and beside a fold that is due;
         below 0 when that exceeds them."""
         nbytes = self._nbytes()
-        frame = min(nbytes, FOLD_FRAME_BYTES) if self.is_fold_due() else 0
+        frame = FOLD_FRAME_BYTES if self.is_fold_due() and nbytes > 4 * FOLD_FRAME_BYTES else 0
         return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used_bytes() - frame
 
     def room_beside_made(self, arriving: int) -> int:
@@ -161,5 +162,6 @@ class LocalWeights:
         return path.stat().st_size if path.is_file() else 0
 
     def _used_bytes(self) -> int:
-        """Return the bytes of `held`, journals and log included."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        """Return the bytes of `held`, journals and log included. A diff that is also a stored payload counts as that."""
+        files = [path.stat() for path in self.path.rglob("*") if path.is_file()]
+        return sum(file.st_size for file in files if file.st_nlink == 1)
