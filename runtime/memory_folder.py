@@ -30,20 +30,23 @@ def memory_folder(folder: Path) -> Path:
     return MEMORY_ROOT / f"echo2-{os.getuid()}-{name}"
 
 
-def fits_in_memory(nbytes: int) -> bool:
-    """Tell whether a folder in memory may take `nbytes` bytes."""
-    if not MEMORY_ROOT.is_dir():
+def fits_in_memory(folder: Path, nbytes: int) -> bool:
+    """Tell whether the folder in memory that belongs to `folder` may be made, and take `nbytes` bytes."""
+    try:
+        make_memory_folder(folder)
+        room = shutil.disk_usage(MEMORY_ROOT).free
+    except OSError:
         return False
-    return SHARE_OF_FREE * nbytes <= available_memory() and 2 * nbytes <= shutil.disk_usage(MEMORY_ROOT).free
+    return SHARE_OF_FREE * nbytes <= available_memory() and 2 * nbytes <= room
 
 
 def make_memory_folder(folder: Path) -> Path:
     """Return the folder in memory that belongs to `folder`, made where it is missing. Raises `PermissionError` (rule
-    2)."""
+    2), `FileNotFoundError` (rule 1)."""
     place = memory_folder(folder)
     place.mkdir(mode=0o700, exist_ok=True)
-    found_mode = place.lstat()
-    if not stat.S_ISDIR(found_mode.st_mode) or found_mode.st_uid != os.getuid() or found_mode.st_mode & 0o077:
+    status = place.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{place} belongs to another user of this machine: remove it")
     return place
 

@@ -67,20 +67,21 @@ def is_in_memory(folder: Path) -> bool:
 
 
 def begin_log(folder: Path) -> None:
-    """Give a folder a log (rule 3). Raises `OSError` where there is no folder in memory."""
-    make_memory_folder(folder)
+    """Give a folder a log (rule 3)."""
     (folder / LOG_FOLDER).mkdir()
     sync_folder(folder)
 
 
-def end_log(folder: Path) -> None:
-    """Fold a folder's log without a folder in memory, and take it away (rule 3). Raises as `open_weights`."""
+def end_log(folder: Path) -> DiffLog:
+    """Fold a folder's log without a folder in memory, and take it away (rule 3); return it as it was. Raises as
+    `open_weights`."""
     log = log_of(folder)
     log.check()
     if log.paths:
         fold(folder, VirtualSnapshot(Rolling(folder).snapshot, log.paths, log.root))
     (folder / LOG_FOLDER).rmdir()
     sync_folder(folder)
+    return log
 
 
 def fold_log(folder: Path, stops: Callable[[], bool] = lambda: False) -> None:

@@ -15,9 +15,9 @@ Rules
 5. Where a third of the free memory takes the weights, the present version is there, and a step writes its diff alone
    (weights/logged_weights.py). Else the folder is stepped on disk, and each step writes nearly all of it: the changes
    lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
-6. The log is folded into the base when it takes half as much as that, or half of what the quota leaves; at a start, and
-   at the end of a pause, when it has `START_STEPS` diffs, which were decoded then; and before weights are made anew.
-   Never at the end. So over many versions a fold writes at most twice the payloads.
+6. The log is folded into the base when it takes two thirds of that, or of what the quota leaves beside it: so folds
+   write one and a half times the payloads. At a start, and at the end of a pause, it is folded when it has
+   `START_STEPS` diffs, which had to be decoded; and before weights are made anew. Never at the end.
 """
 
 import contextlib
@@ -32,14 +32,15 @@ from echo2.p2p.envelope import Verified
 from echo2.runtime.memory_folder import fits_in_memory, remove_memory_folder
 from echo2.weights import logged_weights
 from echo2.weights.codec.frames import FRAME_ELEMENTS
-from echo2.weights.diff_log import diffs_of
+from echo2.weights.diff_log import DiffLog, diffs_of
 from echo2.weights.documents import Edge
 from echo2.weights.errors import WeightsError
+from echo2.weights.fold import finish_fold
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 LEAST_PAYLOADS: Final = 1 << 20
 """Bytes that payloads may take beside weights of any size."""
-START_STEPS: Final = 16
+START_STEPS: Final = 64
 FOLD_FRAME_BYTES: Final = 2 * FRAME_ELEMENTS
 """Bytes that a fold takes beside base and log: a frame of 16-bit weights."""
 
@@ -77,24 +78,24 @@ class LocalWeights:
 
     def _open(self) -> bytes:
         """Bring the present version into memory (rule 5), and fold a long log (rule 6); return its content root."""
+        finish_fold(self.path)
         self._choose_place()
         weights = logged_weights.open_weights(self.path)
-        if weights.log is not None and weights.log.loss:
-            _log.warning("log of diffs cut", reason=weights.log.loss)
+        _report(weights.log)
         root = weights.root
         self.fold(START_STEPS)
         return root
 
     def _choose_place(self) -> None:
         """Begin or end a log (rule 5)."""
+        has_log = logged_weights.has_log(self.path)
         if not (self.path / "origin").exists():
             return
-        if logged_weights.is_in_memory(self.path) or fits_in_memory(self._nbytes()):
-            if not logged_weights.has_log(self.path):
-                with contextlib.suppress(OSError):
-                    logged_weights.begin_log(self.path)
-        elif logged_weights.has_log(self.path):
-            logged_weights.end_log(self.path)
+        if logged_weights.is_in_memory(self.path) or fits_in_memory(self.path, self._nbytes()):
+            if not has_log:
+                logged_weights.begin_log(self.path)
+        elif has_log:
+            _report(logged_weights.end_log(self.path))
 
     def fold(self, steps: int | None = None) -> None:
         """Fold the log if it is long enough (rule 6), with no engine at the folder. `steps`: diffs that are enough.
@@ -105,7 +106,7 @@ class LocalWeights:
     def is_fold_due(self, steps: int | None = None) -> bool:
         """Tell whether the log is long enough to be folded (rule 6)."""
         files = self._diffs()
-        most = min(self._nbytes(), max(0, self.quota - self._nbytes())) // 2
+        most = 2 * min(self._nbytes(), max(0, self.quota - self._nbytes())) // 3
         return bool(files) and (sum(files) > most or (steps is not None and len(files) >= steps))
 
     def _diffs(self) -> list[int]:
@@ -165,3 +166,9 @@ class LocalWeights:
         """Return the bytes of `held`, journals and log included. A diff that is also a stored payload counts as that."""
         files = [path.stat() for path in self.path.rglob("*") if path.is_file()]
         return sum(file.st_size for file in files if file.st_nlink == 1)
+
+
+def _report(log: DiffLog | None) -> None:
+    """Report what a damaged log lost."""
+    if log is not None and log.loss:
+        _log.warning("log of diffs cut", reason=log.loss)
