@@ -3,8 +3,8 @@
 A stream of versions comes to a node's store and weights as the follower brings them: the payload is stored, the weights
 are stepped and checked, payloads beyond the room are dropped, and a log that is long enough is folded. Bytes written
 are those that the kernel counts for this process (/proc/self/io, `write_bytes` without `cancelled_write_bytes`): pages
-that were dirtied, of files on a disk. The anchor is the payload; beside it stands what a folder without a log writes for
-the first versions, as each node did before.
+that were dirtied, of files on a disk. The anchor is the payload; beside it stands what a folder without a log writes
+for the first versions, as each node did before.
 
 The weights are random bfloat16. In each version a weight moves by one unit in the last place, with a probability that
 halves with each step of its exponent, as it does in training; the share of weights that move is set. `--folder` names a
@@ -12,9 +12,12 @@ folder on the disk to be measured.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,6 +46,7 @@ MOST_DISK: Final = 2.0
 ANCHOR_STEPS: Final = 3
 QUOTA: Final = 1 << 50
 _NOTHING: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
 class Weights:
@@ -100,14 +104,18 @@ def written() -> int:
 
 
 class Totals(NamedTuple):
-    """What a stream of versions cost, in bytes. `standing`: bytes written while the engine stood for a change. `disk`:
-    most that weights and payloads took."""
+    """What a stream of versions cost, in bytes. `standing`: bytes written while the engine stood for a change, and
+    `seconds`: seconds of reading the changes, for a version. `disk`: most that weights and payloads took. `start`:
+    seconds of a start after a power cut, by a log of `diffs`."""
 
     payloads: int
     written: int
     standing: int
+    seconds: float
     folds: int
     disk: int
+    diffs: int
+    start: float
     weights: int
 
 
@@ -122,28 +130,55 @@ class Node:
         if not has_log(self.weights.path):
             sys.exit("this machine's memory does not take the weights: a node steps them on disk, as before")
         self._engine = SteppedWeights(self.weights.path)
-        self.disk = 0
+        self.disk = self.standing = self.folds = 0
+        self.seconds = 0.0
 
-    def take(self, payload: Path, edge: Edge) -> tuple[int, bool]:
-        """Take a version; return the bytes written while the engine stood, and whether the log was folded."""
+    def take(self, payload: Path, edge: Edge) -> None:
+        """Take a version."""
         path = self.store.put_payload(1, edge.version, edge.payload_hash, payload)
         self.store.put_document("edge", 1, edge.version, edge.to_bytes())
         open_weights(self.weights.path).apply(path, edge.root)
-        before = written()
+        before, began = written(), time.perf_counter()
         for changes in self._engine.step_to(edge.root):
             for _ in changes:
                 pass
-        standing = written() - before
+        self.standing += written() - before
+        self.seconds += time.perf_counter() - began
         self.store.collect({(1, edge.version)}, self.weights.room())
         self._look()
-        due = self.weights.is_fold_due()
-        self.weights.fold()
-        self._look()
-        return standing, due
+        if self.weights.is_fold_due():
+            self.folds += 1
+            self._fold()
+
+    def restart(self) -> tuple[int, float]:
+        """Start as after a power cut; return the diffs in the log, and the seconds."""
+        self.weights.free_memory()
+        began = time.perf_counter()
+        log = open_weights(self.weights.path).log
+        return len(log.paths) if log is not None else 0, time.perf_counter() - began
+
+    def _fold(self) -> None:
+        """Fold the log, and look at the disk meanwhile."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_POLL_SECONDS):
+                self._look()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            self.weights.fold()
+        finally:
+            ended.set()
+            watcher.join()
 
     def _look(self) -> None:
-        files = {file.stat().st_ino: file.stat() for file in self.folder.rglob("*") if file.is_file()}
-        self.disk = max(self.disk, sum(file.st_blocks * 512 for file in files.values()))
+        taken = dict[int, int]()
+        for file in self.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                taken[file.stat().st_ino] = file.stat().st_blocks * 512
+        self.disk = max(self.disk, sum(taken.values()))
 
 
 def edge_of(version: int, base: Weights, new: Weights, digest: bytes, length: int) -> Edge:
@@ -161,15 +196,16 @@ def measure(folder: Path, elements: int, share: float, versions: int) -> Totals:
     with Store(folder / "store") as store:
         node = Node(folder, stream.present, store)
         try:
-            payloads = standing = folds = 0
-            start = written()
+            payloads, before = 0, written()
             for version in range(1, versions + 1):
                 base, new = stream.present, stream.advance()
                 payload = encode(base, new, store.incoming(b"\1" * 32))
                 payloads += payload.length
-                stood, folded = node.take(payload.path, edge_of(version, base, new, payload.hash, payload.length))
-                standing, folds = standing + stood, folds + folded
-            return Totals(payloads, written() - start, standing, folds, node.disk, stream.present.nbytes)
+                node.take(payload.path, edge_of(version, base, new, payload.hash, payload.length))
+            total, seconds = written() - before, node.seconds / versions
+            return Totals(
+                payloads, total, node.standing, seconds, node.folds, node.disk, *node.restart(), stream.present.nbytes
+            )
         finally:
             node.weights.free_memory()
 
@@ -197,10 +233,25 @@ def measured(arguments: argparse.Namespace) -> Iterator[list[Claim]]:
                 (Path(name) / part).mkdir()
             total = measure(Path(name) / "node", elements, share, versions)
             before = measure_before(Path(name) / "before", elements, share)
-        columns = ["changed", "versions", "payload, % of weights", "written / payload", "without a log", "folds", "disk / weights"]
+        columns = [
+            "changed", "versions", "payload, %", "written / payload", "without a log", "folds", "disk / weights",
+            "changes, s", "start, s", "of diffs",
+        ]  # fmt: skip
         ratio, size = total.written / total.payloads, 100 * total.payloads / versions / total.weights
         disk = total.disk / total.weights
-        bench.table(columns, [[f"{share:.2%}", versions, size, ratio, before, total.folds, disk]])
+        cells = [
+            f"{share:.2%}",
+            versions,
+            size,
+            ratio,
+            before,
+            total.folds,
+            disk,
+            total.seconds,
+            total.start,
+            total.diffs,
+        ]
+        bench.table(columns, [cells])
         yield [
             Claim(f"bytes written at {share:.2%}", ratio, "the payloads", MOST_WRITTEN, at_most=True),
             Claim(f"bytes written while the engine stands at {share:.2%}", total.standing / total.payloads,

@@ -101,7 +101,8 @@ def _write_frames(folder: Path, source: WeightsSource, stops: Callable[[], bool]
                 continue
             if stops():
                 return False
-            view = memoryview(np.ascontiguousarray(source.span(frame.start, frame.elements, frame.width)).view("u1").data)
+            bits = np.ascontiguousarray(source.span(frame.start, frame.elements, frame.width))
+            view = memoryview(bits.view(np.uint8).data)
             with room(new):
                 while view:
                     written = os.pwrite(descriptor, view, at)

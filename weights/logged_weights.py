@@ -85,7 +85,7 @@ def end_log(folder: Path) -> DiffLog:
 
 
 def fold_log(folder: Path, stops: Callable[[], bool] = lambda: False) -> None:
-    """Fold a folder's log into its base. `stops`: as in `fold`. Raises as `open_weights`."""
+    """Fold a folder's log into its base. `stops`: question of `fold`. Raises as `open_weights`."""
     fold(folder, open_weights(folder).snapshot, stops)
 
 

@@ -49,10 +49,13 @@ class VirtualSnapshot:
     def span(self, start: int, elements: int, width: int) -> Bits:
         """Return the `elements` integers of the frame that begins at byte `start` of the data. Raises `BadPayload`."""
         bits = None if self._start is None else self._start.span(start, elements, width)
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             dtype, kind, body = layer[start]
             patch = frames.decode(dtype, kind, body, bits, elements)
-            bits = patch.bits if bits is None else patch.apply_to_copy(bits)
+            if bits is not None and number and bits.flags.writeable:
+                patch.apply_in_place(bits)  # its memory is that of the layer before
+            else:
+                bits = patch.bits if bits is None else patch.apply_to_copy(bits)
         assert bits is not None, "a chain from nothing begins with a full payload"
         return bits
 

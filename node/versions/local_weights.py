@@ -163,7 +163,7 @@ class LocalWeights:
         return path.stat().st_size if path.is_file() else 0
 
     def _used_bytes(self) -> int:
-        """Return the bytes of `held`, journals and log included. A diff that is also a stored payload counts as that."""
+        """Return the bytes of `held`, journals and log included; a diff that is also a stored payload counts there."""
         files = [path.stat() for path in self.path.rglob("*") if path.is_file()]
         return sum(file.st_size for file in files if file.st_nlink == 1)
 

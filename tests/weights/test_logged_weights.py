@@ -1,5 +1,6 @@
-"""Weights with a log of diffs: stepped, folded, cut at every system call and every byte, opened with and without memory."""
+"""Weights with a log of diffs: stepped, folded, cut at every system call and any byte, with and without memory."""
 
+import itertools
 import os
 import random
 import shutil
@@ -18,7 +19,7 @@ from echo2.weights.diff import encode
 from echo2.weights.errors import StoreCorrupt, WrongBase
 from echo2.weights.fold import fold
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import begin_log, end_log, fold_log, has_log, log_of, open_weights, present_file
+from echo2.weights.logged_weights import begin_log, end_log, fold_log, has_log, open_weights, present_file
 from echo2.weights.snapshot import Snapshot
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
@@ -46,10 +47,7 @@ def chain(make_snapshot, monkeypatch: pytest.MonkeyPatch) -> Chain:  # type: ign
         snapshots.append(make_snapshot(str(number), {"a.weight": ("BF16", bits), "b.norm": ("F32", norm)}))
         bits = bits + (rng.random(len(bits)) < 0.01).astype(np.uint16)
         norm = norm ^ rng.integers(0, 3, 64).astype(np.uint32)
-    payloads = [
-        encode(old, new, new.path.with_suffix(".payload")).path
-        for old, new in zip(snapshots, snapshots[1:], strict=False)
-    ]
+    payloads = [encode(old, new, new.path.with_suffix(".payload")).path for old, new in itertools.pairwise(snapshots)]
     return Chain(snapshots, payloads)
 
 

@@ -12,7 +12,7 @@ from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import begin_log, log_of, open_weights
+from echo2.weights.logged_weights import begin_log, log_of, open_weights, present_file
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, read_table, write_table
 from tests.support.clock import run_fake
@@ -283,6 +283,6 @@ def test_one_engine_alone_keeps_no_steps(tmp_path: Path) -> None:
         for number in (1, 2, 3):
             await machine.move(number)
         assert len(open_weights(machine.versions.folder).behind()) == 1
-        assert Snapshot(machine.versions.folder / "snapshot.safetensors").root == machine.versions[3].root
+        assert Snapshot(present_file(machine.versions.folder)).root == machine.versions[3].root
 
     run_fake(main)
