@@ -67,7 +67,7 @@ class EngineFleet:
         """The version to which the folder was moved ahead of the engines (rule 2a)."""
         folder = VersionLock()
         for engine in self.engines:
-            engine.on_corrupt = self._corrupt
+            engine.on_corrupt = self.report_damage
             engine.on_disk = lambda: self.current
             engine.folder = folder
             engine.keep = STEPS_KEPT if len(self.engines) > 1 else 0
@@ -235,7 +235,8 @@ class EngineFleet:
                     task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    def _corrupt(self, version: LoadedVersion) -> None:
+    def report_damage(self, version: LoadedVersion) -> None:
+        """Take the folder, at this version, for damaged until it is replaced."""
         self._damaged, self._ahead = True, None
         self.on_corrupt(version)
 

@@ -58,6 +58,7 @@ from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.weights.documents import Edge, Version
+from echo2.weights.errors import WeightsError
 from echo2.weights.update_path import path_to
 
 LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
@@ -439,9 +440,15 @@ class Follower:
 
     async def _fold(self, steps: int | None = None) -> None:
         """Fold the log of the weights if it is due, while no engine reads or moves the folder."""
-        if self._weights.is_fold_due(steps):
-            async with self._engine.still_folder():
+        if not self._weights.is_fold_due(steps):
+            return
+        async with self._engine.still_folder():
+            try:
                 await self._with_weights(partial(self._weights.fold, steps))
+            except WeightsError as error:
+                _log.warning("weights are fetched again", reason=str(error))
+                if self.current is not None:
+                    self._engine.report_damage(self.current)
 
     async def _with_weights(self, work: Callable[[], T]) -> T:
         """Do `work` in a thread. A cancellation ends it at its next frame, and is then raised."""

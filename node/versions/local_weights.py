@@ -80,6 +80,8 @@ class LocalWeights:
         """Bring the present version into memory (rule 5), and fold a long log (rule 6); return its content root."""
         finish_fold(self.path)
         self._choose_place()
+        if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
+            _log.info("weights are made of base and log", diffs=diffs)
         weights = logged_weights.open_weights(self.path)
         _report(weights.log)
         root = weights.root
@@ -94,7 +96,9 @@ class LocalWeights:
         if logged_weights.is_in_memory(self.path) or fits_in_memory(self.path, self._nbytes()):
             if not has_log:
                 logged_weights.begin_log(self.path)
-        elif has_log:
+            return
+        _log.info("weights are stepped on disk", reason="a third of the free memory does not take them")
+        if has_log:
             _report(logged_weights.end_log(self.path))
 
     def fold(self, steps: int | None = None) -> None:
@@ -137,7 +141,7 @@ class LocalWeights:
         """Replace `held` by `made` (rule 2)."""
         replace_folder(self._unpacked, self.path)
         self.free_memory()
-        self._choose_place()
+        self.take_memory()
 
     def drop(self) -> None:
         """Remove the weights in `held`."""

@@ -308,3 +308,26 @@ async def test_a_pause_frees_the_memory_and_its_end_takes_it_again(small_run: Sm
         assert logged_weights.is_in_memory(folder)
         before = accepted(node)
         await until(lambda: accepted(node) >= before + 1)
+
+
+@on_fake_clock
+async def test_memory_that_rotted_is_found_by_the_fold_and_the_weights_are_fetched_again(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await until(lambda: node.holds(0))
+        await coordinator.publish(1)
+        await until(lambda: node.holds(1))
+        follower = node.daemon.follower
+        present = logged_weights.present_file(follower._weights.path)
+        data = bytearray(present.read_bytes())
+        data[-3] ^= 1
+        present.write_bytes(data)
+        with capture_logs() as logs:
+            await follower._fold(1)
+        assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["weights are fetched again"]
+        assert node.daemon.fleet.current is None
+        await until(lambda: node.daemon.fleet.current is not None)
+        assert node.holds(1)
+        assert Snapshot(logged_weights.present_file(follower._weights.path)).root == coordinator.snapshots[1].root
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 1)
