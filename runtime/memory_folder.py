@@ -33,11 +33,12 @@ def memory_folder(folder: Path) -> Path:
 def fits_in_memory(folder: Path, nbytes: int) -> bool:
     """Tell whether the folder in memory that belongs to `folder` may be made, and take `nbytes` bytes."""
     try:
+        if SHARE_OF_FREE * nbytes > available_memory() or 2 * nbytes > shutil.disk_usage(MEMORY_ROOT).free:
+            return False
         make_memory_folder(folder)
-        room = shutil.disk_usage(MEMORY_ROOT).free
     except OSError:
         return False
-    return SHARE_OF_FREE * nbytes <= available_memory() and 2 * nbytes <= room
+    return True
 
 
 def make_memory_folder(folder: Path) -> Path:
@@ -45,10 +46,18 @@ def make_memory_folder(folder: Path) -> Path:
     2), `FileNotFoundError` (rule 1)."""
     place = memory_folder(folder)
     place.mkdir(mode=0o700, exist_ok=True)
-    status = place.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+    if not is_private(place):
         raise PermissionError(f"{place} belongs to another user of this machine: remove it")
     return place
+
+
+def is_private(place: Path) -> bool:
+    """Tell whether a folder in memory is there, and only its user may look into it (rule 2)."""
+    try:
+        status = place.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 @contextmanager

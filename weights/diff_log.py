@@ -43,11 +43,6 @@ class DiffLog:
             self.paths.append(path)
         self._cut_off(files[len(self.paths) :])
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the diffs."""
-        return sum(path.stat().st_size for path in self.paths)
-
     def append(self, payload: Path, root: bytes) -> None:
         """Append a diff that leads from `self.root` to `root` (rule 1), durably. Raises `DiskFull`."""
         number = int(self.paths[-1].name[:_DIGITS]) + 1 if self.paths else 0

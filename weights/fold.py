@@ -57,12 +57,12 @@ def finish_fold(folder: Path) -> None:
     if not mark.exists():
         new.unlink(missing_ok=True)
         return
-    root = bytes.fromhex(mark.read_text())
     try:
+        root = bytes.fromhex(mark.read_text())
         if new.exists():
             _write_frames(folder, _rest(folder, root), lambda: False)
         _take_place(folder, root)
-    except WeightsError as error:
+    except (WeightsError, ValueError) as error:
         raise StoreCorrupt(f"{folder}: its log cannot be folded ({error}): the weights are fetched again") from error
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from echo2.runtime.files import sync_folder
-from echo2.runtime.memory_folder import make_memory_folder, memory_folder, memory_lock
+from echo2.runtime.memory_folder import is_private, make_memory_folder, memory_folder, memory_lock
 from echo2.weights.diff_log import LOG_FOLDER, DiffLog
 from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from echo2.weights.fold import finish_fold, fold
@@ -63,7 +63,8 @@ def present_file(weights: Path) -> Path:
 
 def is_in_memory(folder: Path) -> bool:
     """Tell whether a folder's present version is in memory."""
-    return (memory_folder(folder) / _COPY / "origin").exists()
+    place = memory_folder(folder)
+    return is_private(place) and (place / _COPY / "origin").exists()
 
 
 def begin_log(folder: Path) -> None:
