@@ -343,12 +343,10 @@ class NodeDaemon:
         while True:
             await state.until_paused()
             await engine.rest(FREED_WITHIN)
-            if self.fleet.rests:
-                await self.follower.pause()
-            _log.info("paused: the device is free", device=engine.device)
-            await state.unless_finishing(self._until_resumed(number))
-            if self.fleet.rests and not state.finishing:
-                await self.follower.go_on()
+            pause = self.follower.pause(lambda: state.finishing) if self.fleet.rests else contextlib.nullcontext()
+            async with pause:
+                _log.info("paused: the device is free", device=engine.device)
+                await state.unless_finishing(self._until_resumed(number))
             engine.wake()
             if state.finishing:
                 return

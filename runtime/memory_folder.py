@@ -4,9 +4,11 @@ Rules
 1. It lies in /dev/shm, which Linux has, and other systems do not. Its name follows from the path of the folder on disk
    that it belongs to, so that each process finds it.
 2. Only its user may look into it. One that another user has made under this name is refused.
-3. It outlives the processes that use it, but no restart of the machine. Its owner removes it.
+3. It outlives the processes that use it, but no restart of the machine. Its owner removes it. One whose folder on disk
+   is gone, as a killed process may leave it, is removed when the next one is made.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -22,6 +24,8 @@ from echo2.runtime.host_memory import available_memory
 MEMORY_ROOT: Final = Path("/dev/shm")
 SHARE_OF_FREE: Final = 3
 """A folder may take one part in so many of the memory that is free."""
+_PATH: Final = "path"
+"""Name of the file with the path of the folder on disk."""
 
 
 def memory_folder(folder: Path) -> Path:
@@ -45,10 +49,22 @@ def make_memory_folder(folder: Path) -> Path:
     """Return the folder in memory that belongs to `folder`, made where it is missing. Raises `PermissionError` (rule
     2), `FileNotFoundError` (rule 1)."""
     place = memory_folder(folder)
+    if is_private(place):
+        return place
+    _remove_orphans()
     place.mkdir(mode=0o700, exist_ok=True)
     if not is_private(place):
         raise PermissionError(f"{place} belongs to another user of this machine: remove it")
+    (place / _PATH).write_bytes(os.fsencode(folder.resolve()))
     return place
+
+
+def _remove_orphans() -> None:
+    """Remove this user's folders in memory whose folder on disk is gone (rule 3)."""
+    for place in MEMORY_ROOT.glob(f"echo2-{os.getuid()}-*"):
+        with contextlib.suppress(OSError):
+            if is_private(place) and not Path(os.fsdecode((place / _PATH).read_bytes())).exists():
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def is_private(place: Path) -> bool:

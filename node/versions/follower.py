@@ -67,6 +67,8 @@ HEAD_LIFE: Final = 180.0
 """Seconds assumed as a Head's life before the first Head is heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
+FREE_SECONDS: Final = 2.0
+"""Seconds in which a pause frees the memory of the weights, or leaves it."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
@@ -440,7 +442,7 @@ class Follower:
 
     async def _fold(self, steps: int | None = None) -> None:
         """Fold the log of the weights if it is due, while no engine reads or moves the folder."""
-        if not self._weights.is_fold_due(steps):
+        if self._engine.rests or not self._weights.is_fold_due(steps):
             return
         async with self._engine.still_folder():
             try:
@@ -462,15 +464,19 @@ class Follower:
             self._weights.ends.clear()
             raise
 
-    async def pause(self) -> None:
-        """Free the memory that the weights take, with no engine running."""
-        async with self._engine.still_folder():
-            await self._with_weights(self._weights.free_memory)
-
-    async def go_on(self) -> None:
-        """Bring the weights into memory again."""
-        async with self._engine.still_folder():
-            await self._with_weights(self._weights.take_memory)
+    @contextlib.asynccontextmanager
+    async def pause(self, finishing: Callable[[], bool]) -> AsyncIterator[None]:
+        """Have the memory that the weights take free within the block, where no engine may run. A change of version
+        that is under way keeps it: that waits for the block's end. `finishing`: whether none will run afterwards."""
+        is_free = False
+        with anyio.move_on_after(FREE_SECONDS):
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.free_memory)
+                is_free = True
+        yield
+        if is_free and not finishing():
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.take_memory)
 
     def _note(self, sentence: str) -> None:
         self.refused.append(sentence)

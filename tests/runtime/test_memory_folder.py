@@ -39,6 +39,18 @@ def test_each_folder_has_its_own_and_finds_it_again(tmp_path: Path, monkeypatch:
     remove_memory_folder(tmp_path / "one")
 
 
+def test_what_a_killed_process_left_goes_with_its_folder_on_disk(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        make_memory_folder(tmp_path / name)
+    (tmp_path / "one").rmdir()
+    make_memory_folder(tmp_path / "two")
+    assert memory_folder(tmp_path / "one").exists(), "nothing is made"
+    make_memory_folder(tmp_path / "three")
+    assert not memory_folder(tmp_path / "one").exists()
+    assert memory_folder(tmp_path / "two").exists()
+
+
 def test_what_others_may_have_made_is_refused(tmp_path: Path, memory: Path) -> None:
     place = memory_folder(tmp_path / "one")
     (memory / "theirs").mkdir(mode=0o700)

@@ -331,3 +331,19 @@ async def test_memory_that_rotted_is_found_by_the_fold_and_the_weights_are_fetch
         assert Snapshot(logged_weights.present_file(follower._weights.path)).root == coordinator.snapshots[1].root
         before = accepted(node)
         await until(lambda: accepted(node) >= before + 1)
+
+
+@on_fake_clock
+async def test_a_node_that_ends_in_a_pause_takes_no_memory_again(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.holds(0))
+            folder = node.daemon.follower._weights.path
+            node.daemon.run_state.pause(None)
+            await until(lambda: not logged_weights.is_in_memory(folder))
+            with capture_logs() as logs:
+                node.daemon.run_state.finish("the test")
+                await anyio.sleep(5)
+            assert not logged_weights.is_in_memory(folder)
+            assert not [one for one in logs if one["event"].startswith("weights are")]
