@@ -97,7 +97,7 @@ class LocalWeights:
             if not has_log:
                 logged_weights.begin_log(self.path)
             return
-        _log.info("weights are stepped on disk", reason="a third of the free memory does not take them")
+        _log.info("weights are stepped on disk", reason="they exceed a third of the free memory, or half of /dev/shm")
         if has_log:
             _report(logged_weights.end_log(self.path))
 
