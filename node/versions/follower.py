@@ -137,6 +137,7 @@ class Follower:
         """Waits until payloads may be fetched."""
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
+        weights.on_damage = self._note
 
     @property
     def current(self) -> LoadedVersion | None:

@@ -22,7 +22,7 @@ Rules
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +59,8 @@ class LocalWeights:
         folder.mkdir(parents=True, exist_ok=True)
         self.quota = quota
         self.path, self._unpacked = folder / "held", folder / "made"
+        self.on_damage: Callable[[str], None] = lambda sentence: None
+        """Called with a sentence about weights that are damaged, from a thread."""
         self.ends = threading.Event()
         """Set to leave a fold that is under way to the next start."""
 
@@ -73,6 +75,7 @@ class LocalWeights:
             return None
         except WeightsError as error:
             _log.warning("weights are fetched again", reason=str(error))
+            self.on_damage(str(error))
             self.drop()
             return None
 
@@ -83,7 +86,7 @@ class LocalWeights:
         if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
             _log.info("weights are made of base and log", diffs=diffs)
         weights = logged_weights.open_weights(self.path)
-        _report(weights.log)
+        self._report_loss(weights.log)
         root = weights.root
         self.fold(START_STEPS)
         return root
@@ -99,7 +102,7 @@ class LocalWeights:
             return
         _log.info("weights are stepped on disk", reason="they exceed a third of the free memory, or half of /dev/shm")
         if has_log:
-            _report(logged_weights.end_log(self.path))
+            self._report_loss(logged_weights.end_log(self.path))
 
     def fold(self, steps: int | None = None) -> None:
         """Fold the log if it is long enough (rule 6), with no engine at the folder. `steps`: diffs that are enough.
@@ -171,8 +174,8 @@ class LocalWeights:
         files = [path.stat() for path in self.path.rglob("*") if path.is_file()]
         return sum(file.st_size for file in files if file.st_nlink == 1)
 
-
-def _report(log: DiffLog | None) -> None:
-    """Report what a damaged log lost."""
-    if log is not None and log.loss:
-        _log.warning("log of diffs cut", reason=log.loss)
+    def _report_loss(self, log: DiffLog | None) -> None:
+        """Report what a damaged log lost."""
+        if log is not None and log.loss:
+            _log.warning("log of diffs cut", reason=log.loss)
+            self.on_damage(log.loss)
