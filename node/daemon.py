@@ -343,7 +343,9 @@ class NodeDaemon:
         while True:
             await state.until_paused()
             await engine.rest(FREED_WITHIN)
-            pause = self.follower.pause(lambda: state.finishing) if self.fleet.rests else contextlib.nullcontext()
+            pause: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+            if self.fleet.rests:
+                pause = self.follower.pause(lambda: state.finishing)
             async with pause:
                 _log.info("paused: the device is free", device=engine.device)
                 await state.unless_finishing(self._until_resumed(number))
