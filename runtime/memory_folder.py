@@ -24,7 +24,7 @@ from echo2.runtime.host_memory import available_memory
 MEMORY_ROOT: Final = Path("/dev/shm")
 SHARE_OF_FREE: Final = 3
 """A folder may take one part in so many of the memory that is free."""
-_PATH: Final = "path"
+PATH_FILE: Final = "path"
 """Name of the file with the path of the folder on disk."""
 
 
@@ -55,7 +55,7 @@ def make_memory_folder(folder: Path) -> Path:
     place.mkdir(mode=0o700, exist_ok=True)
     if not is_private(place):
         raise PermissionError(f"{place} belongs to another user of this machine: remove it")
-    (place / _PATH).write_bytes(os.fsencode(folder.resolve()))
+    (place / PATH_FILE).write_bytes(os.fsencode(folder.resolve()))
     return place
 
 
@@ -63,7 +63,7 @@ def _remove_orphans() -> None:
     """Remove this user's folders in memory whose folder on disk is gone (rule 3)."""
     for place in MEMORY_ROOT.glob(f"echo2-{os.getuid()}-*"):
         with contextlib.suppress(OSError):
-            if is_private(place) and not Path(os.fsdecode((place / _PATH).read_bytes())).exists():
+            if is_private(place) and not Path(os.fsdecode((place / PATH_FILE).read_bytes())).exists():
                 shutil.rmtree(place, ignore_errors=True)
 
 

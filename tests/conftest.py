@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from hypothesis import HealthCheck, settings
 
 from echo2.runtime import memory_folder
 from tests.support.paths import ROOT
-from tests.support.quick_disk import quick_folder
 
 # Before anything imports torch or transformers, here or in a child process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -68,11 +68,13 @@ def _clean_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _memory_of_nodes() -> Iterator[None]:
-    """Keep what nodes of this process put into the machine's memory in one folder, and remove it."""
-    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_folder, "MEMORY_ROOT", folder)
-        yield
+def _memory_of_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove what nodes of these tests leave in the machine's memory: a killed one cannot."""
+    yield
+    base = tmp_path_factory.getbasetemp().resolve()
+    for path in memory_folder.MEMORY_ROOT.glob(f"echo2-{os.getuid()}-*/{memory_folder.PATH_FILE}"):
+        if base in Path(path.read_text()).parents:
+            shutil.rmtree(path.parent)
 
 
 @pytest.fixture(autouse=True)
