@@ -143,9 +143,9 @@ class NodeDaemon:
         documents = DocumentExchange(
             network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
         )
-        weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
+        self._weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
-            network.gossip, context, weights, self.payloads, documents, self.fleet, self.acknowledger, copies
+            network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies
         )
         self.follower.may_fetch = self.run_state.until_line_is_free
         self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
@@ -224,7 +224,8 @@ class NodeDaemon:
         return "" if spec is None else joined_run.permalink(spec.value, self.network.links.peer_id)
 
     def close(self) -> None:
-        """Close the outbox and the stores. The daemon must not run."""
+        """Close the outbox and the stores, and free the weights' memory. The daemon must not run."""
+        self._weights.free_memory()
         self.outbox.close()
         self.turn_store.close()
         self.ledger_store.close()
@@ -290,7 +291,7 @@ class NodeDaemon:
             _log.info(sentence)
         await self.connectivity.fit(runspec.value)
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
-        self.follower.resume()
+        await self.follower.resume()
         tasks.start_soon(self.follower.run)
         for engine in self.fleet.engines:
             tasks.start_soon(self.fleet.keep_up, engine)
@@ -348,8 +349,12 @@ class NodeDaemon:
         while True:
             await state.until_paused()
             await engine.rest(FREED_WITHIN)
-            _log.info("paused: the device is free", device=engine.device)
-            await state.unless_finishing(self._until_resumed(number))
+            pause: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+            if self.fleet.rests:
+                pause = self.follower.pause(lambda: state.finishing)
+            async with pause:
+                _log.info("paused: the device is free", device=engine.device)
+                await state.unless_finishing(self._until_resumed(number))
             engine.wake()
             if state.finishing:
                 return

@@ -97,7 +97,7 @@ class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
 
 
 class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
-    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot file, or folder of weights.journaled."""
+    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot, or folder of weights.logged_weights."""
 
     method: ClassVar[str] = "load"
     answer: ClassVar[Any] = Loaded

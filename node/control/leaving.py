@@ -21,6 +21,7 @@ from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import AlreadyRuns, BadConfig, NoDaemonAnswers, TryLater
 from echo2.node.home import LEFT, invite_of_joined_run, lock_home, run_folder
 from echo2.node.rollouts.outbox import Outbox
+from echo2.node.versions.local_weights import LocalWeights
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import OF_HOME
 
@@ -49,6 +50,8 @@ def leave(
         if forget:
             for folder in folders:
                 _check_settled(folder)
+        for folder in folders:
+            LocalWeights(folder / "weights", quota=0).free_memory()
         freed = sum(_delete(folder / name) for folder in folders for name in STORED)
         with contextlib.suppress(FileNotFoundError):
             (home / "invite").replace(home / LEFT)
@@ -112,8 +115,9 @@ def _check_settled(folder: Path) -> None:
 
 
 def _delete(folder: Path) -> int:
-    """Delete a folder; return its bytes."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
+    """Delete a folder; return the bytes that get free: a file with another name takes its place until that goes."""
+    files = [file.stat() for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+    size = sum(file.st_size for file in files if file.st_nlink == 1)
     shutil.rmtree(folder, ignore_errors=True)
     return size
 

@@ -31,8 +31,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -61,7 +62,7 @@ from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge, Version
-from echo2.weights.errors import BadSnapshot
+from echo2.weights.errors import BadSnapshot, WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
@@ -71,6 +72,8 @@ HEAD_LIFE: Final = 180.0
 """Seconds assumed as a Head's life before the first Head is heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
+FREE_SECONDS: Final = 2.0
+"""Seconds in which a pause frees the memory of the weights, or leaves it."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 VERSIONS_LOG_SECONDS: Final = 300.0
@@ -79,6 +82,8 @@ _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
 _ASK_REMEDY: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
+
+T = TypeVar("T")
 
 
 class NoUpdatePath(Exception):
@@ -142,6 +147,7 @@ class Follower:
         """Waits until payloads may be fetched."""
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
+        weights.on_damage = self._note
 
     @property
     def current(self) -> LoadedVersion | None:
@@ -236,11 +242,11 @@ class Follower:
                 ) from error
         self._engine.prepare(folder, context_of(folder))
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Make the weights on disk the current version, if a stored Edge names them; the engine verifies their root
         when it loads them."""
         self._stored = list(self._stored_edges())
-        root = self._weights.root()
+        root = await self._with_weights(self._weights.root)
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and versions:
             self._engine.current = self._loaded_version(*max(versions), root)
@@ -349,7 +355,7 @@ class Follower:
         self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
         if start is None:
-            start = await anyio.to_thread.run_sync(self._root_on_disk, version, [edge.value for edge in edges])
+            start = await self._with_weights(partial(self._root_on_disk, version, [edge.value for edge in edges]))
         chain = _chain(edges, start, version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
@@ -358,6 +364,7 @@ class Follower:
         _log.debug("way found", version=version.version, edges=len(chain))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
+            await self._fold(steps=1)
             await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
 
@@ -470,13 +477,52 @@ class Follower:
         self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, version: Version) -> None:
-        """Drop payloads and documents that no peer needs any more (rule 5)."""
+        """Drop payloads and documents that no peer needs any more (rule 5); fold a log that is long enough."""
         await self._payloads.tidy(version.era, version.version, self._weights.room())
+        await self._fold()
         here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):
             since = self._store.place(kind, DOCUMENTS_KEPT)
             await anyio.to_thread.run_sync(self._store.forget_documents, (kind,), since, {here}, self._indexed.keys())
+
+    async def _fold(self, steps: int | None = None) -> None:
+        """Fold the log of the weights if it is due, while no engine reads or moves the folder."""
+        if self._engine.rests or not self._weights.is_fold_due(steps):
+            return
+        async with self._engine.still_folder():
+            try:
+                await self._with_weights(partial(self._weights.fold, steps))
+            except WeightsError as error:
+                _log.warning("weights are fetched again", reason=str(error))
+                if self.current is not None:
+                    self._engine.report_damage(self.current)
+
+    async def _with_weights(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread. A cancellation ends it at its next frame, and is then raised."""
+        doing = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            self._weights.ends.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({doing})
+            self._weights.ends.clear()
+            raise
+
+    @contextlib.asynccontextmanager
+    async def pause(self, finishing: Callable[[], bool]) -> AsyncIterator[None]:
+        """Have the memory that the weights take free within the block, where no engine may run. A change of version
+        that is under way keeps it: that waits for the block's end. `finishing`: whether none will run afterwards."""
+        is_free = False
+        with anyio.move_on_after(FREE_SECONDS):
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.free_memory)
+                is_free = True
+        yield
+        if is_free and not finishing():
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.take_memory)
 
     def _note(self, sentence: str) -> None:
         self.refused.append(sentence)
