@@ -70,7 +70,7 @@ from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.node.versions.base_copies import BaseCopies
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.follower import Follower
-from echo2.node.versions.local_weights import LocalWeights
+from echo2.node.versions.local_weights import LocalWeights, free_memory_of_others
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.network import Network
 from echo2.protocol.broadcast_messages import Acknowledgement
@@ -143,6 +143,7 @@ class NodeDaemon:
         documents = DocumentExchange(
             network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
         )
+        free_memory_of_others(context.folder)
         self._weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
             network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies

@@ -5,7 +5,7 @@ Rules
    that it belongs to, so that each process finds it.
 2. Only its user may look into it. One that another user has made under this name is refused.
 3. It outlives the processes that use it, but no restart of the machine. Its owner removes it. One whose folder on disk
-   is gone, as a killed process may leave it, is removed when the next one is made.
+   is gone, as a killed process may leave it, is removed when the next one is to be made, before free memory is measured.
 """
 
 import contextlib
@@ -36,6 +36,7 @@ def memory_folder(folder: Path) -> Path:
 
 def fits_in_memory(folder: Path, nbytes: int) -> bool:
     """Tell whether the folder in memory that belongs to `folder` may be made, and take `nbytes` bytes."""
+    _remove_orphans()
     try:
         if SHARE_OF_FREE * nbytes > available_memory() or 2 * nbytes > shutil.disk_usage(MEMORY_ROOT).free:
             return False
@@ -49,13 +50,13 @@ def make_memory_folder(folder: Path) -> Path:
     """Return the folder in memory that belongs to `folder`, made where it is missing. Raises `PermissionError` (rule
     2), `FileNotFoundError` (rule 1)."""
     place = memory_folder(folder)
-    if is_private(place):
-        return place
-    _remove_orphans()
-    place.mkdir(mode=0o700, exist_ok=True)
     if not is_private(place):
-        raise PermissionError(f"{place} belongs to another user of this machine: remove it")
-    (place / PATH_FILE).write_bytes(os.fsencode(folder.resolve()))
+        _remove_orphans()
+        place.mkdir(mode=0o700, exist_ok=True)
+        if not is_private(place):
+            raise PermissionError(f"{place} belongs to another user of this machine: remove it")
+    if not (place / PATH_FILE).exists():  # a kill may have come before it
+        (place / PATH_FILE).write_bytes(os.fsencode(folder.resolve()))
     return place
 
 

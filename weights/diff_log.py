@@ -11,11 +11,13 @@ Rules
    that differs. The weights are then those of an earlier version, from which the node goes on.
 """
 
+import errno
 from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
+from echo2.runtime.descriptors import is_shortage
 from echo2.runtime.files import link_or_copy, sync_file, sync_folder
 from echo2.weights.errors import WeightsError
 from echo2.weights.payload_format import PayloadHeader, PayloadReader, read_header
@@ -84,10 +86,15 @@ def empty(files: list[Path]) -> None:
 
 
 def header_of(path: Path) -> PayloadHeader | None:
-    """Return the header of a payload; None: it has none that can be read."""
+    """Return the header of a payload; None: it has none that can be read. Raises `OSError` where this process lacks
+    descriptors or memory: the file may be whole."""
     try:
         return read_header(PayloadReader(path))
-    except (WeightsError, OSError):
+    except WeightsError:
+        return None
+    except OSError as error:
+        if is_shortage(error) or error.errno == errno.ENOMEM:
+            raise
         return None
 
 

@@ -16,7 +16,8 @@ Rules
    (weights/logged_weights.py). Else the folder is stepped on disk, and each step writes nearly all of it: the changes
    lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
 6. The log is folded into the base when it takes two thirds of that, or of what the quota leaves beside it: so folds
-   write one and a half times the payloads. At a start, and at the end of a pause, it is folded when it has
+   write one and a half times the payloads. It is folded at `MOST_STEPS` diffs too, however small they are: a start and
+   the end of a pause decode no more, and open no more files. At a start, and at the end of a pause, it is folded when it has
    `START_STEPS` diffs, which had to be decoded; and before weights are made anew. Never at the end.
 """
 
@@ -43,10 +44,18 @@ from echo2.weights.journaled import Rolling, finish_replace, remove, replace_fol
 LEAST_PAYLOADS: Final = 1 << 20
 """Bytes that payloads may take beside weights of any size."""
 START_STEPS: Final = 64
+MOST_STEPS: Final = 512
 FOLD_FRAME_BYTES: Final = 2 * FRAME_ELEMENTS
 """Bytes that a fold takes beside base and log: a frame of 16-bit weights."""
 
 _log = structlog.get_logger("node")
+
+
+def free_memory_of_others(run: Path) -> None:
+    """Free what killed nodes of this home left in memory for other runs. `run`: folder of the one that is to go on."""
+    for folder in run.parent.glob("*/weights/held"):
+        if folder.parent.parent != run:
+            remove_memory_folder(folder)
 
 
 class InvalidChain(Exception):
@@ -129,7 +138,7 @@ class LocalWeights:
         """Tell whether the log is long enough to be folded (rule 6)."""
         files = self._diffs()
         most = 2 * min(self._nbytes(), max(0, self.quota - self._nbytes())) // 3
-        return bool(files) and (sum(files) > most or (steps is not None and len(files) >= steps))
+        return bool(files) and (sum(files) > most or len(files) >= (steps or MOST_STEPS))
 
     def _diffs(self) -> list[int]:
         """Return the bytes of each diff in the log."""

@@ -51,6 +51,24 @@ def test_what_a_killed_process_left_goes_with_its_folder_on_disk(tmp_path: Path)
     assert memory_folder(tmp_path / "two").exists()
 
 
+def test_what_a_killed_process_left_does_not_count_as_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").mkdir()
+    left = make_memory_folder(tmp_path / "one")
+    monkeypatch.setattr(module, "available_memory", lambda: 0 if left.exists() else 3000)
+    assert not fits_in_memory(tmp_path / "two", 1000)
+    (tmp_path / "one").rmdir()
+    assert fits_in_memory(tmp_path / "two", 1000)
+
+
+def test_a_folder_whose_making_was_killed_is_found_again_and_goes_as_any_other(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    memory_folder(tmp_path / "one").mkdir(mode=0o700)
+    place = make_memory_folder(tmp_path / "one")
+    (tmp_path / "one").rmdir()
+    make_memory_folder(tmp_path / "two")
+    assert not place.exists()
+
+
 def test_what_others_may_have_made_is_refused(tmp_path: Path, memory: Path) -> None:
     place = memory_folder(tmp_path / "one")
     (memory / "theirs").mkdir(mode=0o700)

@@ -1,5 +1,6 @@
 """Weights with a log of diffs: stepped, folded, cut at every system call and any byte, with and without memory."""
 
+import errno
 import itertools
 import os
 import random
@@ -20,6 +21,7 @@ from echo2.weights.errors import StoreCorrupt, WrongBase
 from echo2.weights.fold import fold
 from echo2.weights.journaled import Rolling
 from echo2.weights.logged_weights import begin_log, end_log, fold_log, has_log, open_weights, present_file
+from echo2.weights.payload_format import PayloadReader
 from echo2.weights.snapshot import Snapshot
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
@@ -191,6 +193,21 @@ def test_a_log_cut_at_any_byte_leaves_an_earlier_version(chain: Chain, tmp_path:
     for number in range(at, VERSIONS - 1):
         weights.apply(chain.payloads[number], chain.snapshots[number + 1].root)
     assert_is(folder, chain.snapshots[-1])
+
+
+def test_a_process_without_a_free_descriptor_cuts_no_log(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = logged(tmp_path / "weights", chain, 3)
+
+    def exhausted(path: Path) -> PayloadReader:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr("echo2.weights.diff_log.PayloadReader", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            open_weights(folder)
+    assert_is(folder, chain.snapshots[3])
 
 
 def test_a_bit_that_rotted_in_a_diff_or_in_the_base_is_no_wrong_weight(chain: Chain, tmp_path: Path) -> None:

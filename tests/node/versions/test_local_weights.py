@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from echo2.node.versions import local_weights
-from echo2.node.versions.local_weights import InvalidChain, LocalWeights
+from echo2.node.versions.local_weights import InvalidChain, LocalWeights, free_memory_of_others
 from echo2.p2p.envelope import Verified, document_hash, verify_named
 from echo2.p2p.identity import generate_key
 from echo2.runtime import memory_folder
@@ -234,6 +234,21 @@ def test_a_start_folds_many_diffs_and_leaves_few(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(local_weights, "START_STEPS", 4)
     assert weights.root() == snapshots[4].root
     assert list((weights.path / "log").iterdir()) == []
+
+
+def test_a_log_of_very_many_small_diffs_is_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, _ = logged(tmp_path, 4)
+    assert not weights.is_fold_due()
+    monkeypatch.setattr(local_weights, "MOST_STEPS", 4)
+    assert weights.is_fold_due()
+
+
+def test_a_node_frees_the_memory_that_a_killed_one_took_for_another_run(tmp_path: Path) -> None:
+    one, _ = logged(tmp_path / "runs" / "one", 1)
+    two, _ = logged(tmp_path / "runs" / "two", 1)
+    free_memory_of_others(tmp_path / "runs" / "two")
+    assert logged_weights.is_in_memory(two.path)
+    assert not logged_weights.is_in_memory(one.path)
 
 
 def test_where_memory_lacks_weights_are_stepped_on_disk_and_go_on_from_a_log(
