@@ -2,23 +2,32 @@
 
 1. Beyond the bound an allocation fails, as it does where the memory is used up, before any of it is taken. Allocations
    of other threads fail with it meanwhile.
-2. A lower limit of the process stays. Where the system has no such limit, or none that it enforces (macOS), there is
+2. One thread at a time has a bound: of two, the last to end would leave the other's limit to the process for good.
+3. A lower limit of the process stays. Where the system has no such limit, or none that it enforces (macOS), there is
    no bound.
 """
 
 import contextlib
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _SIZE: Final = Path("/proc/self/statm")
 """Pages of this process; the first number is that of its address space."""
+_LOCK: Final = threading.Lock()
 
 
 @contextlib.contextmanager
 def at_most(more: int) -> Iterator[None]:
-    """Let the address space grow by at most `more` bytes in the block."""
+    """Let the address space grow by at most `more` bytes in the block. Blocks while another thread is in one."""
+    with _LOCK, _limited(more):
+        yield
+
+
+@contextlib.contextmanager
+def _limited(more: int) -> Iterator[None]:
     try:
         size = int(_SIZE.read_text().split()[0]) * resource.getpagesize()
     except OSError:  # no such file: not Linux

@@ -103,8 +103,10 @@ class Scoring:
 
     @property
     def verified_rate(self) -> float | None:
-        """The rollouts per second that the scorers verify together while there is work; None: not measured yet."""
-        known = [one.rate.value for one in (self.visits, *self.further) if one.rate.value is not None]
+        """The rollouts per second that the scorers that can work verify together while there is work; None: not
+        measured yet."""
+        working = [one for one in (self.visits, *self.further) if not one.seat.resting]
+        known = [one.rate.value for one in working if one.rate.value is not None]
         return sum(known) if known else None
 
     async def run(self) -> None:

@@ -110,8 +110,7 @@ class GroupDispatch:
 
     def give_back(self, seat: Seat, group: Undecided, *, failed: bool = False) -> None:
         """Take a group back that has no verdict. `failed`: whether the scorer failed at it, or died with it."""
-        del seat.out[group.lease.id]
-        self._out[_place_of(group)] -= 1
+        self._take_from(seat, group)
         if failed:
             self._failed[group.lease.id] = group
         else:
@@ -120,8 +119,7 @@ class GroupDispatch:
 
     def end(self, seat: Seat, group: Undecided) -> None:
         """Note that a group has its verdict, or waits for its rewards."""
-        del seat.out[group.lease.id]
-        self._out[_place_of(group)] -= 1
+        self._take_from(seat, group)
         self.deaths.pop(group.lease.id, None)
 
     def wake_idle(self) -> None:
@@ -132,6 +130,13 @@ class GroupDispatch:
     def _hand_out(self, seat: Seat, group: Undecided) -> None:
         seat.out[group.lease.id] = group, tokens_of(group)
         self._out[_place_of(group)] += 1
+
+    def _take_from(self, seat: Seat, group: Undecided) -> None:
+        del seat.out[group.lease.id]
+        place = _place_of(group)
+        self._out[place] -= 1
+        if not self._out[place]:
+            del self._out[place]
 
     def has_next(self, under: PendingVersion) -> bool:
         """Tell whether a version has a group that no scorer has had."""
@@ -146,10 +151,10 @@ class GroupDispatch:
         and where none is left and none is out: one that is given back, or was received by a clock set back."""
         place = under.era, under.version
         visit = self._visits.get(place)
-        if visit is None or visit.is_long or (visit.is_empty and self._out[place] <= 0):
+        if visit is None or visit.is_long or (visit.is_empty and not self._out[place]):
             aside = [] if visit is None else visit.aside
-            for other in [key for key, one in self._visits.items() if one.is_empty and self._out[key] <= 0]:
-                del self._visits[other], self._out[other]
+            for other in [key for key, one in self._visits.items() if one.is_empty and not self._out[key]]:
+                del self._visits[other]
             visit = self._visits[place] = _SharedVisit(self._groups.visit(under), self._is_out, aside)
         return visit
 

@@ -31,6 +31,34 @@ print(inside, after, lower)
 """
 
 
+TOGETHER = """
+import resource, threading, time
+from echo2.runtime.address_space import at_most
+
+before = resource.getrlimit(resource.RLIMIT_AS)
+inside = threading.Event()
+
+def second():
+    inside.wait()
+    with at_most(1 << 30):
+        time.sleep(0.2)
+
+other = threading.Thread(target=second)
+other.start()
+with at_most(1 << 30):
+    inside.set()
+    time.sleep(0.1)
+other.join()
+print(resource.getrlimit(resource.RLIMIT_AS) == before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds the address space")
+def test_two_threads_with_a_bound_leave_no_limit() -> None:
+    done = subprocess.run(code_command(TOGETHER), capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds the address space")
 def test_the_bound_holds_in_the_block_and_a_lower_limit_stays() -> None:
     done = subprocess.run(code_command(PROGRAM), capture_output=True, text=True, timeout=60, check=False)

@@ -16,7 +16,7 @@ from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
 from tests.support.clock import run_fake
 from tests.support.group_world import World, root_of
-from tests.support.scoring_world import StandIns, verdicts, visits_over, waiting
+from tests.support.scoring_world import StandIns, scoring_over, verdicts, visits_over, waiting
 
 
 @pytest.fixture
@@ -220,6 +220,17 @@ def test_a_scorer_whose_device_is_gone_rests_and_the_other_verifies_all(world: W
     judge_all(world, [scorer, Broken()])
     assert accepted(world) == set(leases)
     assert len(scorer.scored) == 6
+
+
+def test_the_rate_of_a_scorer_that_rests_is_not_counted(world: World) -> None:
+    scoring = scoring_over(world, TimedScorer())
+    further = visits_over(world, scoring.visits.dispatch, TimedScorer())
+    scoring.further = [further]
+    scoring.visits.rate.on_visit(20, 2.0, full=True)
+    further.rate.on_visit(10, 2.0, full=True)
+    assert scoring.verified_rate == 15.0
+    further.seat.resting = True
+    assert scoring.verified_rate == 10.0
 
 
 async def test_the_fault_of_the_last_scorer_that_could_work_is_raised(world: World) -> None:

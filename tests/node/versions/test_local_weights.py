@@ -244,6 +244,8 @@ def test_a_log_of_very_many_small_diffs_is_folded(tmp_path: Path, monkeypatch: p
 
 
 def test_a_node_frees_the_memory_that_a_killed_one_took_for_another_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
     one, _ = logged(tmp_path / "runs" / "one", 1)
     two, _ = logged(tmp_path / "runs" / "two", 1)
     free_memory_of_others(tmp_path / "runs" / "two")
