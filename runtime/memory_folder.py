@@ -5,7 +5,7 @@ Rules
    that it belongs to, so that each process finds it.
 2. Only its user may look into it. One that another user has made under this name is refused.
 3. It outlives the processes that use it, but no restart of the machine. Its owner removes it. One whose folder on disk
-   is gone, as a killed process may leave it, is removed when the next one is to be made, before free memory is measured.
+   is gone, as a killed process may leave it, is removed before free memory is measured for another.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The node's weights: one folder, which the engine steps from version to version.
 
     weights/held     a folder of weights.logged_weights, loaded by the engine
-    weights/made     a folder of weights.journaled, only while it is built from a full payload, or from a copy of the base
+    weights/made     a folder of weights.journaled, only while it is built from a full payload, or a copy of the base
 
 Rules
 1. Engines write to `held`, one at a time, or this process in their place (engines/process/engine_fleet.py): never while
@@ -17,8 +17,8 @@ Rules
    lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
 6. The log is folded into the base when it takes two thirds of that, or of what the quota leaves beside it: so folds
    write one and a half times the payloads. It is folded at `MOST_STEPS` diffs too, however small they are: a start and
-   the end of a pause decode no more, and open no more files. At a start, and at the end of a pause, it is folded when it has
-   `START_STEPS` diffs, which had to be decoded; and before weights are made anew. Never at the end.
+   the end of a pause decode no more, and open no more files. There it is folded when it has `START_STEPS` diffs, which
+   had to be decoded; and before weights are made anew. Never at the end.
 """
 
 import contextlib
