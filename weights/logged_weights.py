@@ -24,21 +24,26 @@ from echo2.weights.diff_log import LOG_FOLDER, DiffLog
 from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from echo2.weights.fold import finish_fold, fold
 from echo2.weights.journaled import Rolling
+from echo2.weights.snapshot import Bits, WeightsSource
 from echo2.weights.virtual_snapshot import VirtualSnapshot
 
 _COPY: Final = "weights"
 
 
-def open_weights(folder: Path) -> Rolling:
-    """Open a folder of weights, with or without a log. Raises `StoreCorrupt`, `BadSnapshot`, `DiskFull`,
-    `FileNotFoundError` where there is none."""
+class Stopped(Exception):
+    """The present version was not made, as the caller is to end."""
+
+
+def open_weights(folder: Path, stops: Callable[[], bool] = lambda: False) -> Rolling:
+    """Open a folder of weights, with or without a log. `stops`: asked for each frame that is made in memory whether to
+    raise `Stopped`. Raises `StoreCorrupt`, `BadSnapshot`, `DiskFull`, `FileNotFoundError` where there is none."""
     if not has_log(folder):
         return Rolling(folder)
     log, copy = log_of(folder), make_memory_folder(folder) / _COPY
     with memory_lock(copy.parent):
         if not _is_at(copy, log.root):
             log.check()
-            _replay(folder, log, copy)
+            _replay(folder, log, copy, stops)
     return Rolling(copy, log)
 
 
@@ -86,14 +91,28 @@ def end_log(folder: Path) -> DiffLog:
 
 
 def fold_log(folder: Path, stops: Callable[[], bool] = lambda: False) -> None:
-    """Fold a folder's log into its base. `stops`: question of `fold`. Raises as `open_weights`."""
-    fold(folder, open_weights(folder).snapshot, stops)
+    """Fold a folder's log into its base. `stops`: question of `fold` and `open_weights`. Raises as `open_weights`."""
+    fold(folder, open_weights(folder, stops).snapshot, stops)
 
 
-def _replay(folder: Path, log: DiffLog, copy: Path) -> None:
+class _Stoppable:
+    """Weights that are read until `stops` says so; then `Stopped` is raised."""
+
+    def __init__(self, weights: WeightsSource, stops: Callable[[], bool]) -> None:
+        self.tensors, self.aliases, self.root = weights.tensors, weights.aliases, weights.root
+        self._weights, self._stops = weights, stops
+
+    def span(self, start: int, elements: int, width: int) -> Bits:
+        if self._stops():
+            raise Stopped
+        return self._weights.span(start, elements, width)
+
+
+def _replay(folder: Path, log: DiffLog, copy: Path, stops: Callable[[], bool]) -> None:
     """Make the folder in memory (rule 2)."""
     try:
-        Rolling.create(copy, VirtualSnapshot(Rolling(folder).snapshot, log.paths, log.root))
+        present = VirtualSnapshot(Rolling(folder).snapshot, log.paths, log.root)
+        Rolling.create(copy, _Stoppable(present, stops))
     except (BadPayload, BadSnapshot, WrongBase) as error:
         raise StoreCorrupt(f"{folder}: its weights are damaged ({error}): they are fetched again") from error
 

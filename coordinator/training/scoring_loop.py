@@ -102,11 +102,14 @@ class Scoring:
     """Before then nothing is evaluated, as an environment is away (rule 5), seconds."""
 
     @property
+    def working(self) -> list[GroupVisits]:
+        """The visits of the scorers that can work: not of those whose card is gone."""
+        return [one for one in (self.visits, *self.further) if not one.seat.resting]
+
+    @property
     def verified_rate(self) -> float | None:
-        """The rollouts per second that the scorers that can work verify together while there is work; None: not
-        measured yet."""
-        working = [one for one in (self.visits, *self.further) if not one.seat.resting]
-        known = [one.rate.value for one in working if one.rate.value is not None]
+        """The rollouts per second that these verify together while there is work; None: not measured yet."""
+        known = [one.rate.value for one in self.working if one.rate.value is not None]
         return sum(known) if known else None
 
     async def run(self) -> None:

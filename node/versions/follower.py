@@ -508,6 +508,8 @@ class Follower:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait({doing})
             self._weights.ends.clear()
+            if not doing.cancelled():
+                doing.exception()  # asyncio reports one that nothing has looked at
             raise
 
     @contextlib.asynccontextmanager

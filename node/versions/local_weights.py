@@ -73,7 +73,8 @@ class LocalWeights:
         self.on_damage: Callable[[str], None] = lambda sentence: None
         """Called with a sentence about weights that are damaged, from a thread."""
         self.ends = threading.Event()
-        """Set to leave a fold that is under way to the next start."""
+        """Set to leave to the next start a fold that is under way, or the present version that is made in memory: that
+        raises `weights.logged_weights.Stopped`."""
 
     def root(self) -> bytes | None:
         """Return the content root of the weights, None without any. Finish what a kill interrupted; remove damaged or
@@ -109,7 +110,7 @@ class LocalWeights:
         self._choose_place()
         if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
             _log.info("weights are made of base and log", diffs=diffs)
-        weights = logged_weights.open_weights(self.path)
+        weights = logged_weights.open_weights(self.path, self.ends.is_set)
         self._report_loss(weights.log)
         root = weights.root
         self.fold(START_STEPS)

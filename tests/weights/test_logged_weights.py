@@ -20,7 +20,7 @@ from echo2.weights.diff import encode
 from echo2.weights.errors import StoreCorrupt, WrongBase
 from echo2.weights.fold import fold
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import begin_log, end_log, fold_log, has_log, open_weights, present_file
+from echo2.weights.logged_weights import Stopped, begin_log, end_log, fold_log, has_log, open_weights, present_file
 from echo2.weights.payload_format import PayloadReader
 from echo2.weights.snapshot import Snapshot
 from tests.support.cuts import cuts
@@ -148,6 +148,17 @@ def test_a_fold_that_the_end_of_the_node_stops_is_finished_by_the_log(chain: Cha
     remove_memory_folder(folder)
     assert_is(folder, chain.snapshots[3])
     assert (folder / "snapshot.safetensors").read_bytes() == chain.snapshots[3].path.read_bytes()
+
+
+def test_the_making_of_the_version_in_memory_can_be_stopped_and_is_begun_anew(chain: Chain, tmp_path: Path) -> None:
+    folder = logged(tmp_path / "weights", chain, 4)
+    remove_memory_folder(folder)
+    asked = itertools.count()
+    with pytest.raises(Stopped):
+        open_weights(folder, lambda: next(asked) >= 2)
+    assert next(asked) < 6, "few frames are decoded after that"
+    assert not logged_weights.is_in_memory(folder)
+    assert_is(folder, chain.snapshots[4])
 
 
 def test_where_memory_lacks_the_log_is_folded_and_taken_away(chain: Chain, tmp_path: Path, memory: Path) -> None:

@@ -228,9 +228,9 @@ def test_the_rate_of_a_scorer_that_rests_is_not_counted(world: World) -> None:
     scoring.further = [further]
     scoring.visits.rate.on_visit(20, 2.0, full=True)
     further.rate.on_visit(10, 2.0, full=True)
-    assert scoring.verified_rate == 15.0
+    assert (scoring.verified_rate, len(scoring.working)) == (15.0, 2)
     further.seat.resting = True
-    assert scoring.verified_rate == 10.0
+    assert (scoring.verified_rate, len(scoring.working)) == (10.0, 1)
 
 
 async def test_the_fault_of_the_last_scorer_that_could_work_is_raised(world: World) -> None:

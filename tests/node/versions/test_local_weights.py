@@ -16,7 +16,7 @@ from echo2.weights import logged_weights
 from echo2.weights.diff import Payload, encode
 from echo2.weights.documents import Edge
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import open_weights
+from echo2.weights.logged_weights import Stopped, open_weights
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.clock import on_fake_clock
@@ -251,6 +251,16 @@ def test_a_node_frees_the_memory_that_a_killed_one_took_for_another_run(tmp_path
     free_memory_of_others(tmp_path / "runs" / "two")
     assert logged_weights.is_in_memory(two.path)
     assert not logged_weights.is_in_memory(one.path)
+
+
+def test_a_node_that_ends_leaves_the_making_of_its_version_to_the_next_start(tmp_path: Path) -> None:
+    weights, snapshots = logged(tmp_path, 4)
+    weights.free_memory()
+    weights.ends.set()
+    with pytest.raises(Stopped):
+        weights.root()
+    weights.ends.clear()
+    assert weights.root() == snapshots[4].root
 
 
 def test_where_memory_lacks_weights_are_stepped_on_disk_and_go_on_from_a_log(
