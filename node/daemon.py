@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup
 
@@ -143,7 +144,6 @@ class NodeDaemon:
         documents = DocumentExchange(
             network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
         )
-        free_memory_of_others(context.folder)
         self._weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
             network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies
@@ -292,6 +292,7 @@ class NodeDaemon:
             _log.info(sentence)
         await self.connectivity.fit(runspec.value)
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
+        await anyio.to_thread.run_sync(free_memory_of_others, self.context.folder)
         await self.follower.resume()
         tasks.start_soon(self.follower.run)
         for engine in self.fleet.engines:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from echo2.node.versions import local_weights
-from echo2.node.versions.local_weights import InvalidChain, LocalWeights, free_memory_of_others
+from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.p2p.envelope import Verified, document_hash, verify_named
 from echo2.p2p.identity import generate_key
 from echo2.runtime import memory_folder
@@ -243,16 +243,6 @@ def test_a_log_of_very_many_small_diffs_is_folded(tmp_path: Path, monkeypatch: p
     assert weights.is_fold_due()
 
 
-def test_a_node_frees_the_memory_that_a_killed_one_took_for_another_run(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-    one, _ = logged(tmp_path / "runs" / "one", 1)
-    two, _ = logged(tmp_path / "runs" / "two", 1)
-    free_memory_of_others(tmp_path / "runs" / "two")
-    assert logged_weights.is_in_memory(two.path)
-    assert not logged_weights.is_in_memory(one.path)
-
-
 def test_a_node_that_ends_leaves_the_making_of_its_version_to_the_next_start(tmp_path: Path) -> None:
     weights, snapshots = logged(tmp_path, 4)
     weights.free_memory()
@@ -315,6 +305,19 @@ async def test_a_node_with_a_damaged_log_fetches_what_it_lost_and_works_on(small
             assert len(list(log.iterdir())) == 2
             before = accepted(again)
             await until(lambda: accepted(again) >= before + 1)
+
+
+@on_fake_clock
+async def test_a_node_frees_the_memory_that_a_killed_one_took_for_another_run(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        other = node.daemon.context.folder.with_name("other") / "weights" / "held"
+        other.mkdir(parents=True)
+        left = memory_folder.make_memory_folder(other)
+        async with working(node):
+            await until(lambda: node.holds(0))
+            assert not left.exists()
+            assert logged_weights.is_in_memory(node.daemon.follower._weights.path)
 
 
 @on_fake_clock
