@@ -138,6 +138,7 @@ class Follower:
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
+        self._at_weights = asyncio.Lock()
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
         self.changed = asyncio.Event()
@@ -247,6 +248,8 @@ class Follower:
         when it loads them."""
         self._stored = list(self._stored_edges())
         root = await self._with_weights(self._weights.root)
+        if self._engine.rests:  # the pause that began meanwhile could not free it
+            await self._with_weights(self._weights.free_memory)
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and versions:
             self._engine.current = self._loaded_version(*max(versions), root)
@@ -499,18 +502,19 @@ class Follower:
                     self._engine.report_damage(self.current)
 
     async def _with_weights(self, work: Callable[[], T]) -> T:
-        """Do `work` in a thread. A cancellation ends it at its next frame, and is then raised."""
-        doing = asyncio.ensure_future(anyio.to_thread.run_sync(work))
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            self._weights.ends.set()
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait({doing})
-            self._weights.ends.clear()
-            if not doing.cancelled():
-                doing.exception()  # asyncio reports one that nothing has looked at
-            raise
+        """Do `work` in a thread, one at a time. A cancellation ends it at its next frame, and is then raised."""
+        async with self._at_weights:
+            doing = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+            try:
+                return await asyncio.shield(doing)
+            except asyncio.CancelledError:
+                self._weights.ends.set()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait({doing})
+                self._weights.ends.clear()
+                if not doing.cancelled():
+                    doing.exception()  # asyncio reports one that nothing has looked at
+                raise
 
     @contextlib.asynccontextmanager
     async def pause(self, finishing: Callable[[], bool]) -> AsyncIterator[None]:

@@ -1,5 +1,7 @@
 """The local weights: stepped in place, interrupted by a kill at every write, replaced as a whole."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -338,6 +340,33 @@ async def test_a_pause_frees_the_memory_and_its_end_takes_it_again(small_run: Sm
         assert logged_weights.is_in_memory(folder)
         before = accepted(node)
         await until(lambda: accepted(node) >= before + 1)
+
+
+@on_fake_clock
+async def test_a_pause_takes_no_memory_from_a_start_that_makes_its_version_there(small_run: SmallRun) -> None:
+    async with small_run.working() as node:
+        await until(lambda: node.holds(0))
+        follower, weights = node.daemon.follower, node.daemon.follower._weights
+        begun, go, root = threading.Event(), threading.Event(), weights.root
+
+        def slow() -> bytes | None:
+            begun.set()
+            assert go.wait(30)
+            return root()
+
+        weights.root = slow  # type: ignore[method-assign]
+        starting = asyncio.create_task(follower.resume())
+        await until(begun.is_set)
+        node.daemon.run_state.pause(None)
+        await anyio.sleep(5)
+        assert logged_weights.is_in_memory(weights.path)
+        go.set()
+        await starting
+        assert not logged_weights.is_in_memory(weights.path), "it is freed once it is made"
+        node.daemon.run_state.resume()
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 1)
+        assert node.holds(0)
 
 
 @on_fake_clock
