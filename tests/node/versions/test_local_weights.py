@@ -9,6 +9,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from echo2.node.versions import follower as follower_module
 from echo2.node.versions import local_weights
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.p2p.envelope import Verified, document_hash, verify_named
@@ -342,8 +343,10 @@ async def test_a_pause_frees_the_memory_and_its_end_takes_it_again(small_run: Sm
         await until(lambda: accepted(node) >= before + 1)
 
 
-@on_fake_clock
-async def test_a_pause_takes_no_memory_from_a_start_that_makes_its_version_there(small_run: SmallRun) -> None:
+async def test_a_pause_takes_no_memory_from_a_start_that_makes_its_version_there(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "FREE_SECONDS", 0.2)
     async with small_run.working() as node:
         await until(lambda: node.holds(0))
         follower, weights = node.daemon.follower, node.daemon.follower._weights
@@ -358,7 +361,8 @@ async def test_a_pause_takes_no_memory_from_a_start_that_makes_its_version_there
         starting = asyncio.create_task(follower.resume())
         await until(begun.is_set)
         node.daemon.run_state.pause(None)
-        await anyio.sleep(5)
+        await until(lambda: node.daemon.fleet.rests)
+        await anyio.sleep(1.0)
         assert logged_weights.is_in_memory(weights.path)
         go.set()
         await starting
