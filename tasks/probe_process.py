@@ -1,7 +1,7 @@
 """A process of tasks/check_probe.py, as its parent sees it: one question at a time, each within a time limit.
 
-The limit counts the process's CPU seconds, so that work beside it changes no answer; one that waits has `WAITING_FACTOR` times
-as long by the clock.
+The limit counts the process's CPU seconds, so that work beside it changes no answer; one that waits has
+`WAITING_FACTOR` times as long by the clock.
 """
 
 import os
