@@ -79,7 +79,8 @@ def _keep(sample: TrainSample, reward: float) -> Score:
 
 
 def _like(text: str, wanted: str) -> float:
-    return sum(left == right for left, right in zip(text, wanted, strict=False)) / len(wanted)
+    """Return the share of characters that agree: a longer text is another answer."""
+    return sum(left == right for left, right in zip(text, wanted, strict=False)) / max(len(text), len(wanted))
 
 
 CAUSES: Final = (
