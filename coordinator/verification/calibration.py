@@ -8,7 +8,8 @@ Rules
 3. The share of tokens that differ does not rise with the gap. So for `differs` the bound of a bin is the least of any
    run of bins that ends at it or before it (isotonic). Other statistics have no such order.
 4. `THRESHOLD_ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2
-   for `above` and `below`.
+   for `above` and `below`. A bound of these below 1/2 counts as 1/2: there the machines lean to the other side, and
+   another machine need not.
 5. A bin without tokens has p = 1: it counts for nothing (coordinator/verification/evidence.py, rule 2). Of `differs` so
    has a bin in which more than half of the tokens may differ, and one above the bound of rule 6, in which none may.
 6. The bound on a single token is `MARGIN_ALLOWANCE` times the drift that one token in `1 / DRIFT_SHARE` exceeds. A
@@ -106,7 +107,7 @@ def _margin_bound(tokens: TokenArray) -> int:
 def _table(name: str, tokens: TokenArray) -> list[int]:
     bounds = _bounds(name, tokens)
     base = 0.5 if name in HALF_STATISTICS else 0.0
-    wide = np.where(np.isnan(bounds), 1.0, base + THRESHOLD_ALLOWANCE * (bounds - base))
+    wide = np.where(np.isnan(bounds), 1.0, base + THRESHOLD_ALLOWANCE * np.maximum(bounds - base, 0.0))
     return [min(ONE, max(LEAST_P, math.ceil(value * ONE))) for value in wide.tolist()]
 
 

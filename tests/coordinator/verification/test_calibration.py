@@ -111,6 +111,19 @@ def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
     assert (table[often] <= THRESHOLD_ALLOWANCE * truth[often] + 0.06).all()
 
 
+@pytest.mark.parametrize(("leaning", "other"), [("above", "below"), ("below", "above")])
+def test_where_the_machines_lean_to_one_side_another_may_still_lean_to_neither(leaning: str, other: str) -> None:
+    tokens = honest(1, 100_000)
+    tokens["drift"] = np.abs(tokens["drift"] // 2) * (1 if leaning == "above" else -1)
+    tables = fit({"one": tokens})
+    assert min(tables[other]) == ONE // 2  # not below: that would speak against a machine that leans nowhere
+    assert min(tables[leaning]) > ONE // 2
+    evidence = EProcess()
+    for seed in range(20):
+        evidence = evidence.after(products(honest(seed, 2_000, 0.001), tables))
+    assert not evidence.value().reaches(10)
+
+
 def test_a_machine_with_more_tokens_counts_no_more_than_another() -> None:
     calm, loud = honest(1, 4_000, 0.01), honest(2, 4_000, 0.03)
     again = np.concatenate([loud, honest(3, 40_000, 0.3)])
