@@ -92,11 +92,11 @@ def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
 def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
     """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
     pair, least = make_pair(folder, dtype), MACHINES * TOKENS_LEAST
-    calibrated = np.concatenate(_honest(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
+    calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
     draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
     fitted = [fit({str(number): draw[number::MACHINES] for number in range(MACHINES)}) for draw in draws]
     tables = fitted[0]
-    honest = {noise: _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
+    honest = {noise: honest_groups(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
     return [
         _refused(f"honest groups beyond the bound in {dtype}", honest, tables),
         Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
@@ -148,7 +148,7 @@ def _shaped(pair: ModelPair, name: str, noise: float, count: int) -> list[TokenA
     return parts
 
 
-def _honest(pair: ModelPair, name: str, noise: float, groups: int) -> list[TokenArray]:
+def honest_groups(pair: ModelPair, name: str, noise: float, groups: int) -> list[TokenArray]:
     """Return the tokens of honest groups."""
     parts: list[TokenArray] = []
     for first in range(0, groups, AT_ONCE):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from echo2.coordinator.calibration.honest_groups import PROMPTS_LEAST
 from echo2.coordinator.verification.calibration import (
     CONFIDENCE,
-    THRESHOLD_ALLOWANCE,
+    NOISE_ALLOWANCE,
     TOKENS_LEAST,
     Calibration,
     TooFewTokens,
@@ -106,28 +107,52 @@ def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
     differs = (many["flags"] & DIFFERS) > 0
     truth = np.bincount(many["gap"], differs, BINS) / np.bincount(many["gap"], minlength=BINS)
     assert (table >= np.minimum(truth, 1.0) * 0.999).all()
-    often = (np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02) & (table < 1)
-    assert often.sum() == 3
-    assert (table[often] <= THRESHOLD_ALLOWANCE * truth[often] + 0.06).all()
+    louder = honest(3, 1_000_000, NOISE_ALLOWANCE * 0.02)
+    differ = np.bincount(louder["gap"], (louder["flags"] & DIFFERS) > 0, BINS)
+    theirs = differ / np.bincount(louder["gap"], minlength=BINS)
+    open_bins = table < 1
+    assert open_bins.sum() == 3
+    assert (table[open_bins] >= theirs[open_bins]).all()
+    assert (table[open_bins] <= 1.1 * theirs[open_bins] + 0.01).all()
 
 
-@pytest.mark.parametrize(("leaning", "other"), [("above", "below"), ("below", "above")])
-def test_where_the_machines_lean_to_one_side_another_may_still_lean_to_neither(leaning: str, other: str) -> None:
-    tokens = honest(1, 100_000)
-    tokens["drift"] = np.abs(tokens["drift"] // 2) * (1 if leaning == "above" else -1)
-    tables = fit({"one": tokens})
-    assert min(tables[other]) == ONE // 2  # not below: that would speak against a machine that leans nowhere
-    assert min(tables[leaning]) > ONE // 2
-    evidence = EProcess()
-    for seed in range(20):
-        evidence = evidence.after(products(honest(seed, 2_000, 0.001), tables))
-    assert not evidence.value().reaches(10)
-
-
-def test_a_machine_with_more_tokens_counts_no_more_than_another() -> None:
+def test_a_machine_with_more_tokens_counts_no_more_than_another_and_gives_of_all_its_own() -> None:
     calm, loud = honest(1, 4_000, 0.01), honest(2, 4_000, 0.03)
-    again = np.concatenate([loud, honest(3, 40_000, 0.3)])
-    assert fit({"calm": calm, "loud": loud}) == fit({"calm": calm, "loud": again})
+    assert fit({"calm": calm, "loud": loud}) == fit({"calm": np.repeat(calm, 5), "loud": loud})
+
+
+@pytest.mark.parametrize("tokens", [4_000, 20_000, 100_000])
+def test_a_machine_of_up_to_the_allowed_noise_stays_out_of_doubt_whatever_the_tokens(tokens: int) -> None:
+    tables = fit({str(seed): honest(seed, tokens) for seed in range(4)})
+    for seed, noise in enumerate((1.0, 1.35, NOISE_ALLOWANCE)):
+        assert highest(honest(100 + seed, 60_000, noise * 0.02), tables) < 10
+    assert highest(honest(200, 60_000, 2.2 * 0.02), tables) > 10**6
+
+
+def test_64_prompts_refuse_no_machine_that_rounds_a_little_more_as_four_long_ones_did() -> None:
+    """A prompt shows some 864 places, however many tokens are drawn at them (3,456 of four prompts)."""
+    generator = np.random.default_rng(0)
+
+    def fitted(prompts: int, tokens: int) -> Tables:
+        places = np.split(honest(1, 864 * prompts), prompts)
+        drawn = [place[generator.integers(0, 864, tokens)] for place in places]
+        return fit({str(number): np.concatenate(drawn[number::4]) for number in range(4)})
+
+    four, many = fitted(4, 20_000), fitted(PROMPTS_LEAST, 80_000 // PROMPTS_LEAST)
+    for seed in range(10, 14):
+        machine = honest(seed, 200_000, 1.12 * 0.02)
+        assert highest(machine, many, 40_000) < 10
+        assert highest(machine, four, 40_000) > 10**3
+
+
+def highest(tokens: TokenArray, tables: Tables, group: int = 1_000) -> float:
+    """Return the highest E of a machine's groups."""
+    evidence, peak = EProcess(), 0.0
+    for start in range(0, len(tokens), group):
+        evidence = evidence.after(products(tokens[start : start + group], tables))
+        value = evidence.value()
+        peak = max(peak, value.mantissa * 2.0**value.exponent)
+    return peak
 
 
 def test_more_machines_make_the_bounds_narrower() -> None:
