@@ -1,4 +1,4 @@
-"""The bounds on honest nodes of one engine class: fitted from honest groups, signed, and named by hash. Pure.
+"""The bounds on honest nodes of one rounding: fitted from honest groups, signed, and named by hash. Pure.
 
 Rules
 1. The tokens of all machines are fitted together: per statistic and gap bin an upper bound on the mean, with confidence
@@ -18,12 +18,13 @@ Rules
    margin is what rounding did to two logits, and is seen where they nearly tie; drift shows the same at each token, so
    `TOKENS_LEAST` tokens per machine suffice. Where the gap is above the bound, no other token is right. A class whose
    drift leaves its range has no bound: it is `MOST_MARGIN`.
-7. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
-   (`document_hash`); its tables are integers.
+7. Machines of a further engine or device only widen the bounds: of two fits the greater value counts in each bin.
+8. A Calibration is valid for one run and rounding (engines/registry.py, rule 5). Leases name it by the hash of the
+   sealed document (`document_hash`); its tables are integers.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import numpy as np
@@ -69,13 +70,15 @@ class TooFewTokens(ValueError):
 
 
 class Calibration(Wire, frozen=True):
-    """coordinator (ledger): the bounds by which groups of a class are judged. `engine_class`: engine/dtype/device.
+    """coordinator (ledger): the bounds by which groups are judged. `rounding`: that of their engine classes, as
+    bfloat16. `classes`: engine classes whose engines were measured, engine/dtype/device.
     `builds`: builds of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine
     -> its number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `bound`: greatest margin of a
     token, in units of 2^-14 nats. `at`: ms."""
 
     run: Hash
-    engine_class: Name
+    rounding: Name
+    classes: Annotated[list[Name], Meta(min_length=1, max_length=16)]
     builds: Annotated[list[Name], Meta(max_length=64)]
     era: Count
     version: Count
@@ -104,6 +107,11 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
         for p, edge in zip(tables["differs"], edges, strict=True)
     ]
     return tables
+
+
+def widest(fitted: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+    """Return the widest bounds of several fits (rule 7)."""
+    return {name: [max(bins) for bins in zip(*(one[name] for one in fitted), strict=True)] for name in fitted[0]}
 
 
 def _margin_bound(tokens: TokenArray) -> int:
@@ -179,7 +187,7 @@ def tables_of(calibration: Calibration) -> Tables:
     if one is missing."""
     missing = [name for name in FITTED_STATISTICS if name not in calibration.tables]
     if missing:
-        raise Malformed(f"the Calibration of {calibration.engine_class} has no table {missing[0]}")
+        raise Malformed(f"the Calibration of {calibration.rounding} has no table {missing[0]}")
     return {name: calibration.tables[name] for name in FITTED_STATISTICS} | {BOUND: [calibration.bound]}
 
 

@@ -87,7 +87,7 @@ async def test_the_fastest_is_kept_and_a_restart_times_nothing(machine: Machine,
 CHANGES: dict[str, Any] = {
     "a new build": lambda machine, asked: machine.builds.update(torch="2"),
     "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),
-    "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16/cuda"]),
+    "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16"]),
 }
 
 
@@ -144,7 +144,7 @@ async def test_a_format_that_one_engine_lacks_leaves_the_others_though_that_one_
     monkeypatch.setattr(engine_choice, "sights", sights)
     spec = runspec(engines=["llamacpp/blocks"])
     asked = choice(tmp_path, dtype="blocks")
-    asked.on_calibrated_classes(["llamacpp/blocks/cpu"])
+    asked.on_calibrated_classes(["llamacpp/blocks"])
     one = await asked.choose(tmp_path, tmp_path, spec)
     assert one is not None
     assert one.engine_class == "llamacpp/blocks/cpu"

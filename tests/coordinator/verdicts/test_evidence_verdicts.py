@@ -233,13 +233,13 @@ def test_a_bad_day_that_a_check_confirmed_waits_for_the_operators_own_engines_of
     bench.until("quarantine")
     kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     asked: list[tuple[str, int]] = []
-    bench.service.verdicts.days.to_come = lambda engine_class, since: not asked.append((engine_class, since))
+    bench.service.verdicts.days.to_come = lambda rounding, since: not asked.append((rounding, since))
     assert bench.end_day() == ["quarantine"]
     for _ in range(3):
         bench.service.tick(bench.world.now)
     assert bench.service.ledger.balance(quarantine_account(PEER)) == kept
-    assert {*asked} == {(CLASS, (T0 // DAY + 1) * DAY)}
-    bench.service.verdicts.days.to_come = lambda engine_class, since: False
+    assert {*asked} == {("bfloat16", (T0 // DAY + 1) * DAY)}
+    bench.service.verdicts.days.to_come = lambda rounding, since: False
     if not comes.startswith("not"):
         bench.open(TOLERANT if comes == "and agrees" else calibration(TABLES, 2))
     bench.service.tick(bench.world.now)
@@ -574,10 +574,10 @@ def test_values_that_are_no_log_probabilities_are_named_at_receipt_and_cost_no_p
     assert bench.decide(0).code == "ok"
 
 
-def test_a_calibration_opens_its_own_class_alone(bench: Bfloat16World) -> None:
+def test_a_calibration_opens_its_own_number_format_alone_on_every_device(bench: Bfloat16World) -> None:
     bench.open()
-    for other in ("transformers/bfloat16/cuda", "transformers/float16/cpu"):
-        assert bench.world.refusal(engine=other).code == "not-calibrated"
+    assert bench.world.lease(engine="transformers/bfloat16/cuda").calibration == document_hash(SEALED)
+    assert bench.world.refusal(engine="transformers/float16/cpu").code == "not-calibrated"
 
 
 def test_a_calibration_that_is_gone_is_the_operators_fault_and_comes_back_with_its_file(bench: Bfloat16World) -> None:

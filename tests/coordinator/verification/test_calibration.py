@@ -16,6 +16,7 @@ from echo2.coordinator.verification.calibration import (
     tables_of,
     upper_bound,
     verify_calibration,
+    widest,
 )
 from echo2.coordinator.verification.evidence import BOUND, LEAST_P, EProcess, Tables, exceeding, products
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
@@ -49,7 +50,8 @@ def without_bound(tables: Tables) -> Tables:
 def calibration(**changes: object) -> Calibration:
     facts = {
         "run": RUN,
-        "engine_class": "transformers/bfloat16/cpu",
+        "rounding": "bfloat16",
+        "classes": ["transformers/bfloat16/cpu"],
         "builds": ["torch 2.13.0"],
         "era": 0,
         "version": 3,
@@ -153,6 +155,14 @@ def highest(tokens: TokenArray, tables: Tables, group: int = 1_000) -> float:
         value = evidence.value()
         peak = max(peak, value.mantissa * 2.0**value.exponent)
     return peak
+
+
+def test_engines_of_a_further_device_only_widen_the_bounds() -> None:
+    own, calm, loud = (fit({"one": honest(seed, 20_000, noise)}) for seed, noise in ((1, 0.02), (2, 0.01), (3, 0.03)))
+    assert all(p <= q for name in own for p, q in zip(own[name], widest([own, calm])[name], strict=True))
+    wider = widest([own, loud])
+    assert all(max(p, r) == q for name in own for p, q, r in zip(own[name], wider[name], loud[name], strict=True))
+    assert wider[BOUND] == loud[BOUND]
 
 
 def test_more_machines_make_the_bounds_narrower() -> None:
