@@ -12,7 +12,9 @@ Rules
    running coordinator reads it within half a minute and opens the class.
 4. A rounding that the RunSpec admits nowhere is refused, and so is a class that it does not: its nodes would get no
    lease all the same.
-5. One calibration of a run at a time: a second one is refused at once. A killed one leaves its link to the weights,
+5. Kinds of device that the operator names widen the bounds by their landed groups, each by its median party's
+   (coordinator/verification/device_landings.py, rule 4).
+6. One calibration of a run at a time: a second one is refused at once. A killed one leaves its link to the weights,
    which the next one replaces, and nothing else.
 """
 
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from echo2.coordinator.calibration.honest_groups import ClassParts, MeasuredVersion, measure
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.eras import FIRST_ERA
 from echo2.coordinator.run.admitted_classes import admitted_formats
 from echo2.coordinator.run.model_folder import write_base
@@ -37,6 +40,7 @@ from echo2.coordinator.verification.calibration import (
     seal_calibration,
     widest,
 )
+from echo2.coordinator.verification.device_landings import PARTIES_LEAST, landed_kinds, landed_tables
 from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.mixed_machines import mixed_machines
 from echo2.coordinator.verification.token_evidence import Incomparable
@@ -68,10 +72,10 @@ class Measured(NamedTuple):
     tables: dict[str, list[int]]
 
 
-def calibrate(run: Run, named: str, tokens: int, now: int) -> Path:
+def calibrate(run: Run, named: str, tokens: int, now: int, devices: Sequence[str] = ()) -> Path:
     """Calibrate a number format or an engine class, and return the file written. `tokens`: tokens per machine. `now`:
-    ms. Raises `LocalFault`."""
-    return asyncio.run(calibrate_classes(run, measured_classes(run, named), tokens, now))
+    ms. `devices`: kinds of device whose landed groups widen the bounds. Raises `LocalFault`."""
+    return asyncio.run(calibrate_classes(run, measured_classes(run, named), tokens, now, devices))
 
 
 def measured_classes(run: Run, named: str) -> list[str]:
@@ -87,17 +91,21 @@ def measured_classes(run: Run, named: str) -> list[str]:
     return list(dict.fromkeys([own, asked]))
 
 
-async def calibrate_classes(run: Run, classes: Sequence[str], tokens: int, now: int) -> Path:
+async def calibrate_classes(
+    run: Run, classes: Sequence[str], tokens: int, now: int, devices: Sequence[str] = ()
+) -> Path:
     """Make a Calibration by the engines of some classes of one rounding, as `measured_classes` returns them. See
     `calibrate`."""
+    landed = await asyncio.to_thread(_landed, run, rounding_of(classes[0]), devices)
     with place_of(run.folder.calibrations) as place:
         weights = await newest_weights(run, place)
         measured = {name: await _measure(run, weights, name, max(tokens, TOKENS_LEAST)) for name in classes}
-        tables = widest([one.tables for one in measured.values()])
+        tables = widest([one.tables for one in measured.values()] + landed)
         document = Calibration(
             run=run.id,
             rounding=rounding_of(classes[0]),
             classes=list(classes),
+            devices=list(devices),
             builds=list(dict.fromkeys(build for one in measured.values() for build in one.builds)),
             era=weights.era,
             version=weights.version,
@@ -111,6 +119,26 @@ async def calibrate_classes(run: Run, classes: Sequence[str], tokens: int, now: 
         with writing(path) as file:
             file.write(seal_calibration(document, run.keys.ledger))
     return path
+
+
+def _landed(run: Run, rounding: str, devices: Sequence[str]) -> list[dict[str, list[int]]]:
+    """Return the tables of the median party of each kind of device (rule 5)."""
+    if not devices:
+        return []
+    with Database.read(run.folder.database) as database:
+        tables = {kind: landed_tables(database, rounding, kind) for kind in devices}
+        kinds = landed_kinds(database, rounding)
+    for kind in (kind for kind, fitted in tables.items() if fitted is None):
+        parties = {one.kind: one.parties for one in kinds}
+        if kind not in parties:
+            raise LocalFault(
+                f"no group of device {kind!r} landed in {rounding}; those are: {'; '.join(parties) or 'none'}"
+            )
+        raise LocalFault(
+            f"groups of {parties[kind]} parties of device {kind!r} landed with {TOKENS_LEAST:,} tokens or more each:"
+            f" {PARTIES_LEAST} are needed to widen the bounds by it"
+        )
+    return [fitted for fitted in tables.values() if fitted is not None]
 
 
 async def _measure(run: Run, weights: MeasuredVersion, engine_class: str, tokens: int) -> Measured:
@@ -147,7 +175,7 @@ def class_parts(engine_class: str) -> ClassParts:
 
 @contextmanager
 def place_of(folder: Path) -> Iterator[Path]:
-    """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 5)."""
+    """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 6)."""
     try:
         folder.mkdir(exist_ok=True)
         lock = lock_file(folder / LOCK, name_holder=True)

@@ -112,7 +112,7 @@ class Recalibration:
         """Make a Calibration again; tell whether that went well."""
         rounding, tokens = newest.rounding, self._run.config.calibration.tokens
         try:
-            path = await calibrate_classes(self._run, newest.classes, tokens, self._now())
+            path = await calibrate_classes(self._run, newest.classes, tokens, self._now(), newest.devices)
         except LocalFault as error:
             self._not_before[rounding] = asyncio.get_running_loop().time() + CALIBRATION_RETRY_SECONDS
             self._put_off.add(rounding)

@@ -107,6 +107,10 @@ def calibrate(
     tokens: Annotated[
         int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Widen by landed groups of this kind of device, as the log names it."),
+    ] = None,
     costs: Annotated[
         bool,
         typer.Option("--costs", help="Measure what tokens cost instead, by which groups are weighed from then on."),
@@ -126,7 +130,7 @@ def calibrate(
         print("a running coordinator weighs groups by it within half a minute")
         return
     wanted = tokens or loaded.config.calibration.tokens
-    path = calibration.calibrate(loaded, engine_class, wanted, command_options.now())
+    path = calibration.calibrate(loaded, engine_class, wanted, command_options.now(), device or ())
     print(f"{engine_class} is calibrated: {path}")
     print("a running coordinator opens it within half a minute")
 

@@ -71,7 +71,8 @@ class TooFewTokens(ValueError):
 
 class Calibration(Wire, frozen=True):
     """coordinator (ledger): the bounds by which groups are judged. `rounding`: that of their engine classes, as
-    bfloat16. `classes`: engine classes whose engines were measured, engine/dtype/device.
+    bfloat16. `classes`: engine classes whose engines were measured, engine/dtype/device. `devices`: kinds of device
+    whose landed groups widen the bounds (coordinator/verification/device_landings.py).
     `builds`: builds of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine
     -> its number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `bound`: greatest margin of a
     token, in units of 2^-14 nats. `at`: ms."""
@@ -79,6 +80,7 @@ class Calibration(Wire, frozen=True):
     run: Hash
     rounding: Name
     classes: Annotated[list[Name], Meta(min_length=1, max_length=16)]
+    devices: Annotated[list[Name], Meta(max_length=16)]
     builds: Annotated[list[Name], Meta(max_length=64)]
     era: Count
     version: Count

@@ -49,7 +49,7 @@ def _calibrate(folder: RunFolder) -> None:
     tables = {name: [ONE] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
-            run=run.id, rounding=rounding_of(CLASS), classes=[CLASS], builds=[], era=1, version=0,
+            run=run.id, rounding=rounding_of(CLASS), classes=[CLASS], devices=[], builds=[], era=1, version=0,
             root=bytes.fromhex(root.stem.rpartition("-")[2]), machines={}, tables=tables, bound=65_535, at=1,
         ),
         run.keys.ledger,

@@ -182,7 +182,8 @@ INSTANCES: list[Wire] = [
     SENDER,
     TAKEN,
     Calibration(
-        run=RUN, rounding="bfloat16", classes=["transformers/bfloat16/cpu"], builds=["torch 2.13.0"], era=1, version=12,
+        run=RUN, rounding="bfloat16", classes=["transformers/bfloat16/cpu"], devices=["vllm/bfloat16/cuda, a card"],
+        builds=["torch 2.13.0"], era=1, version=12,
         root=ROOT,
         machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, bound=5_181, at=THEN,
     ),

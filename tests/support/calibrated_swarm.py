@@ -27,8 +27,8 @@ def write_calibration(
     tables = tables or {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
-            run=run.id, rounding=rounding, classes=[CLASS], builds=["a table"], era=1, version=version, root=root,
-            machines={"one": 2_000}, tables=tables, bound=1, at=at,
+            run=run.id, rounding=rounding, classes=[CLASS], devices=[], builds=["a table"], era=1, version=version,
+            root=root, machines={"one": 2_000}, tables=tables, bound=1, at=at,
         ),
         run.keys.ledger,
     )  # fmt: skip

@@ -31,8 +31,8 @@ def calibration(tables: Tables, at: int) -> bytes:
     """Return a sealed Calibration of the rounding of `CLASS`."""
     by_bins = {name: list(table) for name, table in tables.items() if name != BOUND}
     stated = Calibration(
-        run=RUN, rounding=rounding_of(CLASS), classes=[CLASS], builds=[], era=1, version=0, root=bytes(32), machines={},
-        tables=by_bins, bound=tables[BOUND][0], at=at,
+        run=RUN, rounding=rounding_of(CLASS), classes=[CLASS], devices=[], builds=[], era=1, version=0, root=bytes(32),
+        machines={}, tables=by_bins, bound=tables[BOUND][0], at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(stated))
 

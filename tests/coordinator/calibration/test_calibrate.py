@@ -11,6 +11,7 @@ import pytest
 from echo2.coordinator.calibration import calibrate as calibration
 from echo2.coordinator.calibration.calibrate import LOCK, WEIGHTS, calibrate, class_parts, measured_classes
 from echo2.coordinator.calibration.honest_groups import HonestTokens, MeasuredVersion
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.calibration import TOKENS_LEAST
 from echo2.coordinator.verification.open_classes import OpenClasses, ledger_keys
@@ -152,6 +153,32 @@ def test_another_engine_may_only_widen_the_bounds_of_a_format(
     assert all(p <= q for name in alone.tables for p, q in zip(alone.tables[name], wider.tables[name], strict=True))
     assert max(wider.tables["drift"]) > max(alone.tables["drift"])
     assert {one.partition(", ")[0] for one in wider.machines} == {*wider.classes}
+
+
+def test_landed_groups_of_three_parties_widen_the_bounds_where_the_operator_names_their_device(
+    run: Run, measuring: Measuring
+) -> None:
+    kind = "vllm/bfloat16/cuda, a card"
+    tokens = np.zeros(TOKENS_LEAST, TOKEN)
+    tokens["drift"] = 3_000
+    with pytest.raises(LocalFault, match=r"no .*run\.sqlite"):
+        calibrate(run, "bfloat16", 2_000, NOW, [kind])
+    with Database.open(run.folder.database) as database:
+        for number in range(3):
+            with pytest.raises(LocalFault, match="; those are: none" if not number else f"of {number} parties"):
+                calibrate(run, "bfloat16", 2_000, NOW, [kind])
+            row = (bytes([number]), "bfloat16", kind, f"subnet {number}", NOW, tokens.tobytes())
+            database.do("INSERT INTO landings VALUES (?, ?, ?, ?, ?, ?)", row)
+    assert not measuring.weights
+    calibrate(run, "bfloat16", 2_000, NOW)
+    (alone,) = opened(run).newest()
+    calibrate(run, "bfloat16", 2_000, NOW + 1, [kind])
+    (wider,) = opened(run).newest()
+    assert (alone.devices, wider.devices) == ([], [kind])
+    assert wider.bound > alone.bound
+    assert max(wider.tables["drift"]) > max(alone.tables["drift"])
+    with pytest.raises(LocalFault, match=f"no group of device 'another' landed in bfloat16; those are: {kind}"):
+        calibrate(run, "bfloat16", 2_000, NOW, ["another"])
 
 
 def test_before_the_first_version_the_base_model_is_measured_as_version_0(run: Run, measuring: Measuring) -> None:

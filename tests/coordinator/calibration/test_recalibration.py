@@ -15,12 +15,13 @@ from tests.support.clock import run_fake
 
 ROUNDING = "bfloat16"
 CLASSES = ["transformers/bfloat16/cpu", "vllm/bfloat16/cuda"]
+DEVICES = ["vllm/bfloat16/cuda, a card"]
 
 
 def made_with(version: int, era: int = 1, rounding: str = ROUNDING, at: int = 1) -> Calibration:
     return Calibration(
         run=bytes(32), rounding=rounding, classes=CLASSES, builds=[], era=era, version=version, root=bytes(32),
-        machines={}, tables={}, bound=1, at=at,
+        machines={}, tables={}, bound=1, at=at, devices=DEVICES,
     )  # fmt: skip
 
 
@@ -52,9 +53,9 @@ class Calibrations:
             run, self.newest.values, lambda: self.published, self._opened, lambda: int(anyio.current_time() * 1000)
         )
 
-    async def _calibrate(self, run: object, classes: list[str], tokens: int, now: int) -> Path:
+    async def _calibrate(self, run: object, classes: list[str], tokens: int, now: int, devices: list[str]) -> Path:
         """Each is made at time 1 of the run, as by a clock that was set back."""
-        assert (classes, tokens, self.published is not None) == (CLASSES, 2_000, True)
+        assert (classes, devices, tokens, self.published is not None) == (CLASSES, DEVICES, 2_000, True)
         self.tried.append(anyio.current_time())
         await anyio.sleep(60)
         if self.fault:

@@ -52,6 +52,7 @@ def calibration(**changes: object) -> Calibration:
         "run": RUN,
         "rounding": "bfloat16",
         "classes": ["transformers/bfloat16/cpu"],
+        "devices": [],
         "builds": ["torch 2.13.0"],
         "era": 0,
         "version": 3,

@@ -27,8 +27,8 @@ def root_of(era: int, version: int) -> bytes | None:
 def sealed(at: int = 1, rounding: str = ROUNDING, run: bytes = RUN, version: int = 0, root: bytes = bytes(32)) -> bytes:
     tables = {name: [LEAST_P] * BINS for name in STATISTICS}
     document = Calibration(
-        run=run, rounding=rounding, classes=[CLASS], builds=[], era=0, version=version, root=root, machines={},
-        tables=tables, bound=1, at=at,
+        run=run, rounding=rounding, classes=[CLASS], devices=[], builds=[], era=0, version=version, root=root,
+        machines={}, tables=tables, bound=1, at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(document))
 
