@@ -260,8 +260,8 @@ REASONS: dict[str, Reason] = {
     ),
     "unknown-device": Reason(
         "This group is outside what rounding in {rounding} explains, and is one of the first of its kind of device in"
-        " this run ({device}): it is not paid, and counts for nothing against the node. The operator was told. Another"
-        " engine or device may be inside the bounds, and float32 is, where the run admits it.",
+        " this run ({device}): it is not paid, and counts for nothing against the node. The operator's log names it."
+        " Another engine or device may be inside the bounds, and float32 is, where the run admits it.",
         "nobody",
     ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),

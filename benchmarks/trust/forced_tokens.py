@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.trust.machines import TRAIN
 from benchmarks.trust.scaled_noise import CHOSEN, ComparedRollout, ModelPair, seeds_of
 from benchmarks.trust.streams import beyond_bound
 from echo2.coordinator.demo.demo_settings import TINY_DEMO
@@ -152,7 +153,7 @@ def honest_groups(pair: ModelPair, name: str, noise: float, groups: int) -> list
     """Return the tokens of honest groups."""
     parts: list[TokenArray] = []
     for first in range(0, groups, AT_ONCE):
-        indices = range(first, min(groups, first + AT_ONCE))
+        indices = [number % TRAIN for number in range(first, min(groups, first + AT_ONCE))]
         rollouts = pair.play(*_work(indices, f"{name}/{first}"), LIMIT, noise)
         for place, index in enumerate(indices):
             group = rollouts[place * SIZE : (place + 1) * SIZE]
@@ -228,7 +229,7 @@ def _forced(pair: ModelPair, tables: Tables) -> float:
     return refused / TRIES
 
 
-def _work(indices: range, name: str) -> tuple[list[list[int]], list[bytes]]:
+def _work(indices: Sequence[int], name: str) -> tuple[list[list[int]], list[bytes]]:
     """Return prompt and seed of each rollout of the groups of these prompts."""
     prompts = [list(TASK.episode("train", index, TEXT).prompt) for index in indices for _ in range(SIZE)]
     return prompts, seeds_of(name, len(prompts))

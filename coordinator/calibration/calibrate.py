@@ -64,7 +64,7 @@ _SNAPSHOT_TRIES: Final = 100
 LOCK: Final = "lock"
 
 
-class Measured(NamedTuple):
+class ClassFit(NamedTuple):
     """What the engines of one class show. `machines`: machine -> its number of tokens. `tables`: their fit."""
 
     machines: dict[str, int]
@@ -96,7 +96,7 @@ async def calibrate_classes(
 ) -> Path:
     """Make a Calibration by the engines of some classes of one rounding, as `measured_classes` returns them. See
     `calibrate`."""
-    landed = await asyncio.to_thread(_landed, run, rounding_of(classes[0]), devices)
+    landed = await asyncio.to_thread(_device_tables, run, rounding_of(classes[0]), devices)
     with place_of(run.folder.calibrations) as place:
         weights = await newest_weights(run, place)
         measured = {name: await _measure(run, weights, name, max(tokens, TOKENS_LEAST)) for name in classes}
@@ -121,7 +121,7 @@ async def calibrate_classes(
     return path
 
 
-def _landed(run: Run, rounding: str, devices: Sequence[str]) -> list[dict[str, list[int]]]:
+def _device_tables(run: Run, rounding: str, devices: Sequence[str]) -> list[dict[str, list[int]]]:
     """Return the tables of the median party of each kind of device (rule 5)."""
     if not devices:
         return []
@@ -141,7 +141,7 @@ def _landed(run: Run, rounding: str, devices: Sequence[str]) -> list[dict[str, l
     return [fitted for fitted in tables.values() if fitted is not None]
 
 
-async def _measure(run: Run, weights: MeasuredVersion, engine_class: str, tokens: int) -> Measured:
+async def _measure(run: Run, weights: MeasuredVersion, engine_class: str, tokens: int) -> ClassFit:
     """Measure and fit the engines of one class (rule 1)."""
     wanted = class_parts(engine_class)
     try:
@@ -151,7 +151,7 @@ async def _measure(run: Run, weights: MeasuredVersion, engine_class: str, tokens
         raise
     except (ChildDied, ChildError, Incomparable, TooFewTokens, TaskFault) as error:
         raise LocalFault(f"cannot calibrate {engine_class} here: {error}") from error
-    return Measured({name: len(array) for name, array in honest.machines.items()}, honest.builds, tables)
+    return ClassFit({name: len(array) for name, array in honest.machines.items()}, honest.builds, tables)
 
 
 def class_parts(engine_class: str) -> ClassParts:

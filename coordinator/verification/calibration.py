@@ -8,7 +8,7 @@ Rules
 3. The share of tokens that differ does not rise with the gap. So for `differs` the bound of a bin is the least of any
    run of bins that ends at it or before it (isotonic). Other statistics have no such order.
 4. The bounds are those of machines that round `NOISE_ALLOWANCE` times as much, whatever the number of tokens. Drift and
-   margin are that much larger. A token differs at a gap that much wider; gaps are spread evenly near 0
+   margins are that much larger. A token differs at a gap that much wider; gaps are spread evenly near 0
    (coordinator/verification/token_evidence.py, rule 4), so a bin then has the tokens of one that much narrower. A token
    that differs misses by its gap where it is the runner-up, so its margin says where in its bin it lies. A bound of
    `above` or `below` under 1/2 counts as 1/2: another machine need not lean to the same side.
@@ -50,7 +50,7 @@ from echo2.protocol.authority import RoleKeys
 
 CONFIDENCE: Final = 0.95
 NOISE_ALLOWANCE: Final = 1.7
-"""docs/adr/0085-calibration-by-number-format.md has the figure."""
+"""docs/adr/0085-calibration-by-number-format.md has the figures."""
 DRIFT_SHARE: Final = 1e-3
 MARGIN_ALLOWANCE: Final = 5.0
 """docs/adr/0071-a-bound-on-each-token.md has the figure."""
@@ -145,8 +145,10 @@ def _bounds(name: str, tokens: TokenArray, louder: TokenArray) -> NDArray[np.flo
     """Return the upper bound of each gap bin; NaN where there is no token."""
     values, _ = STATISTICS[name](louder)
     by_gap = name in GAP_STATISTICS
-    numbers = np.bincount(tokens["gap"], minlength=BINS) / (NOISE_ALLOWANCE if by_gap else 1.0)
-    sums = np.bincount((louder if by_gap else tokens)["gap"], values / ONE, minlength=BINS)
+    numbers = np.bincount(tokens["gap"], minlength=BINS).astype(np.float64)
+    sums = np.bincount((louder if by_gap else tokens)["gap"], values / ONE, minlength=BINS).astype(np.float64)
+    if by_gap:
+        numbers /= NOISE_ALLOWANCE
     if name == "differs":
         return _isotonic(sums, numbers)
     return np.array([upper_bound(total, number) for total, number in zip(sums, numbers, strict=True)])

@@ -40,7 +40,8 @@ class SplitLinear(nn.Linear):
         whole = sums[0]
         for part in sums[1:]:
             whole = whole + part
-        return whole if self.bias is None else whole + self.bias
+        bias: Tensor | None = self.bias
+        return whole if bias is None else whole + bias
 
 
 class FusedNorm(nn.Module):
@@ -54,7 +55,8 @@ class FusedNorm(nn.Module):
         """Norm the hidden states: [..., size] -> [..., size]."""
         wide = hidden.float()
         scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return (scaled * self.weight.float()).to(hidden.dtype)
+        normed: Tensor = (scaled * self.weight.float()).to(hidden.dtype)
+        return normed
 
 
 def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
@@ -75,8 +77,8 @@ def _is_plain_norm(module: nn.Module) -> bool:
     return kind.endswith("RMSNorm") and not kind.startswith("Gemma") and hasattr(module, "variance_epsilon")
 
 
-def _replace(model: nn.Module, wanted: Any, made: Any) -> None:
+def _replace(model: nn.Module, wanted: Any, kind: Any) -> None:
     for name, module in list(model.named_modules()):
         if wanted(module):
             parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, made(module))
+            setattr(model.get_submodule(parent), own, kind(module))
