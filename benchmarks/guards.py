@@ -22,22 +22,26 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from benchmarks import learning
 from benchmarks.harness import bench
-from benchmarks.harness.bench import Claim
-from echo2.coordinator.learner import step
-from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainSample, cut_answers
-from echo2.coordinator.learner.messages import Hyper, WarmUp
-from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.learner.warmup import build, supervise
-from echo2.coordinator.training.run_guard import EXAM_RULES, Exam, Guard, GuardLimits, TaskResult, share_error
-from echo2.tasks import registry
-from echo2.tasks.task import Score, Task
-from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+
+bench.one_thread()  # sums in another order lead to other policies
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+
+from benchmarks import learning  # noqa: E402
+from benchmarks.harness.bench import Claim  # noqa: E402
+from echo2.coordinator.learner import step  # noqa: E402
+from echo2.coordinator.learner.batches.batch_groups import TrainBatch, TrainSample, cut_answers  # noqa: E402
+from echo2.coordinator.learner.messages import Hyper, WarmUp  # noqa: E402
+from echo2.coordinator.learner.optimiser import Optimiser  # noqa: E402
+from echo2.coordinator.learner.warmup import build, supervise  # noqa: E402
+from echo2.coordinator.training.run_guard import EXAM_RULES, Exam, Guard, GuardLimits, TaskResult, share_error  # noqa: E402
+from echo2.tasks import registry  # noqa: E402
+from echo2.tasks.task import Score, Task  # noqa: E402
+from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer  # noqa: E402
 
 NAMED_STEPS, PAUSED_STEPS = 10, 30
 NAMED_EXAMS, PAUSED_EXAMS = 4, 8

@@ -7,6 +7,8 @@ alternating pairs; where it runs alone, the engine is stopped by SIGSTOP. Each r
     one group       engine and load in one control group, where SCHED_IDLE holds
     two groups      in two of them, the engine's made idle, as CPUWeight=idle of our service makes it; root only
     normal          one group, with priority = "normal": no bar, it shows what is saved
+
+Then a whole node waits for a run that is paused, and the CPU time of its main process is counted.
 """
 
 import argparse
@@ -32,6 +34,7 @@ from benchmarks.harness.bench import Claim
 bench.one_thread()
 
 from benchmarks.turns_cost import EOS, VOCABULARY, make_model  # noqa: E402
+from benchmarks.waiting_node import share_of_a_core  # noqa: E402
 from echo2.engines.process.process import EngineProcess  # noqa: E402
 from echo2.engines.rate import TaskShare, Workload  # noqa: E402
 from echo2.node.config import load_config  # noqa: E402
@@ -40,6 +43,9 @@ from echo2.runtime.priority import Priority  # noqa: E402
 
 CPU_BAR: Final = 1.03
 CLOCK_BAR: Final = 1.05
+WAITING_BAR: Final = 0.005
+"""Share of a core."""
+WAITING_SECONDS: Final = 120.0
 GROUPS: Final = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 """Where control groups for CPU time are made: of version 1, and of version 2."""
 _COMPILE: Final = """
@@ -61,7 +67,9 @@ class Took(NamedTuple):
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2 pairs instead of 10, with a shorter load")
+    parser.add_argument(
+        "--quick", action="store_true", help="2 pairs instead of 10, a shorter load, no node that waits"
+    )
     options = parser.parse_args()
     bench.header("idle: the owner's own programs beside a node's engine", ["torch", "transformers"])
     pairs, times = (2, 1) if options.quick else (10, 6)
@@ -78,6 +86,7 @@ def main() -> int:
                 rows.append(runner.run(_beside(place, snapshot, "idle", pairs, times, group)))
                 names.append("two groups")
         rows.append(runner.run(_beside(place, snapshot, "normal", pairs, times, None)))
+        waiting = [] if options.quick else [_waiting_claim(place)]
     shown = zip([*names, "normal"], rows, strict=True)
     bench.table(["engine", "CPU", "clock"], [[name, row.cpu, row.clock] for name, row in shown])
     if "two groups" not in names:
@@ -89,7 +98,12 @@ def main() -> int:
             Claim(f"CPU of a load beside the engine: {name}", row.cpu, "alone", CPU_BAR, at_most=True),
             Claim(f"clock of a load beside the engine: {name}", row.clock, "alone", CLOCK_BAR, at_most=True),
         )
-    ])  # fmt: skip
+    ] + waiting)  # fmt: skip
+
+
+def _waiting_claim(place: Path) -> Claim:
+    share = share_of_a_core(place, WAITING_SECONDS)
+    return Claim("CPU of a node that waits", share, "a core", WAITING_BAR, at_most=True)
 
 
 async def _beside(place: Path, snapshot: Path, priority: Priority, pairs: int, times: int, group: Path | None) -> Took:

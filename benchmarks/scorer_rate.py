@@ -167,10 +167,10 @@ def _bare(live: Any, groups: Sequence[GroupToScore]) -> list[float]:
         [TokenGroup(job.prompt, [one.tokens[:-1] for one in samples]) for job, samples in groups], torch.device("cpu")
     )
     places = [
-        layout.before(number, row, position)
+        place
         for number, group in enumerate(groups)
-        for row, sample in enumerate(group.samples)
-        for position in range(len(sample.tokens))
+        for row in range(len(group.samples))
+        for place in layout.places(number, row).tolist()
     ]
     tokens = [token for group in groups for sample in group.samples for token in sample.tokens]
     return _logprobs(live.model, live.scorer._packed.hidden_states(layout), places, tokens)

@@ -119,7 +119,7 @@ async def round_trips(folder: Path, episodes: int) -> tuple[float, int, int]:
     await host.open()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         network = ThreadedPeer(run.keys.network, run.config.network.listen)
-        models = Models(HeldLearner(), StandInScorer(0.0))
+        models = Models(HeldLearner(), [StandInScorer(0.0)])
         coordinator = Coordinator(
             run, Network.of(network), models, store=store, database=database, hosts=TaskHosts([host])
         )

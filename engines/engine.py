@@ -171,7 +171,7 @@ class Engine(Protocol):
 
     def load(self, model: Path, weights: Path) -> Loaded:
         """Build the model of folder `model` (config.json, tokenizer.json) with `weights`: a snapshot file, or a folder
-        of weights.journaled, in which a step that a kill interrupted is finished first. Raises weights.errors for
+        of weights.logged_weights, in which a step that a kill interrupted is finished first. Raises weights.errors for
         invalid weights."""
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:

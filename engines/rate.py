@@ -48,6 +48,10 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     def per_cpu_second(self) -> float:
         return self.tokens / max(1e-9, self.cpu_seconds)
 
+    def group_seconds(self, group: int, limit: int) -> float:
+        """Return the seconds that a group of `group` rollouts of `limit` tokens takes: as many at once as rows were."""
+        return -(-group // self.rows) * limit * self.rows / max(1e-9, self.per_second)
+
 
 class TaskShare(msgspec.Struct, frozen=True, kw_only=True):
     """A task of a run. `weight`: weight at least 1. `single_turn`: the task's code is at the operator."""

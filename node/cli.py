@@ -49,7 +49,7 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]
-Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu.")]
+Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu; several: 0,1.")]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
 Server = Annotated[
@@ -73,6 +73,9 @@ Downlink = Annotated[float | None, typer.Option("--downlink", help="Most downloa
 MonthUp = Annotated[float | None, typer.Option("--month-up", help="Most upload in a calendar month, in GB.")]
 MonthDown = Annotated[float | None, typer.Option("--month-down", help="Most download in a calendar month, in GB.")]
 Disk = Annotated[float | None, typer.Option("--disk", help="Most disk space for weights, in GB; 50.")]
+Base = Annotated[
+    str | None, typer.Option("--base", help="Folder of a copy of the base model, or a hub's cache; auto; none.")
+]
 Duty = Annotated[int | None, typer.Option("--duty", help="Percent of the time that a device computes; 100.")]
 Reserve = Annotated[float | None, typer.Option("--reserve", help="Memory of each device left to others, in GB.")]
 Hottest = Annotated[float | None, typer.Option("--hottest", help="Temperature above which a device rests, in °C.")]
@@ -131,6 +134,7 @@ def join(
     downlink: Downlink = None,
     month_up: MonthUp = None,
     month_down: MonthDown = None,
+    base: Base = None,
     disk: Disk = None,
     duty: Duty = None,
     reserve: Reserve = None,
@@ -153,7 +157,7 @@ def join(
         once, invite=_invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
         gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
         hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
-        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, disk=disk, duty=duty,
+        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, base=base, disk=disk, duty=duty,
         reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name,
         home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
@@ -176,6 +180,7 @@ def run(
     downlink: Downlink = None,
     month_up: MonthUp = None,
     month_down: MonthDown = None,
+    base: Base = None,
     disk: Disk = None,
     duty: Duty = None,
     reserve: Reserve = None,
@@ -194,7 +199,7 @@ def run(
     return _daemon(
         once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
         hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
-        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, disk=disk, duty=duty,
+        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, base=base, disk=disk, duty=duty,
         reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name, home=home, listen=listen,
         via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
@@ -367,10 +372,11 @@ def leave(
     yes: Yes = False,
 ) -> None:
     """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
-    from echo2.node.control.leaving import GROUP_SECONDS
+    from echo2.node.control.leaving import GROUP_SECONDS, check_worked
     from echo2.node.control.leaving import leave as leave_run
 
     config = _config(home=home)
+    check_worked(config.home)
     if forget and not yes and not ask_agreement("Delete key and receipts of this node for good?", default=False):
         raise BadConfig("nothing is deleted")
     leave_run(config.home, config.drain + GROUP_SECONDS, _say, forget=forget)
@@ -434,6 +440,23 @@ def doctor(
     for text_line in lines:
         _say(text_line)
     return code
+
+
+@app.command()
+@errors_reported
+def gpu_check(
+    device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is missed."""
+    from echo2.engines.gpu_check.checking import check, show
+
+    for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
+        _say(text_line)
 
 
 @app.command()

@@ -162,6 +162,12 @@ class NodeConfig(BaseModel):
     rows: int | None = Field(
         None, ge=1, le=65_536, description="Most rollouts that are generated at a time. Unset: as many as gain and fit."
     )
+    base: str = Field(
+        "auto",
+        min_length=1,
+        description="Folder of a copy of the run's base model, or a cache of the Hugging Face hub: what is there is "
+        "not fetched. auto: the hub's cache of this user; none: no copy is looked for.",
+    )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
     drain: float = Field(120.0, ge=0, description="Seconds that a finishing node waits for the answers to its groups.")

@@ -67,6 +67,7 @@ from echo2.node.run_state import DeviceRunState, NodeRunState
 from echo2.node.trust import market_store
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.base_copies import BaseCopies
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.follower import Follower
 from echo2.node.versions.local_weights import LocalWeights
@@ -111,10 +112,12 @@ class NodeDaemon:
         choice: EngineChoice | None = None,
         owner: Sequence[Probe] = (),
         sensors: DeviceSensors | None = None,
+        copies: BaseCopies | None = None,
     ) -> None:
         """`once`: end after one group. `engine`: returns a new engine process, not yet started. `choice`: times the
         engines; None: the first that is installed generates. `owner`: probes of what the owner does. `sensors`:
-        sensors of the devices; None: none is read. Raises `NodeError`."""
+        sensors of the devices; None: none is read. `copies`: copies of the base; None: none is looked for. Raises
+        `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
@@ -140,9 +143,9 @@ class NodeDaemon:
         documents = DocumentExchange(
             network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
         )
-        weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
+        self._weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
-            network.gossip, context, weights, self.payloads, documents, self.fleet, self.acknowledger
+            network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies
         )
         self.follower.may_fetch = self.run_state.until_line_is_free
         self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
@@ -171,6 +174,9 @@ class NodeDaemon:
             RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, state, served, once=once)
             for one, state in zip(self.fleet.engines, self.device_states, strict=True)
         ]
+        if choice is not None:
+            for worker in workers:
+                worker.group_milliseconds = choice.group_milliseconds
         self.device_limits = DeviceLimits(config, self.fleet.engines, self.device_states, sensors)
         self.caps_watch = CapsWatch(
             OwnerCaps(config, local), network.exchange, self.connectivity.plan_client, self.run_state,
@@ -218,7 +224,8 @@ class NodeDaemon:
         return "" if spec is None else joined_run.permalink(spec.value, self.network.links.peer_id)
 
     def close(self) -> None:
-        """Close the outbox and the stores. The daemon must not run."""
+        """Close the outbox and the stores, and free the weights' memory. The daemon must not run."""
+        self._weights.free_memory()
         self.outbox.close()
         self.turn_store.close()
         self.ledger_store.close()
@@ -284,7 +291,7 @@ class NodeDaemon:
             _log.info(sentence)
         await self.connectivity.fit(runspec.value)
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
-        self.follower.resume()
+        await self.follower.resume()
         tasks.start_soon(self.follower.run)
         for engine in self.fleet.engines:
             tasks.start_soon(self.fleet.keep_up, engine)
@@ -342,8 +349,12 @@ class NodeDaemon:
         while True:
             await state.until_paused()
             await engine.rest(FREED_WITHIN)
-            _log.info("paused: the device is free", device=engine.device)
-            await state.unless_finishing(self._until_resumed(number))
+            pause: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+            if self.fleet.rests:
+                pause = self.follower.pause(lambda: state.finishing)
+            async with pause:
+                _log.info("paused: the device is free", device=engine.device)
+                await state.unless_finishing(self._until_resumed(number))
             engine.wake()
             if state.finishing:
                 return

@@ -68,6 +68,14 @@ class EngineChoice:
         """Take the classes that a welcome names."""
         self.calibrated = calibrated
 
+    def group_milliseconds(self, runspec: RunSpec) -> int | None:
+        """Return how long a group of the run takes at its limit, by the kept timing of the engine that computes; None:
+        it was not timed."""
+        fastest = None if self.record is None else best(self.record.trials)
+        if fastest is None or fastest.rate is None:
+            return None
+        return int(1000 * fastest.rate.group_seconds(runspec.group_size, runspec.limit))
+
     async def choose(self, model: Path, weights: Path, runspec: RunSpec, *, again: bool = False) -> Candidate | None:
         """Return the candidate to compute with; None: this run takes none. `again`: time whatever is kept."""
         seen = await self._sights()

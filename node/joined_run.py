@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from echo2.node.config import NodeConfig
 from echo2.protocol.authority import RunSpec
-from echo2.protocol.task_kinds import PURE_KIND
+from echo2.protocol.task_kinds import PURE_KIND, public_name
 from echo2.runtime.printable import printable
 
 
@@ -44,7 +44,8 @@ def _row(label: str, text: str) -> Sequence[str]:
 
 def _tasks(spec: RunSpec) -> str:
     names = [
-        f"{printable(task.name)}{'' if task.kind == PURE_KIND else ' (judged by the operator)'}" for task in spec.tasks
+        f"{printable(public_name(task.name))}{'' if task.kind == PURE_KIND else ' (judged by the operator)'}"
+        for task in spec.tasks
     ]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"

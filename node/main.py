@@ -134,6 +134,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     from echo2.node.owner.device_sensors import DeviceSensors
     from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
+    from echo2.node.versions.base_copies import BaseCopies
 
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
@@ -143,7 +144,10 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
     sensors = await asyncio.to_thread(DeviceSensors)
     owner = await asyncio.to_thread(probes_of, config.yield_to, config.yield_when)
-    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice, owner=owner, sensors=sensors)
+    daemon = NodeDaemon(
+        config, context, network, engine, once=once, choice=choice, owner=owner, sensors=sensors,
+        copies=BaseCopies(config.base, os.environ),
+    )  # fmt: skip
     interrupted = False
 
     def on_interrupt() -> None:

@@ -33,7 +33,8 @@ class LeaseReport(Wire, frozen=True):
 
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
-    the node can use at a time, this one and those with open leases counted."""
+    the node can use at a time, this one and those with open leases counted. `takes`: milliseconds from the lease to a
+    group whose rollouts all have `RunSpec.limit` tokens, as the node measured its engine; None: it did not."""
 
     nonce: Id
     era: Count
@@ -41,6 +42,7 @@ class LeaseRequest(Wire, frozen=True):
     root: Hash
     engine: Name
     at_once: Annotated[int, Meta(ge=1, le=1024)] = 1
+    takes: Milliseconds | None = None
 
 
 class Lease(Wire, frozen=True):

@@ -26,3 +26,11 @@ def is_played(kind: str, name: str, version: int, *, kinds: Iterable[str], tasks
     """Tell whether a node can work for a task. `kinds`: those beside `PURE_KIND` that it plays. `tasks`: those of its
     build, by (name, version)."""
     return (name, version) in tasks if kind == PURE_KIND else kind in kinds
+
+
+def public_name(name: str) -> str:
+    """Return a task's name as volunteers read it: of a path at its operator, as in math:/srv/sums.jsonl, the last part
+    alone."""
+    family, _, argument = name.partition(":")
+    parts = [part for part in argument.partition("?")[0].split("/") if part]
+    return f"{family}: {parts[-1]}" if "/" in argument and parts else name

@@ -135,6 +135,18 @@ class Child:
         self._callback: Callable[[str, bytes], None] | None = None
         self._process: Process | None = None
         self._life: asyncio.Task[int] | None = None
+        self._heard = 0.0
+        """The event loop's time of the last frame, or of the call that began a wait."""
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether a call waits for the child, and for nothing else."""
+        return bool(self._pending)
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the child, which owes an answer, has sent nothing; 0.0: it owes none."""
+        return asyncio.get_running_loop().time() - self._heard if self.owes_answer else 0.0
 
     @property
     def pid(self) -> int:
@@ -188,6 +200,8 @@ class Child:
         call_id, self._printed = self._last_id, 0
         data = encoded_frame(call_id, "call", method, body)
         answer: asyncio.Future[bytes] = loop.create_future()
+        if not self.owes_answer:
+            self._heard = loop.time()
         self._pending[call_id] = answer
         try:
             async with asyncio.timeout(timeout):
@@ -284,6 +298,7 @@ class Child:
                 if length > self._most_answer:
                     raise InvalidPipeFrame(f"a frame of {length} bytes")
                 self._take(decode_frame(await process.stdout.readexactly(length)))
+                self._heard = asyncio.get_running_loop().time()
             except asyncio.IncompleteReadError:
                 return  # the child closed its end: it is dead or about to die
             except msgspec.MsgspecError as error:

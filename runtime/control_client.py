@@ -33,7 +33,11 @@ class NoAnswer(ControlFault):
 
 
 class Rejected(ControlFault):
-    """The daemon refuses the command."""
+    """The daemon refuses the command. `exit`: exit code of the command that asked; None: it is worth another try."""
+
+    def __init__(self, sentence: str, code: int | None) -> None:
+        super().__init__(sentence)
+        self.exit = code
 
 
 def socket_path(home: Path) -> Path:
@@ -82,5 +86,5 @@ def ask(home: Path, **asked: Any) -> dict[str, Any]:
         except (TimeoutError, ValueError) as error:
             raise NoAnswer(str(home)) from error
     if not answer.pop("ok", False):
-        raise Rejected(answer.get("error", "the daemon gave no answer"))
+        raise Rejected(answer.get("error", "the daemon gave no answer"), answer.get("exit"))
     return dict(answer)

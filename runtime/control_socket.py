@@ -1,4 +1,5 @@
 """The local socket of a daemon: a line {"command": ...} is answered {"ok": true, ...} or {"ok": false, "error": ...}.
+"exit" beside an error: the exit code of the command that asked; absent: it is worth another try.
 
 Rules
 1. It is a Unix socket, mode 0600, in a folder of this user: only processes of its owner can open it. There is no TCP
@@ -24,7 +25,9 @@ from typing import Any, Final
 
 import structlog
 
+from echo2.runtime.cli_errors import OwnCode, exit_code
 from echo2.runtime.control_client import ANSWER_SECONDS, NAME, NotYours, is_ours_alone
+from echo2.runtime.exit_codes import Exit
 
 LINE_LIMIT: Final = 64 << 10
 
@@ -46,10 +49,12 @@ def _is_ours(folder: Path) -> bool:
 
 class ControlSocket:
     """The daemon's end of the socket. `commands`: name -> its handler. `logger`: the name of the daemon's log.
-    `listening`: set once commands are accepted."""
+    `own_code`: exit code of an error of the daemon's own. `listening`: set once commands are accepted."""
 
-    def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
-        self._path, self._commands = path, commands
+    def __init__(
+        self, path: Path, commands: dict[str, Command], *, logger: str, own_code: OwnCode = lambda error: None
+    ) -> None:
+        self._path, self._commands, self._own_code = path, commands, own_code
         self._log = structlog.get_logger(logger)
         self.listening = asyncio.Event()
 
@@ -106,3 +111,7 @@ class ControlSocket:
             return {"ok": True, **await command(asked)}
         except (TypeError, ValueError) as error:
             return {"ok": False, "error": str(error)}
+        except Exception as error:
+            if (code := exit_code(error, self._own_code)) is Exit.INTERNAL:
+                raise
+            return {"ok": False, "error": str(error), "exit": code}

@@ -1,5 +1,4 @@
-"""Count frequent events and log them rarely: one line per subject per `THROTTLE_SECONDS` seconds, with the count since
-the last."""
+"""Count frequent events and log them rarely: one line per subject and period, with the count since the last."""
 
 import math
 import threading
@@ -14,9 +13,9 @@ THROTTLE_SECONDS: Final = 60.0
 class LogThrottle:
     """Count events by subject. Safe in any thread. Use few subjects: each is remembered for good."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: monotonic seconds."""
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = THROTTLE_SECONDS) -> None:
+        """`clock`: monotonic seconds. `seconds`: the period."""
+        self._clock, self._seconds = clock, seconds
         self._counts: Counter[str] = Counter()
         self._said: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
@@ -26,7 +25,7 @@ class LogThrottle:
         with self._lock:
             self._counts[subject] += 1
             now, (at, told) = self._clock(), self._said.get(subject, (-math.inf, 0))
-            if now - at < THROTTLE_SECONDS:
+            if now - at < self._seconds:
                 return 0
             self._said[subject] = now, self._counts[subject]
             return self._counts[subject] - told

@@ -1,18 +1,26 @@
-"""A process of tasks/check_probe.py, as its parent sees it: one question at a time, each within a time limit."""
+"""A process of tasks/check_probe.py, as its parent sees it: one question at a time, each within a time limit.
+
+The limit counts the process's CPU seconds, so that work beside it changes no answer; one that waits has
+`WAITING_FACTOR` times as long by the clock.
+"""
 
 import os
 import queue
 import subprocess
 import tempfile
 import threading
-from typing import Any, Self
+import time
+from typing import Any, Final, Self
 
 import msgspec
+import psutil
 
 from echo2.runtime.python_command import module_command
 from echo2.tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
-_SHOWN_CHARACTERS = 300
+WAITING_FACTOR: Final = 6
+_SHOWN_CHARACTERS: Final = 300
+_LOOK_SECONDS: Final = 0.2
 
 
 class ProbeSilent(Exception):
@@ -69,14 +77,24 @@ class ProbeProcess:
         return msgspec.json.decode(self._answer(patience * self._seconds), type=ProbedPrompt)
 
     def _answer(self, seconds: float) -> bytes:
+        spent, until = self._cpu_seconds(), time.monotonic() + WAITING_FACTOR * seconds
+        while time.monotonic() < until and self._cpu_seconds() - spent < seconds:
+            try:
+                answer = self._lines.get(timeout=min(_LOOK_SECONDS, seconds))
+            except queue.Empty:
+                continue
+            if not answer:
+                raise ProbeDied(self._ending())
+            return answer
+        self._process.kill()
+        raise ProbeSilent(f"the task gave no answer within {seconds:g} s")
+
+    def _cpu_seconds(self) -> float:
         try:
-            answer = self._lines.get(timeout=seconds)
-        except queue.Empty:
-            self._process.kill()
-            raise ProbeSilent(f"the task gave no answer within {seconds:g} s") from None
-        if not answer:
-            raise ProbeDied(self._ending())
-        return answer
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:  # it ended: `_lines` says so
+            return 0.0
+        return times.user + times.system
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from echo2.runtime import memory_folder
 from tests.support.paths import ROOT
 
 # Before anything imports torch or transformers, here or in a child process.
@@ -63,6 +65,16 @@ def _clean_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     for name in list(os.environ):
         if name.startswith("ECHO2_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _memory_of_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove what nodes of these tests leave in the machine's memory: a killed one cannot."""
+    yield
+    base = tmp_path_factory.getbasetemp().resolve()
+    for path in memory_folder.MEMORY_ROOT.glob(f"echo2-{os.getuid()}-*/{memory_folder.PATH_FILE}"):
+        if base in Path(path.read_text()).parents:
+            shutil.rmtree(path.parent)
 
 
 @pytest.fixture(autouse=True)

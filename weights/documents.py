@@ -8,7 +8,7 @@ they hold their default. Other modules sign documents. `from_bytes` enforces, in
 2. It decodes as its type. Fields that this version does not know are ignored: types may gain optional fields.
 3. Numbers are in range, hashes and roots are exactly 32 bytes.
 4. Tensors stand in strictly ascending order of name; an alias names a tensor of the table and is none itself.
-5. A diff names both its base version and its base root, a full edge neither.
+5. A diff names both its base version and its base root, a full edge neither. Only a full edge has hashes of tensors.
 
 A breach of any of them raises `BadPayload`.
 """
@@ -105,6 +105,8 @@ class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
 
     `base`, `base_root`: absent for a full snapshot. `length`, `chunk_size`: bytes. `chunk_root`: Merkle root over the
     payload's chunks, computed where they are cut. `base_root` identifies the base; `base` is its number.
+    `tensor_hashes`: hashes of a full edge's tensors, BLAKE3 of the bytes of each in the order of the Version's table;
+    empty: not stated. They hold if they give `root` (weights.snapshot.root_of).
     """
 
     era: Number
@@ -117,8 +119,11 @@ class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
     length: Positive
     chunk_size: Positive
     chunk_root: Hash
+    tensor_hashes: bytes = b""
 
     def check(self) -> None:
+        if self.tensor_hashes and (self.base is not None or len(self.tensor_hashes) % 32):
+            raise BadPayload("hashes of tensors have 32 bytes each, and only a full edge has them")
         if (self.base is None) != (self.base_root is None):
             raise BadPayload("an edge names both base and base_root, or neither")
         if self.base is not None and self.base >= self.version:

@@ -2,21 +2,23 @@
 
 1. A tensor table, if given (the Version's or the RunSpec's), selects the tensors to take; the folder may have more.
    Without a table, all are taken.
-2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32: round to nearest, ties
-   to even, any NaN to 0x7fc0 (torch's NaN differs between machines). Any other difference of dtype or shape is refused.
+2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32 or F16: round to
+   nearest, ties to even, any NaN to 0x7fc0 (torch's NaN differs between machines). Any other difference of dtype or
+   shape is refused.
 3. Every fault of the folder raises `BadSnapshot`, and the message names the fix.
 """
 
 import json
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
-from echo2.weights.documents import ITEM_BYTES, TensorEntry
+from echo2.weights.documents import ITEM_BYTES, DType, TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
 
@@ -35,18 +37,55 @@ def import_model(
     wanted = (
         sorted((entry for entry, _ in entries.values()), key=lambda entry: entry.name) if tensors is None else tensors
     )
+    check_fit(folder, [entry for entry, _ in entries.values()], wanted)
+    with writing_snapshot(out, wanted, aliases or {}) as writer:
+        for entry in wanted:
+            for piece in _cast(*entries[entry.name], entry.dtype):
+                writer.write(piece)
+        root = writer.finish()
+    return Snapshot(out, root=root)
+
+
+class FolderWeights:
+    """The weights of a model folder as they are stored. `tensors`: ascending by name."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `BadSnapshot`."""
+        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(folder)}
+        self.tensors = [self._bits[name][0] for name in sorted(self._bits)]
+        self.aliases: dict[str, str] = {}
+
+    def bits(self, name: str) -> Bits:
+        """Return the elements of a tensor, flat."""
+        return self._bits[name][1]
+
+
+def tensor_hashes(folder: Path, tensors: Sequence[TensorEntry]) -> list[bytes]:
+    """Return the BLAKE3 of the bytes of each of `tensors`, as `import_model` writes them. Memory: one piece. Raises
+    `BadSnapshot`."""
+    entries = {entry.name: (entry, data) for entry, data in stored_tensors(folder)}
+    check_fit(folder, [entry for entry, _ in entries.values()], tensors)
+    hashes = list[bytes]()
+    for entry in tensors:
+        hasher = blake3()
+        for piece in _cast(*entries[entry.name], entry.dtype):
+            hasher.update(piece.view(np.uint8).data)
+        hashes.append(hasher.digest())
+    return hashes
+
+
+def check_fit(folder: Path, stored: Iterable[TensorEntry], wanted: Sequence[TensorEntry]) -> None:
+    """Check that the tensors of a folder give those `wanted` (rules 1 and 2). Raises `BadSnapshot`."""
+    entries = {entry.name: entry for entry in stored}
     for entry in wanted:
         if entry.name not in entries:
             raise BadSnapshot(f"{folder} lacks tensor {entry.name!r}: it is of another model or revision")
-        _check_castable(entries[entry.name][0], entry)
-    with writing_snapshot(out, wanted, aliases or {}) as writer:
-        for entry in wanted:
-            source, bits = entries[entry.name]
-            for at in range(0, len(bits), _PIECE_ELEMENTS):
-                piece = bits[at : at + _PIECE_ELEMENTS]
-                writer.write(piece if source.dtype == entry.dtype else bf16_of(piece))
-        root = writer.finish()
-    return Snapshot(out, root=root)
+        _check_castable(folder, entries[entry.name], entry)
+
+
+def holds_model(folder: Path) -> bool:
+    """Tell whether a folder has the files of a model, or the index of its shards."""
+    return (folder / _SINGLE_FILE).is_file() or (folder / _INDEX).is_file()
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
@@ -71,6 +110,13 @@ def bf16_of(bits: Bits) -> Bits:
     rounded = ((wide.astype(np.uint64) + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
     rounded[(wide & 0x7FFFFFFF) > 0x7F800000] = 0x7FC0
     return rounded
+
+
+def _cast(source: TensorEntry, bits: Bits, dtype: DType) -> Iterator[Bits]:
+    """Yield the elements of a tensor, cast (rule 2), in pieces."""
+    for at in range(0, len(bits), _PIECE_ELEMENTS):
+        piece = bits[at : at + _PIECE_ELEMENTS]
+        yield piece if source.dtype == dtype else bf16_of(floats_of(piece, source.dtype).view(np.uint32))
 
 
 def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:
@@ -113,10 +159,10 @@ def _tensors(path: Path) -> list[tuple[TensorEntry, Bits]]:
     ]
 
 
-def _check_castable(entry: TensorEntry, wanted: TensorEntry) -> None:
-    same = entry.dtype == wanted.dtype or (entry.dtype, wanted.dtype) == ("F32", "BF16")
+def _check_castable(folder: Path, entry: TensorEntry, wanted: TensorEntry) -> None:
+    same = entry.dtype == wanted.dtype or (wanted.dtype == "BF16" and entry.dtype in ("F32", "F16"))
     if entry.shape != wanted.shape or not same:
         raise BadSnapshot(
-            f"tensor {wanted.name!r} is {entry.dtype} {entry.shape} in the folder, not {wanted.dtype} {wanted.shape}: "
-            "it is of another model or revision"
+            f"tensor {wanted.name!r} is {entry.dtype} {entry.shape} in {folder}, not {wanted.dtype} {wanted.shape}: it "
+            "is of another model or revision"
         )

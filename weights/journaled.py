@@ -32,7 +32,7 @@ import contextlib
 import mmap
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -45,9 +45,11 @@ from echo2.runtime.files import hidden_path, move, sync_file, sync_folder, writi
 from echo2.weights import diff
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change, by_tensor, open_payload, patches
+from echo2.weights.diff_log import DiffLog
 from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from echo2.weights.payload_format import Frame, PayloadReader, frames_of
-from echo2.weights.snapshot import BITS, RootHasher, Snapshot
+from echo2.weights.snapshot import BITS, RootHasher, Snapshot, WeightsSource
+from echo2.weights.virtual_snapshot import write_out
 
 _MAGIC: Final = b"echo2JN1"
 _RECORD: Final = struct.Struct("<QII")
@@ -91,10 +93,10 @@ class Rolling:
     """A folder whose snapshot is stepped in place: `with Rolling(folder) as rolling`. `create` or `unpack` makes the
     folder. Methods may raise `DiskFull`, and `StoreCorrupt` where a journal is damaged."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open, and finish a step that a kill interrupted. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError`
-        where there is none."""
-        self.folder = folder
+    def __init__(self, folder: Path, log: DiffLog | None = None) -> None:
+        """Open, and finish a step that a kill interrupted. `log`: log that gets the diff of each step, and makes the
+        folder go forward only. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where there is none."""
+        self.folder, self.log = folder, log
         self._origin = bytes.fromhex((folder / "origin").read_text())
         (folder / "redo").mkdir(exist_ok=True)
         self.path = folder / "snapshot.safetensors"
@@ -106,20 +108,28 @@ class Rolling:
             self._finish_back()
 
     @classmethod
-    def create(cls, folder: Path, source: Snapshot) -> Self:
-        """Copy a snapshot into a folder, in place of any earlier content. Raises `DiskFull`."""
+    def create(cls, folder: Path, source: WeightsSource) -> Self:
+        """Write weights into a folder, in place of any earlier content. Raises as `write_out` does."""
         _clear_journal(folder)
-        with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
-            shutil.copyfileobj(original, file, 8 << 20)
+        write_out(source, folder / "snapshot.safetensors")
         return cls._begin(folder, source.root)
 
     @classmethod
     def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
         """Write the weights of a full payload into a folder, in place of any earlier content. Raises as `diff.apply`
         does."""
+
+        def write(path: Path) -> bytes:
+            diff.apply(None, payload, path, root, max_bytes=max_bytes)
+            return root
+
+        return cls.write(folder, write)
+
+    @classmethod
+    def write(cls, folder: Path, write: Callable[[Path], bytes]) -> Self:
+        """Make a folder in place of any earlier content. `write`: writes the snapshot, and returns its content root."""
         _clear_journal(folder)
-        diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
-        return cls._begin(folder, root)
+        return cls._begin(folder, write(folder / "snapshot.safetensors"))
 
     @classmethod
     def _begin(cls, folder: Path, root: bytes) -> Self:
@@ -185,6 +195,8 @@ class Rolling:
         # The newest always stays: it names the present root.
         for path in self._journals("undo")[: -max(1, keep)]:
             path.unlink()
+        if self.log is not None:
+            self.log.append(payload, expect_root)
 
     def last_changes(self, *, back: bool = False) -> Iterator[Change]:
         """Return the changes of the last step forward, by tensor, with the bits that it wrote; with `back`, those of
@@ -209,7 +221,7 @@ class Rolling:
     def back(self) -> bytes:
         """Step back; return the content root that is now present. Raises `WrongBase` where no step is kept."""
         undo = self._journals("undo")
-        if not undo:
+        if not undo or self.log is not None:
             raise WrongBase("no step is kept that could be undone")
         move(undo[-1], self.folder / "back")
         sync_folder(self.folder / "undo")
@@ -220,7 +232,7 @@ class Rolling:
         """Redo the step that was undone last; return the content root that is now present. Raises `WrongBase` where
         none was undone."""
         redo = self._journals("redo")
-        if not redo:
+        if not redo or self.log is not None:
             raise WrongBase("no undone step is kept that could be redone")
         if _ends(redo[0])[0] != self.root:
             raise _damage_error(redo[0])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
+from echo2.weights.logged_weights import present_file
 from echo2.weights.snapshot import Snapshot
 
 RANGES: Final = 8
@@ -36,7 +37,6 @@ def shown_ranges(snapshot: Snapshot, lease: bytes) -> bytes:
 
 
 def shown_of(weights: Path, lease: bytes) -> bytes:
-    """Return the hash that answers a lease, by a snapshot file or a folder of weights.journaled that no one steps
+    """Return the hash that answers a lease, by a snapshot file or a folder of weights.logged_weights that no one steps
     meanwhile. Raises `BadSnapshot`, `FileNotFoundError`."""
-    path = weights / "snapshot.safetensors" if weights.is_dir() else weights
-    return shown_ranges(Snapshot(path), lease)
+    return shown_ranges(Snapshot(present_file(weights)), lease)

@@ -88,9 +88,12 @@ class Snapshot:
     def root(self) -> bytes:
         """The content root, computed at the first use: one pass over the file."""
         if self._root is None:
-            hashes = [tensor_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
-            self._root = root_of(self.tensors, self.aliases, hashes)
+            self._root = root_of(self.tensors, self.aliases, self.tensor_hashes())
         return self._root
+
+    def tensor_hashes(self) -> list[bytes]:
+        """Return the BLAKE3 of each tensor's bytes, in the order of `tensors`: one pass over the file."""
+        return [tensor_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
 
     def bits(self, name: str) -> Bits:
         """Return the elements of a tensor, flat, as a read-only view. An alias returns the tensor to which it is
@@ -190,8 +193,8 @@ def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Seq
 def read_header(file: BinaryIO) -> safetensors_header.Header:
     """Read the header of an open safetensors file. Raises `BadSnapshot`."""
     size = os.fstat(file.fileno()).st_size
-    length = safetensors_header.header_length(file.read(8), size)
     try:
+        length = safetensors_header.header_length(file.read(8), size)
         return safetensors_header.parse(file.read(length), size)
     except BadSnapshot as error:
         raise BadSnapshot(f"{file.name}: {error}") from error

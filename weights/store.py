@@ -140,7 +140,7 @@ class StoreReader:
         return self._files("payloads/")
 
     def snapshot(self, version: int, root: bytes) -> Path | None:
-        return self._path(_snapshot_name(version, root))
+        return self._path(f"snapshots/{snapshot_name(version, root)}")
 
     def snapshots(self) -> list[StoredFile]:
         """Return all snapshots, the oldest (era, version) first."""
@@ -294,7 +294,7 @@ class Store(StoreReader):
     def put_snapshot(self, era: int, version: int, root: bytes, path: Path) -> Path:
         """Move the snapshot file `path` (on this filesystem) into the store; return its new path. The caller has
         checked its content root (rule 3)."""
-        return self._take(_snapshot_name(version, root), era, version, root, path)
+        return self._take(f"snapshots/{snapshot_name(version, root)}", era, version, root, path)
 
     def collect(
         self,
@@ -366,8 +366,9 @@ class Store(StoreReader):
             self._database.execute(query, values)
 
 
-def _snapshot_name(version: int, root: bytes) -> str:
-    return f"snapshots/{version}-{root.hex()}.safetensors"
+def snapshot_name(version: int, root: bytes) -> str:
+    """Return the file name of a version's snapshot."""
+    return f"{version}-{root.hex()}.safetensors"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

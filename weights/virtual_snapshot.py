@@ -13,14 +13,15 @@ from echo2.weights.codec import frames
 from echo2.weights.diff import bodies
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadPayload, BadSnapshot, WrongBase
-from echo2.weights.payload_format import PayloadReader, frames_of, read_header
+from echo2.weights.ordered_map import in_order
+from echo2.weights.payload_format import Frame, PayloadReader, frames_of, read_header
 from echo2.weights.snapshot import Bits, Snapshot, WeightsSource, writing_snapshot
 
 
 class VirtualSnapshot:
     """The weights at the end of a chain. `tensors`, `aliases`, `root`: the same as in a `Snapshot`."""
 
-    def __init__(self, start: Snapshot | None, payloads: Sequence[Path], root: bytes) -> None:
+    def __init__(self, start: WeightsSource | None, payloads: Sequence[Path], root: bytes) -> None:
         """`start`: None: the first payload is full. `root`: that the chain leads to. Raises `WrongBase`, `BadPayload`,
         `FileNotFoundError`."""
         at = None if start is None else start.root
@@ -48,10 +49,13 @@ class VirtualSnapshot:
     def span(self, start: int, elements: int, width: int) -> Bits:
         """Return the `elements` integers of the frame that begins at byte `start` of the data. Raises `BadPayload`."""
         bits = None if self._start is None else self._start.span(start, elements, width)
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers):
             dtype, kind, body = layer[start]
             patch = frames.decode(dtype, kind, body, bits, elements)
-            bits = patch.bits if bits is None else patch.apply_to_copy(bits)
+            if bits is not None and number and bits.flags.writeable:
+                patch.apply_in_place(bits)  # its memory is that of the layer before
+            else:
+                bits = patch.bits if bits is None else patch.apply_to_copy(bits)
         assert bits is not None, "a chain from nothing begins with a full payload"
         return bits
 
@@ -59,9 +63,13 @@ class VirtualSnapshot:
 def write_out(weights: WeightsSource, path: Path) -> Snapshot:
     """Write weights to the snapshot file `path`. Raises `BadSnapshot` where they do not have the root that they claim,
     `BadPayload`, `DiskFull`; `path` is then as it was."""
+
+    def bits(frame: Frame) -> Bits:
+        return weights.span(frame.start, frame.elements, frame.width)
+
     with writing_snapshot(path, weights.tensors, weights.aliases) as writer:
-        for frame in frames_of(weights.tensors):
-            writer.write(weights.span(frame.start, frame.elements, frame.width))
+        for one in in_order(bits, frames_of(weights.tensors)):
+            writer.write(one)
         if writer.finish() != weights.root:
-            raise BadSnapshot(f"a payload on disk is damaged: the weights do not have root {weights.root.hex()[:16]}")
+            raise BadSnapshot(f"weights on disk are damaged: they do not have root {weights.root.hex()[:16]}")
     return Snapshot(path, root=weights.root)

@@ -18,7 +18,6 @@ import msgspec
 
 from benchmarks.attacks.asking import ASK, SALT, coming, sealed, told
 from benchmarks.attacks.attack import AttackFinding
-from benchmarks.attacks.attack_client import snapshot_name
 from benchmarks.attacks.engine_place import EnginePlace
 from benchmarks.attacks.flood_keys import Key
 from echo2.coordinator.calibration.cost_fit import SAMPLES, GroupShape, ShapeTime, costs_of, fit, shapes
@@ -33,6 +32,7 @@ from echo2.protocol.group_weights import whole_weight
 from echo2.protocol.market import MarketRequest, MarketResponse
 from echo2.protocol.requests import Refusal
 from echo2.protocol.sealed_asks import MOST_ASK
+from echo2.weights.store import snapshot_name
 
 PARTIES: Final = 20
 KEYS_OF_PARTY: Final = 10
@@ -169,7 +169,7 @@ class DroppedLeases:
 
     def _measure(self, place: EnginePlace) -> None:
         model, terms = place.target.model, place.terms()
-        place.engine.load(model, place.target.snapshots / snapshot_name(terms.era, terms.version, terms.root))
+        place.engine.load(model, place.target.snapshots / snapshot_name(terms.version, terms.root))
         times = [ShapeTime(one, _seconds(place, one)) for one in shapes(context_of(model), LONGEST)]
         place.spoil()
         costs = costs_of(fit(times), bytes(32), [], 0)

@@ -34,17 +34,13 @@ from echo2.protocol.leases import (  # fmt: skip
 from echo2.protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
 from echo2.protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
 from echo2.weights.shown_ranges import shown_of
+from echo2.weights.store import snapshot_name
 
 ENGINE: Final = "transformers/float32/cpu"
 PATIENCE: Final = 240.0
 """Seconds that a lease or a verdict may take: on a busy machine a start of torch takes up to forty."""
 _WAITING: Final = ("no-room", "newer-version", "stale-version")
 """Refusals after which a lease is requested again."""
-
-
-def snapshot_name(era: int, version: int, root: bytes | None = None) -> str:
-    """Return the file name of a version's snapshot, as `weights.store` has it. `root`: None: a pattern for any."""
-    return f"{era}-{version}-{'*' if root is None else root.hex()}.safetensors"
 
 
 class AttackRefused(Exception):
@@ -121,7 +117,7 @@ class Client:
                 sealed = decode(asked, HeadResponse).head
                 assert sealed is not None
                 head = decode(decode_unverified(sealed).payload, Head)
-                for path in self.target.snapshots.glob(snapshot_name(head.era, head.version)):
+                for path in self.target.snapshots.glob(f"{head.version}-*.safetensors"):
                     return head, path
                 await anyio.sleep(0.05)  # another process writes it
 
@@ -151,7 +147,7 @@ class Client:
                     await anyio.sleep(0.3)
 
     def snapshot(self, lease: Lease) -> Path:
-        return self.target.snapshots / snapshot_name(lease.era, lease.version, lease.root)
+        return self.target.snapshots / snapshot_name(lease.version, lease.root)
 
     def generate(self, job: Job, snapshot: Path) -> list[Sample]:
         self.engine.load(self.target.model, snapshot)

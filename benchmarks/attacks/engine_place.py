@@ -16,7 +16,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from benchmarks.attacks.asking import stand
-from benchmarks.attacks.attack_client import ENGINE, Client, Target, snapshot_name
+from benchmarks.attacks.attack_client import ENGINE, Client, Target
 from benchmarks.attacks.flood_keys import Key
 from benchmarks.attacks.groups import submission_of
 from benchmarks.attacks.light_node import Terms
@@ -27,6 +27,7 @@ from echo2.p2p.identity import generate_key
 from echo2.protocol.leases import Lease, Submission
 from echo2.tasks import registry, tokenizer
 from echo2.tasks.task import Episode, sampled_mask
+from echo2.weights.store import snapshot_name
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +78,7 @@ class EnginePlace(WirePlace):
 
     def holds(self, era: int, version: int, root: bytes) -> bool:
         """Keep the snapshot of a version; tell whether it is here."""
-        name = snapshot_name(era, version, root)
+        name = snapshot_name(version, root)
         with suppress(OSError):
             os.link(Path(self.order.snapshots) / name, Path(self.order.own) / name)
         return (Path(self.order.own) / name).exists()
@@ -94,7 +95,7 @@ class EnginePlace(WirePlace):
     def load(self, lease: Lease) -> None:
         """Load the version of a lease."""
         if self._loaded != lease.root:
-            name = snapshot_name(lease.era, lease.version, lease.root)
+            name = snapshot_name(lease.version, lease.root)
             self.engine.load(self.target.model, self.target.snapshots / name)
             self._loaded = lease.root
 

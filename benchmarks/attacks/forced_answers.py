@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from benchmarks.attacks.attack import AttackFinding
-from benchmarks.attacks.attack_client import snapshot_name
 from benchmarks.attacks.engine_place import EnginePlace
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import exceeding
@@ -22,6 +21,7 @@ from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
 from echo2.protocol.leases import Lease
 from echo2.tasks import registry
+from echo2.weights.store import snapshot_name
 
 FORGED = 8
 """Groups with an answer of the node's own."""
@@ -51,7 +51,7 @@ class ForcedAnswers:
         from echo2.engines.transformers.engine import TransformersEngine
 
         rough = TransformersEngine("cpu", "bfloat16")
-        rough.load(place.target.model, place.target.snapshots / snapshot_name(lease.era, lease.version, lease.root))
+        rough.load(place.target.model, place.target.snapshots / snapshot_name(lease.version, lease.root))
         place.load(lease)
         honest, measured = list[TokenArray](), 0
         while measured < 2 * TOKENS_LEAST:

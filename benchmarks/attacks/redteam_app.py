@@ -31,3 +31,7 @@ def redteam(
     set_up_logging(to_stream(), level="warning")  # what the product logs while it is attacked here is for nobody
     if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
         raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    redteam_app()

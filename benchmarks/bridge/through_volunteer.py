@@ -143,7 +143,7 @@ async def volunteering(
     await host.open()
     try:
         with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-            models = Models(FirstVersionLearner(), TrustingScorer(0.0))
+            models = Models(FirstVersionLearner(), [TrustingScorer(0.0)])
             coordinator = Coordinator(
                 run, Network.of(network), models, store=store, database=database, hosts=TaskHosts([host])
             )

@@ -70,7 +70,7 @@ def measured(requests: int) -> list[RequestCost]:
         run = make_run(Path(folder) / "run", now=time.time_ns() // 1_000_000, **SECTIONS)
 
         async def main() -> list[RequestCost]:
-            async with bare(run, scorer=StandInScorer(0.0)) as coordinator:
+            async with bare(run, scorers=[StandInScorer(0.0)]) as coordinator:
                 return await _Bench(coordinator, submission_limit(run.runspec)).measured(requests)
 
         return asyncio.run(main())

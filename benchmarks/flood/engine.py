@@ -21,7 +21,7 @@ from echo2.engines.engine import Job, Loaded, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play
 from echo2.protocol.leases import Lease, Submission
-from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 
 LOGPROB: Final = groups.LOGPROB
@@ -56,7 +56,7 @@ def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
 
 
 def _root(weights: Path) -> bytes:
-    return Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
+    return open_weights(weights).root if weights.is_dir() else Snapshot(weights).root
 
 
 class StandInScorer:

@@ -49,7 +49,7 @@ class Told(NamedTuple):
 async def _coordinator() -> AsyncIterator[Bare]:
     with tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder:
         run = make_run(Path(folder) / "run", now=time.time_ns() // 1_000_000, **SECTIONS)
-        async with bare(run, scorer=StandInScorer(0.0)) as coordinator:
+        async with bare(run, scorers=[StandInScorer(0.0)]) as coordinator:
             yield coordinator
 
 

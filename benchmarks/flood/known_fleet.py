@@ -1,4 +1,4 @@
-"""Play a wide fleet of known keys that return nothing: `python -m benchmarks.flood.known_fleet [--quick]`.
+"""Play a wide fleet of known keys that return nothing: `python -m benchmarks.flood.known_fleet [--quick] [--wide]`.
 
 It lasts an hour of the fake clock, `QUICK_SECONDS` with `--quick`: later the fleet gets next to nothing. The run is
 four times slower than those of benchmarks/flood/catalogue.py, and its keys ask when they are told to, at most
@@ -54,9 +54,12 @@ class PatientHoarders(FormerWorkers):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the first twenty minutes alone")
-    seconds = QUICK_SECONDS if parser.parse_args(arguments).quick else SLOW.seconds
+    parser.add_argument("--wide", action="store_true", help="120 keys of 30 subnets, instead of 40 of 20")
+    options = parser.parse_args(arguments)
+    seconds = QUICK_SECONDS if options.quick else SLOW.seconds
+    keys, subnets = (120, 30) if options.wide else (40, 20)
     calm = went(replace(SLOW, seconds=CALM_SECONDS))
-    attacked = went(replace(SLOW, seconds=seconds), PatientHoarders(40, 40, 20, seconds=16.0))
+    attacked = went(replace(SLOW, seconds=seconds), PatientHoarders(keys, keys, subnets, seconds=16.0))
     share = attacked.steps * CALM_SECONDS / (calm.steps * seconds)
     print(json.dumps({"share": share, "minutes": seconds / 60, "said": attacked.said}))
     return 0

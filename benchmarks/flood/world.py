@@ -220,7 +220,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
             coordinator = Coordinator(
                 run,
                 Network.of(Peer(network.transport(run.peer_id), seed=0)),
-                Models(learner, scorer or StandInScorer(setting.scoring / tokens)),
+                Models(learner, [scorer or StandInScorer(setting.scoring / tokens)]),
                 store=store,
                 database=database,
                 parties=network.parties,

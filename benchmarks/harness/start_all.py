@@ -2,8 +2,8 @@
 
 1. A benchmark is a module of `benchmarks/` with a `__main__` guard, outside `harness/`, that no other module names as a
    process of its own. So a new one is started too.
-2. It has started with its first closing line, with the first Head of its coordinator, with its end without an error, or
-   with a line of `FIRST`, the first figures of one that has neither for long. It is interrupted then.
+2. It has started with its first closing line, with the first Head of its coordinator, or with its end without an error;
+   one of `FIRST` with that line instead of a Head. It is interrupted then.
 3. `--quick` makes it short, or what `REDUCED` has for it: a row for each part that starts by itself. One whose `NEEDS`
    are not there is not started, and its row names the need.
 4. One that does not start beside others is started again alone at the end, before it counts as one that does not.
@@ -45,7 +45,6 @@ END: Final = 15.0
 """Seconds in which an interrupted one ends its processes."""
 _LOOK: Final = 0.25
 _STOPPED: Final = threading.Event()
-_NEVER: Final = r"(?!)"
 _CLOSING: Final = re.compile(r": ratio \S+ against .*, bar \S+: (?:ok|short)$", re.MULTILINE)
 FOLDER: Final = "FOLDER"
 """An option that is replaced by the path of a new folder."""
@@ -55,6 +54,7 @@ _RUN: Final = (("run", "--quick"),)
 Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
+    "attacks.redteam_app": (("--quick", "--attack", "a hundredth lower"),),
     "breaking_rate": (("--steps", "3", "--seconds", "20", "--skill", "20"),),
     "broadcast.gossip": (("--star", "5"), ("--simulated", "10")),
     "broadcast.simulate": (("--n", "30"),),
@@ -101,6 +101,7 @@ REDUCED: Final[Mapping[str, Options]] = {
 LONGEST: Final = ("connections", "flood", "honest", "ledger", "load")
 """Begun first, so that no long one is left at the end."""
 FIRST: Final[Mapping[str, str]] = {
+    "attacks.redteam_app": r"attacks, 0 broken",
     "engines": r": differs by \S+ nats",
     "guards": r"\n\| gradient \|",
     "same_tokens": r"tokens: \d+ differ",
@@ -191,7 +192,7 @@ def start(name: str, options: Sequence[str]) -> Started:
             while not by and time.monotonic() < began + WITHIN and not _STOPPED.wait(_LOOK):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     cpu = cpu_of(process.pid)
-                by = _begun(folder, out, process, FIRST.get(name, _NEVER))
+                by = _begun(folder, out, process, FIRST.get(name))
                 if process.poll() is not None:
                     break
             seconds = time.monotonic() - began
@@ -201,14 +202,15 @@ def start(name: str, options: Sequence[str]) -> Started:
     return Started(shown, by, seconds, cpu, last, (name, options))
 
 
-def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]", first: str) -> str:
-    """Return what shows that a benchmark has started; "": nothing yet. `first`: pattern of its first figures."""
+def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]", first: str | None) -> str:
+    """Return what shows that a benchmark has started; "": nothing yet. `first`: pattern of its first figures, None: its
+    first Head."""
     code, told = process.poll(), out.read_text(errors="replace")
     if _CLOSING.search(told):
         return "a closing line"
-    if re.search(first, told):
+    if first is not None and re.search(first, told):
         return "its first figures"
-    if any("head" in files for _, _, files in os.walk(folder)):
+    if first is None and any("head" in files for _, _, files in os.walk(folder)):
         return "a Head"
     return "its end" if code == 0 else ""
 

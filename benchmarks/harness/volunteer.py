@@ -50,6 +50,7 @@ from echo2.coordinator.training.model_processes import restarts
 from echo2.coordinator.training.run_services import pure_tasks_of, terms_of
 from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verification.verification import sampled_tokens
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine
@@ -285,10 +286,11 @@ def _scoring(
     )
     host = LocalTask(pure_tasks_of(run)[0], text)
     verifier = verifier_of(run, scorer, group_service, publisher, weights)
+    dispatch = GroupDispatch(group_service, time.time, arrived.set)
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,
         history=history, evaluation_sets=[EvaluationSet(host, text.eos, run.runspec.limit, run.config.run.heldout)],
-        visits=GroupVisits(scorer, group_service, weights, verifier, time.time, asyncio.Event()),
+        visits=GroupVisits(scorer, group_service, weights, verifier, time.time, asyncio.Event(), dispatch),
         evaluate_every=1, clock=time.time, arrived=arrived,
     )  # fmt: skip
 

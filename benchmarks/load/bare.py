@@ -156,17 +156,17 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 
 @asynccontextmanager
-async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
-    """Run a coordinator over the run folder. `clock`: seconds since the Unix epoch. `scorer`: replaces the stub."""
+async def bare(run: Run, clock: Callable[[], float] = time.time, scorers: Sequence[Scorer] = ()) -> AsyncIterator[Bare]:
+    """Run a coordinator over the run folder. `clock`: seconds since the Unix epoch. `scorers`: they replace the
+    stub."""
     stub = SupervisedEngine(
         lambda: EngineProcess(name="scorer", command=checkout_command("benchmarks.load.stub_scorer")), restarts()
     )
-    scorer = scorer or stub
     learner, network = HeldLearner(), Nobody(run.peer_id)
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, Network.of(network), Models(learner, scorer), store=store, database=database, clock=clock
+            run, Network.of(network), Models(learner, scorers or [stub]), store=store, database=database, clock=clock
         )
         task = asyncio.create_task(coordinator.run())
         try:

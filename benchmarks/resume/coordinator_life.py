@@ -75,7 +75,7 @@ async def live(home: Path, tell: Callable[[Mark], None]) -> None:
         store = stack.enter_context(Store(run.folder.store))
         database = stack.enter_context(Database.open(run.folder.database))
         stack.push_async_callback(child.stop)
-        models = Models(RecordingLearner(LearnerChild(child), tell), StandInScorer(0.0))
+        models = Models(RecordingLearner(LearnerChild(child), tell), [StandInScorer(0.0)])
         coordinator = Coordinator(run, Network.of(Nobody(run.peer_id)), models, store=store, database=database)
         life = asyncio.create_task(coordinator.run())
         end = asyncio.create_task(coordinator.learning.training.finished.wait())

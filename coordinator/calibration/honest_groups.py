@@ -77,7 +77,7 @@ async def measure(
     """Generate and compare at least `tokens` tokens per machine. Raises `ChildDied`, `ChildError`, `Incomparable`, and
     `LocalFault` under rule 3."""
     compared, builds = dict[str, TokenArray](), dict[str, None]()
-    exact = ClassParts("transformers", "float32", computing_of(run.config.learner).device)
+    exact = ClassParts("transformers", "float32", computing_of(run.config.learner, run.config.scorer).scorer_devices[0])
     share = math.ceil(PROMPTS_LEAST / len(machines))
     async with hosted_all(run.tasks, run.config.environment) as hosts, engine_process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):

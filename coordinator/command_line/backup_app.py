@@ -74,6 +74,7 @@ def confirm_restored(
     from echo2.runtime.errors import LocalFault
     from echo2.runtime.terminal_question import ask_agreement
 
+    run_backup.sealed_keys(RunFolder(home))
     question = "Two coordinators with one key make nodes stop for good. Has the other one stopped, and will it stay so?"
     if not (yes or ask_agreement(question, default=False)):
         raise LocalFault("nothing is changed: stop the other coordinator first")

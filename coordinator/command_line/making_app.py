@@ -142,7 +142,7 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
         joining = (
             f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
         )
-    print(f"\n{computing_of(run.config.learner).sentence()}.")
+    print(f"\n{computing_of(run.config.learner, run.config.scorer).sentence()}.")
     print("\nSigned, by --model where no option said otherwise:")
     _print_signed(run.config)
     print(
@@ -185,7 +185,12 @@ def config_diff(home: Home = Path(".")) -> None:
 @config_app.command("set")
 @errors_reported
 def config_set(
-    assigned: Annotated[list[str], typer.Argument(metavar="SECTION.KEY=VALUE...", show_default=False)],
+    assigned: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SECTION.KEY=VALUE...", help="One or several; or one key and its value.", show_default=False
+        ),
+    ],
     home: Home = Path("."),
 ) -> None:
     """Write settings into coordinator.toml, all or none. A running coordinator takes those that change at once."""

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def check_start(run: "Run") -> None:
-    """Check the libraries, the learner's device, the room on the disk, the run folder's lock and every TCP port
+    """Check the libraries, the devices, the room on the disk, the run folder's lock and every TCP port
     (rule 2). Raises `FolderInUse`, `LocalFault`, `SettingsFault`."""
     web = run.config.web
     check_libraries()
-    check_present(run.config.learner)
-    check_room_to_run(run.folder)
+    check_present(run.config.learner, run.config.scorer)
+    check_room_to_run(run.folder, run.config.scorer.number)
     with lock_run(run.folder):
         check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")
         for name in ("network", "https"):

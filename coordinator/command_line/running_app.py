@@ -123,7 +123,7 @@ def calibrate(
     from echo2.coordinator.settings.computing import check_present
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
-    check_present(loaded.config.learner)
+    check_present(loaded.config.learner, loaded.config.scorer)
     if costs:
         path, factors = cost_times.calibrate_costs(loaded, engine_class, command_options.now())
         print(f"{factors.sentence()}: {path}")
@@ -202,7 +202,7 @@ def doctor(home: Home = Path(".")) -> None:
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
-    checks.append(key_checks.device_and_threads(settings.learner))
+    checks.append(key_checks.device_and_threads(settings.learner, settings.scorer))
     checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)

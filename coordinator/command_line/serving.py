@@ -1,5 +1,6 @@
 """Start a coordinator on the real network: libp2p, HTTPS, the page, its model processes and the run's tasks."""
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -20,12 +21,12 @@ from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.computing import Computing, computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
-from echo2.coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
+from echo2.coordinator.training.model_processes import LearnerChild, Models, name_of, on_death, restarts
 from echo2.coordinator.web.page_listener import WebLimits
 from echo2.coordinator.web.pages import operator_page
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess
-from echo2.engines.process.supervisor import SupervisedEngine, Supervisor
+from echo2.engines.process.supervisor import Patience, SupervisedEngine, Supervisor
 from echo2.engines.registry import TRANSFORMERS
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.limits.bandwidth import bandwidth, change_bandwidth
@@ -58,19 +59,23 @@ def keyless(folder: RunFolder) -> dict[str, str]:
     return {HIDDEN_FOLDER_VARIABLE: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
 
 
-def scorer_of(
-    computing: Computing, died: Callable[[str], None], env: Mapping[str, str] | None = None
-) -> SupervisedEngine:
-    """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
-    called with a description of each death of its process. `env`: further variables."""
-    return SupervisedEngine(
-        lambda: EngineProcess(
-            name="scorer", threads=computing.threads, env=env, command=process_command("scorer", HOST)
-        ),
-        restarts(),
-        on_death=on_death("scorer", died),
-        device=computing.device, dtype="float32", engine=TRANSFORMERS.name,
-    )  # fmt: skip
+def scorers_of(
+    computing: Computing, died: Callable[[str], None], silence: float, env: Mapping[str, str] | None = None
+) -> list[SupervisedEngine]:
+    """Return the scorers. They compute in float32 whatever nodes compute in: a second rounding would hide theirs.
+    `died`: called with a description of each death of a process. `silence`: `scorer.silence_seconds`. `env`: further
+    variables."""
+
+    def scorer(name: str, device: str) -> SupervisedEngine:
+        return SupervisedEngine(
+            lambda: EngineProcess(
+                name=name, threads=computing.threads, env=env, command=process_command("scorer", HOST)
+            ),
+            restarts(), on_death=on_death(name, died), patience=Patience(silence),
+            device=device, dtype="float32", engine=TRANSFORMERS.name,
+        )  # fmt: skip
+
+    return [scorer(name_of(number), device) for number, device in enumerate(computing.scorer_devices, 1)]
 
 
 def ranks_of(section: LearnerSection) -> RankLayout:
@@ -85,7 +90,7 @@ async def serve(run: Run) -> None:
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     faults: list[str] = []
     section = run.config.learner
-    computing = computing_of(section)
+    computing = computing_of(section, run.config.scorer)
     log.info(computing.sentence())
 
     def died(fault: str) -> None:
@@ -101,8 +106,8 @@ async def serve(run: Run) -> None:
         ranks_of(section).elsewhere,
         died,
     )
-    scorer = scorer_of(computing, died, keyless(run.folder))
-    models = Models(learner, scorer, faults)
+    scorers = scorers_of(computing, died, run.config.scorer.silence_seconds, keyless(run.folder))
+    models = Models(learner, scorers, faults)
     reach = run.config.network
     uplink, downlink, relayed = (bandwidth(rate) for rate in _rates(run.config))
     relay = RelayLimits(rate=relayed) if reach.relay else None
@@ -142,7 +147,7 @@ async def serve(run: Run) -> None:
                 if private is not None:
                     await private.stop()
                 await learner.child.stop()
-                await scorer.stop()
+                await asyncio.gather(*(scorer.stop() for scorer in scorers))
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@
    figures are counted (coordinator/learner/memory_count.py).
 3. The head has its weight's gradient in float32, and twice the logits of some thousand rows. Embedding and head are
    whole on each rank, with one layer at a time.
-4. The scorer has the weights in float32, a calibration two more models: one in 16 bits, one in float32. All stand on
-   `learner.device`, so all are counted.
+4. A scorer has the weights in float32, a calibration two more models: one in 16 bits, one in float32. All stand on
+   `learner.device` where `scorer.devices` names no other, so all are counted.
 """
 
 import re
@@ -101,8 +101,8 @@ def describe_memory(counted: MemoryCounted, tokens: int, card: int) -> list[str]
         f"head {first.head / 1e9:.1f}",
         f"  activations without learner.recompute {tokens * counted.layers / 1e9:.1f}; KL base (learner.kl_coefficient "
         f"above 0) {2 * counted.parameters / 1e9:.1f}",
-        f"  scorer {scorer / 1e9:.1f}, calibration while it lasts {6 * counted.parameters / 1e9:.1f} more, on the same "
-        "device",
+        f"  scorer {scorer / 1e9:.1f}, calibration while it lasts {6 * counted.parameters / 1e9:.1f} more: on the same "
+        "device, or those of scorer.devices",
         f"cards of {card / 1e9:.1f} GB:",
     ]
     for choice in choices("bfloat16"):

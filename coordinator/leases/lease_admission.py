@@ -41,7 +41,8 @@ MEASURED_FOR: Final = 1_000
 class LeaseDemand(NamedTuple):
     """A lease request with the facts about its node. `lifetime`: lifetime of its lease, if it gets one. `holders`:
     holders of its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out.
-    `first`: the key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary."""
+    `first`: the key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary.
+    `expected`: milliseconds that a group of the mean length takes it by its own word; None: not known."""
 
     requester: Requester
     rank: Rank
@@ -51,6 +52,7 @@ class LeaseDemand(NamedTuple):
     running: int
     first: bool
     paying: bool
+    expected: int | None = None
 
 
 class LeaseOwner(NamedTuple):
@@ -104,13 +106,24 @@ class LeaseAdmission:
         """Return the rank of a key."""
         return self._accounts.of(node, now).rank
 
-    def demand(self, node: bytes, rank: Rank, origin: Origin, at_once: int, now: int) -> LeaseDemand:
-        """Return a node's request with the facts about the node. `at_once`: groups that it says it can use."""
+    def demand(
+        self,
+        node: bytes,
+        rank: Rank,
+        origin: Origin,
+        at_once: int,
+        now: int,
+        stated: int | None = None,
+        expected: int | None = None,
+    ) -> LeaseDemand:
+        """Return a node's request with the facts about the node. `at_once`: groups that it says it can use. `stated`:
+        milliseconds that a group at the limit takes it by its own word; None: it says nothing. `expected`: those that a
+        group of the mean length takes it then; None: not known."""
         open_leases, running = self._open_leases(node, now)
         undecided = open_leases - running
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
-        lifetime = lease_duration(record.turnarounds, fleet, self._bounds)
+        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, stated, expected)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
         most_leases = most_open(self._per_node, at_once, rank, record, quick)
@@ -121,7 +134,7 @@ class LeaseAdmission:
         unpaid = rank == "new" and not self._accounts.account(node).accepted
         paying = unpaid and self._has_canary(node)
         first = unpaid and not paying
-        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running, first, paying)
+        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running, first, paying, expected)
 
     def _has_canary(self, node: bytes) -> bool:
         """Tell whether a node has a canary that is open or undecided."""
@@ -143,6 +156,9 @@ class LeaseAdmission:
             wait = TRY_AGAIN - (now - record.last)
             own, most = quantile(record.turnarounds, 0.9) / 1000, self._bounds.most / 1000
             return Denial("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait
+        if not record.turnarounds and demand.expected is not None and demand.expected > self._bounds.most:
+            facts = {"own": demand.expected / 1000, "most": self._bounds.most / 1000, "wait": TRY_AGAIN / 1000}
+            return Denial("too-slow", facts), TRY_AGAIN
         return None
 
     def lacks_room(

@@ -94,7 +94,8 @@ class LeaseIssuer:
         demand: LeaseDemand | None = None
         refused = self._unfit(request, progress, now) or self._table.paid_work.refusal_for(node, origin, now)
         if refused is None and progress is not None:
-            demand = self._admission.demand(node, rank, origin, request.at_once, now)
+            expected = self._table.lengths.expected_time(request.takes, self._table.terms.limit)
+            demand = self._admission.demand(node, rank, origin, request.at_once, now, request.takes, expected)
             refused = self._denial_for(demand, now)
             if refused is None:
                 answer = self._given_by_room(demand, request, progress, buffered, now)

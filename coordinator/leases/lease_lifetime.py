@@ -5,11 +5,17 @@ Rules
    is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH_PROVEN_NODES` proven nodes
    it is the `first_ms` of the run's terms, which `first_lifetime` chooses: answers of thousands of tokens take a CPU
    many minutes. A node that has submitted fewer than `ENOUGH_PROVEN_NODES` groups gets the fleet lifetime.
+   a. A node that has submitted none may say how long a group at the limit takes it. Its lease then lasts that time, or
+      3 x that of a group of the mean length, if that is less, + 5 s. The word of a node makes no lease shorter, and
+      counts until the node is measured.
+   b. The run's bound for the longest life is the operator's, else `longest_lifetime`.
 2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
    3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/leases/room_shares.py). So no honest
    node's leases expire because others are faster, and slow nodes do not take the room of the others.
 3. A node is refused as `too-slow` if it has at least `ENOUGH_PROVEN_NODES` measured groups, and all of them came late
    and took more than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
+   A node that has submitted none is refused so if a group of the mean length takes it longer than the longest lifetime
+   by its own word: it never has a group that it cannot finish.
 4. A proven node counts in the fleet for `FLEET_MEMORY_MS` after its last lease.
 5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. It takes no room any more;
    its group is welcome all the same until the lease expires. The leases of a node with fewer than
@@ -31,6 +37,9 @@ LATE: Final = 2
 LIFETIME_SLACK_MS: Final = 5_000
 FIRST_LIFETIME_MS: Final = 300_000
 FIRST_PER_TOKEN: Final = 200
+LONGEST_LIFETIME_MS: Final = 900_000
+LONGEST_PER_TOKEN: Final = 30
+"""Milliseconds for each token of a group: a device of 33 tokens per second finishes any group in time."""
 TRY_AGAIN: Final = 3_600_000
 FLEET_MEMORY_MS: Final = DAY
 
@@ -38,6 +47,11 @@ FLEET_MEMORY_MS: Final = DAY
 def first_lifetime(limit: int) -> int:
     """Return the fleet lifetime while too few nodes are proven. `limit`: most sampled tokens of a rollout."""
     return max(FIRST_LIFETIME_MS, FIRST_PER_TOKEN * limit)
+
+
+def longest_lifetime(limit: int, group: int) -> int:
+    """Return the longest lifetime in a run whose operator sets none. `limit`: see above. `group`: rollouts of one."""
+    return max(LONGEST_LIFETIME_MS, LONGEST_PER_TOKEN * limit * group)
 
 
 class LifetimeBounds(NamedTuple):
@@ -60,12 +74,23 @@ class LeaseLifetime(NamedTuple):
     late_after: int | None = None
 
 
-def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
+def lease_duration(
+    turnarounds: Sequence[int],
+    fleet: int | None,
+    bounds: LifetimeBounds,
+    stated: int | None = None,
+    expected: int | None = None,
+) -> LeaseLifetime:
     """Return the lifetime of a node's next lease (rules 1 and 2). `turnarounds`: turnarounds of its last groups, from
-    lease sent to group received. `fleet`: p90 over the proven nodes; None: too few are proven."""
+    lease sent to group received. `fleet`: p90 over the proven nodes; None: too few are proven. `stated`: time that a
+    group at the limit takes the node by its own word; None: it says nothing. `expected`: that of one of the mean
+    length; None: not known."""
     longest = fleet_lifetime(fleet, bounds)
     if not turnarounds:
-        return LeaseLifetime(longest, False)
+        if stated is None:
+            return LeaseLifetime(longest, False)
+        own = stated if expected is None else min(stated, OWN_LIFETIME_FACTOR * expected)
+        return LeaseLifetime(max(longest, bounds.within(own + LIFETIME_SLACK_MS)), False)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN_LIFETIME_FACTOR * p90 + LIFETIME_SLACK_MS)
     late = int(LATE * p90) if len(turnarounds) >= ENOUGH_PROVEN_NODES else None

@@ -22,6 +22,7 @@ from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.leases.answer_lengths import AnswerLengths
 from echo2.coordinator.leases.expiry_budgets import parts_of_return
 from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
 from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
@@ -76,6 +77,7 @@ class LeaseTable(LeaseRows):
         self.paid_work: PaidWork = AllWork()
         """Tells whom the run pays."""
         self.timely = TimelyGrants()
+        self.lengths = AnswerLengths()
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self.audits = AuditPairs(database, terms.audits, entropy)
         self.admission = LeaseAdmission(

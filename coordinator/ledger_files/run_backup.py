@@ -122,15 +122,20 @@ def restore(file: Path, folder: Path, passphrase: str, now: int) -> Copied:
     return copied
 
 
-def confirm(place: RunFolder, passphrase: str, now: int) -> None:
-    """Decrypt the keys of a restored folder, as the other coordinator has stopped (rules 4 and 5). `now`: ms. Raises
-    `LocalFault`."""
+def sealed_keys(place: RunFolder) -> bytes:
+    """Return the keys that wait in a restored folder. Raises `LocalFault` for any other folder."""
     try:
-        sealed = place.sealed_keys.read_bytes()
+        return place.sealed_keys.read_bytes()
     except OSError as error:
         raise LocalFault(
             f"{place.path} does not wait for a word as a restored folder does: {error.strerror}"
         ) from error
+
+
+def confirm(place: RunFolder, passphrase: str, now: int) -> None:
+    """Decrypt the keys of a restored folder, as the other coordinator has stopped (rules 4 and 5). `now`: ms. Raises
+    `LocalFault`."""
+    sealed = sealed_keys(place)
     private, _ = run_archive.unseal(sealed, passphrase, place.sealed_keys)
     with lock_run(place):
         with Database.open(place.database, now) as database:

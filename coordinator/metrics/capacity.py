@@ -12,8 +12,8 @@ Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by si
 4. If mu_min = R/T, a smaller mu leaves the learner idle for 1 - mu/mu_min of its time.
 5. Limits on open leases: coordinator/leases/open_lease_limit.py.
 6. S = 0 has no overlap: a step costs T + B + R/mu.
-7. The supply is the smaller of the rollouts that nodes deliver and that the scorer verifies. One of four limits the
-   run: the nodes or the scorer, where that is below the need; the uplink, where a version takes longer to the nodes
+7. The supply is the smaller of the rollouts that nodes deliver and that the scorers verify. One of four limits the
+   run: the nodes or the scorers, where that is below the need; the uplink, where a version takes longer to the nodes
    than kappa steps; S, where no supply is enough.
 """
 
@@ -38,13 +38,14 @@ class Advice(NamedTuple):
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the formulas. None: not measured yet. `zero_variance`: z, 0 unless such groups are refilled.
-    `supply`: rollouts per second that the nodes can deliver. `verified`: that the scorer can verify.
+    `supply`: rollouts per second that the nodes can deliver. `verified`: that `scorers` scorers can verify together.
     `broadcast_seconds`: p90 of a version's time to the nodes."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
     rollouts_per_step: float
     supply: float
+    scorers: int = 1
     verified: float | None = None
     broadcast_seconds: float | None = None
     zero_variance: float = 0.0
@@ -95,6 +96,7 @@ def view(staleness: int, period: int, gamma: float, measured: Measured) -> Capac
         publish_every=period,
         longest_period=longest,
         supply=measured.supply,
+        scorers=measured.scorers,
         verified=measured.verified,
         need=advice.need,
         bottleneck=advice.bottleneck,
@@ -129,9 +131,10 @@ def _short(wanted: float, step: float, measured: Measured) -> Advice:
     supply = min(measured.supply, measured.verified or math.inf)
     short, idle = figure(wanted - supply), f"{idle_share(supply, step, measured.rollouts_per_step):.0%}"
     if supply < measured.supply:
+        verify = "The scorer verifies" if measured.scorers == 1 else f"{measured.scorers} scorers verify"
         sentence = (
-            f"The scorer verifies {figure(supply)} rollouts/s, {short} too few: the learner idles about {idle} of its "
-            "time; a faster device for it helps, more nodes do not."
+            f"{verify} {figure(supply)} rollouts/s, {short} too few: the learner idles about {idle} of its time; "
+            "a faster device or one more scorer helps (scorer.devices), more nodes do not."
         )
         return Advice(wanted, "scorer", sentence)
     return Advice(

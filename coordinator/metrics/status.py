@@ -54,11 +54,13 @@ def address_of(web: "WebSection") -> str:
 def address_in(folder: RunFolder, web: "WebSection | None") -> str:
     """Return the page's URL for a run folder: the one its coordinator wrote there, else that of the settings. `web`:
     None: the settings are read from the folder, but only where they are needed, for that takes longer than the rest of
-    the command. Raises `SettingsFault`."""
+    the command. Raises `SettingsFault`, and `Unreachable` where the settings leave the port to the system."""
     try:
         return folder.page.read_text().strip()
-    except OSError:
-        return address_of(web or _settings_in(folder))
+    except OSError as error:
+        if (web := web or _settings_in(folder)).port:
+            return address_of(web)
+        raise _none_runs(folder) from error
 
 
 def pages_in(folder: RunFolder) -> list[str]:
@@ -67,8 +69,7 @@ def pages_in(folder: RunFolder) -> list[str]:
     try:
         public = folder.page.read_text().strip()
     except OSError as error:
-        start = with_home("echo2-coord run", folder.path)
-        raise Unreachable(f"no coordinator runs in {folder.path}: start one with `{start}`") from error
+        raise _none_runs(folder) from error
     try:
         private = folder.operator_page.read_text().strip()
     except FileNotFoundError:
@@ -80,6 +81,11 @@ def pages_in(folder: RunFolder) -> list[str]:
         f"for you alone  {private}",
         "The last address holds the token: keep it to yourself. From another machine, forward its port over SSH.",
     ]
+
+
+def _none_runs(folder: RunFolder) -> Unreachable:
+    start = with_home("echo2-coord run", folder.path)
+    return Unreachable(f"no coordinator runs in {folder.path}: start one with `{start}`")
 
 
 def _settings_in(folder: RunFolder) -> "WebSection":

@@ -137,9 +137,9 @@ class ReserveView(View, frozen=True, kw_only=True):
 
 class CapacityView(View, frozen=True, kw_only=True):
     """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `longest_period`: kappa*.
-    `verified`: rollouts per second that the scorer can verify. `bottleneck`: nodes, scorer, uplink or staleness; None:
-    nothing limits the run. `advice`: one sentence. `gamma`: the reserve of `need`. `reserves`: others beside it; empty:
-    not measured yet. `newcomers`: share of new keys in the leases."""
+    `scorers`: number of scorers. `verified`: rollouts per second that they can verify together. `bottleneck`: nodes,
+    scorer, uplink or staleness; None: nothing limits the run. `advice`: one sentence. `gamma`: the reserve of `need`.
+    `reserves`: others beside it; empty: not measured yet. `newcomers`: share of new keys in the leases."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -149,6 +149,7 @@ class CapacityView(View, frozen=True, kw_only=True):
     need: float | None
     advice: str
     longest_period: int | None = None
+    scorers: int = 1
     verified: float | None = None
     bottleneck: str | None = None
     gamma: float | None = None

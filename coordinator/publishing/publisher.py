@@ -18,7 +18,10 @@ Rules
    publication, a check of the disk and a start cost the same after any number of versions.
    a. The latest version alone has a snapshot, and one that is to be published again until then (`whole`): all others
       are read through payloads (stored_weights.py). The former snapshot is dropped once its successor is published.
-   b. Payloads take at most `PAYLOAD_SHARE` of a snapshot, the oldest are dropped first; those of paths above, of the
+   b. The *links*, the edges by which version 0 leads to the newest full edge's version, stay as long as they are few
+      and have fewer bytes than that edge: a node with a copy of the base begins there at any time
+      (node/versions/base_copies.py).
+   c. Payloads take at most `PAYLOAD_SHARE` of a snapshot, the oldest are dropped first; those of paths above, of the
       latest version and of versions in use stay beyond it.
 5. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
    payload exchange. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
@@ -68,7 +71,9 @@ MOST_EARLIER_EDGES = 1024
 """Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
 PAYLOAD_SHARE = 1.0
 LEAST_PAYLOADS = 1 << 20
-"""Rule 4b: bytes of payloads that stay whatever the weights' size."""
+"""Rule 4c: bytes of payloads that stay whatever the weights' size."""
+MOST_LINKS = 16
+"""Most links, in the index beside the others: of about 16 x 256 versions."""
 KINDS = ("version", "edge", "edgeindex", "published")
 
 log = structlog.get_logger("coordinator")
@@ -208,7 +213,7 @@ class Publisher:
     async def retain(
         self, oldest: tuple[int, int], budget: int, payloads: int, kept: Collection[tuple[int, int]] = ()
     ) -> None:
-        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads (or less, rule 4b).
+        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads (or less, rule 4c).
         `oldest`: (era, version) of the oldest version in use. `kept`: numbers of further versions that can be read
         afterwards.
 
@@ -307,7 +312,7 @@ class Publisher:
         document's hash and its payload's manifest. Blocks; it changes nothing that the event loop reads."""
         snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopt_file(Path(export.snapshot)))
         opened = Snapshot(snapshot, root=export.root)
-        edges = [self._edge(era, export, edge) for edge in export.edges]
+        edges = [self._edge(era, export, edge, opened) for edge in export.edges]
         known = self._edges | {digest: edge for digest, edge, _ in edges}
         index = EdgeIndex(era=era, version=export.version, edges=self._index(known)).to_bytes()
         index_hash = self._store.put_document("edgeindex", era, export.version, index)
@@ -346,7 +351,7 @@ class Publisher:
     def _seal(self, kind: str, payload: bytes) -> bytes:
         return seal(kind, self._signing.run, payload, self._signing.policy)
 
-    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge, Manifest]:
+    def _edge(self, era: int, export: Export, edge: ExportedEdge, opened: Snapshot) -> tuple[bytes, Edge, Manifest]:
         payload = Path(edge.payload)
         manifest = edge.hashed or chunks.hash_payload(payload)  # rule 5
         stored = self._store.put_payload(era, export.version, manifest.hash, self._adopt_file(payload))
@@ -363,13 +368,14 @@ class Publisher:
             length=manifest.length,
             chunk_size=manifest.chunk_size,
             chunk_root=manifest.chunk_root,
+            tensor_hashes=b"".join(opened.tensor_hashes()) if edge.base_root is None else b"",
         )
         sealed = self._seal("edge", document.to_bytes())
         return self._store.put_document("edge", era, export.version, sealed), document, known
 
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
         """Return the hashes of the edges for a follower's update path, if their payloads can be served: the newest full
-        edge, the newest edge from its version (the anchor), and the newest `REACH_EDGES`."""
+        edge, the newest edge from its version (the anchor), the links, and the newest `REACH_EDGES`."""
         signed = self._signed_edges(edges)
         return list(dict.fromkeys([*_entrances(signed), *list(signed)[-REACH_EDGES:]]))
 
@@ -434,7 +440,20 @@ def _end(edge: Edge) -> tuple[int, int]:
 
 
 def _entrances(signed: dict[bytes, Edge]) -> list[bytes]:
-    """Return the hashes of the edges from which a new or outdated node starts: the newest full edge, and the newest
-    from its version (the anchor)."""
+    """Return the hashes of the edges from which a new or outdated node starts: the newest full edge, the newest from
+    its version (the anchor), and the links (rule 4b)."""
     full = [digest for digest, edge in signed.items() if edge.base is None][-1:]
-    return full + [digest for digest, edge in signed.items() if full and edge.base_root == signed[full[0]].root][-1:]
+    if not full:
+        return []
+    anchor = [digest for digest, edge in signed.items() if edge.base_root == signed[full[0]].root][-1:]
+    return full + anchor + _links(signed, signed[full[0]])
+
+
+def _links(signed: dict[bytes, Edge], full: Edge) -> list[bytes]:
+    """Return the hashes of the links to the version of `full` (rule 4b); empty: there are none that save bytes."""
+    firsts = {edge.base_root for edge in signed.values() if edge.base == 0 and edge.base_root is not None}
+    diffs = {edge: digest for digest, edge in signed.items() if edge.base is not None}
+    chain = path_to(diffs, firsts, full.root) if firsts else None
+    if chain is None or len(chain) > MOST_LINKS or sum(edge.length for edge in chain) >= full.length:
+        return []
+    return [diffs[edge] for edge in chain]

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.engines.devices.devices import NoDevice, check_name
 from echo2.engines.registry import AUTO_ENGINE, FLOATS, engine_names, find, is_exact, rounding_of
@@ -67,14 +68,16 @@ def exact_devices(admitted: AdmittedClass) -> list[str]:
     return [device for device in devices if is_exact(f"{admitted.name}/{device}")]
 
 
-def check_device(settings: LearnerSection) -> None:
-    """Check that `learner.device` names a device of PyTorch's. Raises `SettingsFault`."""
+def check_devices(learner: LearnerSection, scorer: ScorerSection) -> None:
+    """Check that `learner.device` and `scorer.devices` name devices of PyTorch's. Raises `SettingsFault`."""
     row = find(_LEARNERS_ENGINE)
     assert row is not None
-    try:
-        check_name(settings.device, row.devices)
-    except NoDevice as error:
-        raise SettingsFault(f"learner.device: {error}") from error
+    named = () if scorer.devices == "auto" else scorer.devices
+    for setting, device in (("learner.device", learner.device), *(("scorer.devices", one) for one in named)):
+        try:
+            check_name(device, row.devices)
+        except NoDevice as error:
+            raise SettingsFault(f"{setting}: {error}") from error
 
 
 def check_admitted(settings: RunSection) -> None:

@@ -19,6 +19,7 @@ from echo2.coordinator.run import keys, setup, signing
 from echo2.coordinator.run.keys import ONLINE, PAYOUT
 from echo2.coordinator.settings.computing import check_present, computing_of
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.p2p.identity import peer_id
 from echo2.protocol.authority import Root
@@ -75,14 +76,14 @@ def examine(place: RunFolder, payout: PayoutSection, now: int) -> list[KeyCheck]
     ]
 
 
-def device_and_threads(learner: LearnerSection) -> KeyCheck:
-    """Check that this machine has the device that the settings name."""
-    check = "device and threads"
+def device_and_threads(learner: LearnerSection, scorer: ScorerSection) -> KeyCheck:
+    """Check that this machine has the devices that the settings name."""
+    check = "devices and threads"
     try:
-        check_present(learner)
+        check_present(learner, scorer)
     except SettingsFault as error:
         return KeyCheck(check, str(error), "until then the run does not start")
-    return KeyCheck(check, computing_of(learner).sentence())
+    return KeyCheck(check, computing_of(learner, scorer).sentence())
 
 
 def hidden_from_children(folder: Path) -> KeyCheck:

@@ -31,7 +31,7 @@ from echo2.coordinator.run import (
     signing,
     task_mix,
 )
-from echo2.coordinator.run.admitted_classes import check_admitted, check_device
+from echo2.coordinator.run.admitted_classes import check_admitted, check_devices
 from echo2.coordinator.run.disk_room import check_room_to_make
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
@@ -60,6 +60,7 @@ from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
+from echo2.weights import hub_cache
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -160,7 +161,7 @@ def settings_for(
     where neither says one. Raises `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = model if model in PRESETS else Path(model).resolve().name
+    merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
     if name:
         merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
@@ -197,7 +198,7 @@ def init(
         _check_ranks(config.learner)
     if model not in PRESETS:
         model_folder.check_importable(source)
-    check_room_to_make(folder, model, trains_all=adapter is None)
+    check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)
     if model not in PRESETS:
         opened = _open_tasks(source, config, inspect, report)
         report(f"loading {source}, to see whether it can be trained")
@@ -242,8 +243,8 @@ def _check_asked(
         else:
             check_task(task.name)
     check_admitted(config.run)
-    check_device(config.learner)
-    check_present(config.learner)
+    check_devices(config.learner, config.scorer)
+    check_present(config.learner, config.scorer)
     check_memory(config.run)
     return config
 
@@ -306,7 +307,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
-    check_device(config.learner)
+    check_devices(config.learner, config.scorer)
     check_price_mode(config, spec)
     check_task(config, spec)
     _check_prompts(place, config.run, spec)

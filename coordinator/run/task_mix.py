@@ -85,6 +85,8 @@ def _weighted_task(part: str, text: str) -> WeightedTask:
             f"run.task is {text!r}, and {name!r} is no task: put a name that contains {MIX_SEPARATOR!r} in double "
             "quotes"
         )
+    if not name.isprintable():
+        raise SettingsFault(f"run.task has a name with a character that cannot be printed: {name!r:.200}")
     if len(name) > MOST_NAME:
         raise SettingsFault(f"run.task has a name of {len(name)} characters, the most is {MOST_NAME}")
     return WeightedTask(name, weight)

@@ -1,9 +1,10 @@
-"""Resolve what settings leave to this machine: the device and the threads of learner and scorer.
+"""Resolve what settings leave to this machine: the devices and the threads of learner and scorers.
 
 1. `auto` takes the GPU with the most free memory that PyTorch can use, else the CPU. Where the system shows no GPU,
    nothing else is asked; else a child process asks PyTorch, which the main process never imports.
 2. One answer counts for a process's life: checkpoints and journal record it, so that a replay computes alike.
-3. A device that is named is used or refused, never replaced: PyTorch is asked for it, whatever the system shows. `init`
+3. The scorers compute on the learner's device, or on those that `scorer.devices` names, one on each.
+4. A device that is named is used or refused, never replaced: PyTorch is asked for it, whatever the system shows. `init`
    refuses it before anything is made, and `run` and `calibrate` before they start anything.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final, NamedTuple
 
+from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.runtime.python_command import code_command
@@ -33,38 +35,59 @@ TORCH_SECONDS: Final = 120.0
 
 
 class Computing(NamedTuple):
-    """`device`: torch's name of the device of learner and scorer. `threads`: threads of each process, on a CPU. `why`:
-    why this device; empty: the settings name it."""
+    """`device`: torch's name of the learner's device. `threads`: threads of each process, on a CPU. `why`: why this
+    device; empty: the settings name it. `scorers`: devices of the scorers; empty: one scorer, on `device`."""
 
     device: str
     threads: int
     why: str
+    scorers: tuple[str, ...] = ()
+
+    @property
+    def scorer_devices(self) -> tuple[str, ...]:
+        """The devices of the scorers, at least one."""
+        return self.scorers or (self.device,)
 
     def sentence(self) -> str:
         """Return one line for people."""
         why = f" ({self.why})" if self.why else ""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"learner and scorer compute on {self.device}{why}, each process with {threads}"
+        if not self.scorers:
+            return f"learner and scorer compute on {self.device}{why}, each process with {threads}"
+        number = "one scorer" if len(self.scorers) == 1 else f"{len(self.scorers)} scorers"
+        return (
+            f"the learner computes on {self.device}{why}, {number} on {', '.join(self.scorers)}; each process with "
+            f"{threads}"
+        )
 
 
-def computing_of(section: LearnerSection, automatic: Callable[[], tuple[str, str]] | None = None) -> Computing:
-    """Return device and threads. `automatic`: returns device and reason for `auto`; None: this machine's."""
+def computing_of(
+    section: LearnerSection, scorer: ScorerSection, automatic: Callable[[], tuple[str, str]] | None = None
+) -> Computing:
+    """Return devices and threads. `automatic`: returns device and reason for `auto`; None: this machine's."""
     device, why = (automatic or automatic_device)() if section.device == AUTO else (section.device, "")
     if section.ranks > 1:
         device = device.partition(":")[0]  # each rank has the GPU of its number
-    scorer = 1 if device == "cpu" else 0  # it computes beside the ranks, on the same cores
-    return Computing(device, threads_of(section.threads, section.ranks + scorer), why)
+    scorers = () if scorer.devices == AUTO else scorer.devices
+    on_cpu = (scorers or (device,)).count("cpu")  # they compute beside each other and the ranks, on the same cores
+    ranks = section.ranks if device == "cpu" or not on_cpu else 0
+    return Computing(device, threads_of(section.threads, ranks + on_cpu), why, scorers)
 
 
-def check_present(section: LearnerSection) -> None:
-    """Check that this machine has the device that `learner.device` names (rule 3). Raises `SettingsFault`."""
+def check_present(section: LearnerSection, scorer: ScorerSection) -> None:
+    """Check that this machine has the devices that the settings name (rule 4). Raises `SettingsFault`."""
     kind = section.device.partition(":")[0]
-    if kind in (AUTO, "cpu"):
-        return
     last = f"{kind}:{section.ranks - 1}" if section.ranks > 1 else section.device
-    _, _, fault = device_by_torch(last)
-    if fault:
-        raise SettingsFault(f"learner.device is {section.device}, which this machine cannot use ({fault}): set auto")
+    named = {last: ("learner.device", section.device)}
+    if scorer.devices != AUTO:
+        named |= {device: ("scorer.devices", device) for device in scorer.devices if device not in named}
+    for device, (setting, name) in named.items():
+        if device.partition(":")[0] in (AUTO, "cpu"):
+            continue
+        _, _, fault = device_by_torch(device)
+        if fault:
+            advice = "set auto" if setting == "learner.device" else "name devices that it has, or auto"
+            raise SettingsFault(f"{setting} is {name}, which this machine cannot use ({fault}): {advice}")
 
 
 @cache

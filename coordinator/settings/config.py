@@ -21,6 +21,7 @@ from echo2.coordinator.settings.market_config import MarketSection
 from echo2.coordinator.settings.named_home import no_run_in
 from echo2.coordinator.settings.network_config import HttpsSection, NetworkSection, WebSection
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.runtime.settings import Loader, SettingsFault, read_toml
 
@@ -74,10 +75,19 @@ class LeasesSection(Section):
             "a crash. A measured node gets as many as it has been seen to use.",
         ),
     ] = 3
-    minimum_seconds: Annotated[float, LIVE, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
+    minimum_seconds: Annotated[
+        float, LIVE, Field(gt=0, le=2_592_000, description="Shortest life of a lease, seconds.")
+    ] = 30.0
     maximum_seconds: Annotated[
-        float, LIVE, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")
-    ] = 900.0
+        float | None,
+        LIVE,
+        Field(
+            gt=0,
+            le=2_592_000,
+            description="Longest life of a lease, seconds. Unset: 0.03 for each token of a group whose rollouts all "
+            "reach run.limit, at least 900.",
+        ),
+    ] = None
     gamma: Annotated[
         float,
         LIVE,
@@ -116,7 +126,7 @@ class LeasesSection(Section):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.minimum_seconds > self.maximum_seconds:
+        if self.maximum_seconds is not None and self.minimum_seconds > self.maximum_seconds:
             raise ValueError(
                 f"minimum_seconds is {self.minimum_seconds:g}, above maximum_seconds, {self.maximum_seconds:g}: "
                 "lower the one, or raise the other"
@@ -223,6 +233,7 @@ class CoordinatorConfig(Section):
 
     run: RunSection = RunSection()
     learner: LearnerSection = LearnerSection()
+    scorer: ScorerSection = ScorerSection()
     network: NetworkSection = NetworkSection()
     https: HttpsSection = HttpsSection()
     environment: EnvironmentSection = EnvironmentSection()

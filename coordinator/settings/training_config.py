@@ -35,9 +35,11 @@ def _printable(value: str) -> str:
 class RunSection(Section):
     """The subject of the training. Most of it is signed by init and the same for every node."""
 
-    name: Annotated[str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")] = (
-        "my run"
-    )
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=80, description="Name of the run, for people. Signed."),
+        AfterValidator(_printable),
+    ] = "my run"
     description: Annotated[
         str,
         Field(max_length=MOST_WORDS, description="Purpose of the run, in a sentence or two. Signed."),
@@ -58,7 +60,9 @@ class RunSection(Section):
         AfterValidator(_printable),
     ] = ""
     model: Annotated[
-        str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
+        str,
+        Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed."),
+        AfterValidator(_printable),
     ] = "tiny"
     task: Annotated[
         str,
@@ -201,15 +205,15 @@ class LearnerSection(Section):
         str,
         Field(
             min_length=1, max_length=40,
-            description="torch device of learner and scorer: cpu, cuda ...; auto: the GPU with the most free memory "
-            "that PyTorch can use, else the CPU.",
+            description="torch device of the learner, and of the scorer where scorer.devices is auto: cpu, cuda ...; "
+            "auto: the GPU with the most free memory that PyTorch can use, else the CPU.",
         ),
     ] = "auto"  # fmt: skip
     threads: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
         Field(
-            description="Threads of learner, of each of its ranks, and of scorer on a CPU. auto: OMP_NUM_THREADS, else "
-            "the cores that they may use, divided among ranks and a scorer on the CPU."
+            description="Threads of learner, of each of its ranks, and of each scorer on a CPU. auto: OMP_NUM_THREADS, "
+            "else the cores that they may use, divided among ranks and scorers on the CPU."
         ),
     ] = "auto"
     checkpoint_share: Annotated[

@@ -235,6 +235,11 @@ class GroupService:
         """Return the versions with groups that wait for the scorer, oldest first."""
         return self._waiting.versions()
 
+    def oldest_to_draw(self) -> int:
+        """Return the oldest version that the next draw may take; 0 until the learner has started."""
+        at = self.progress
+        return 0 if at is None else oldest_fresh(at.step, self.terms.staleness)
+
     def visit(self, under: PendingVersion) -> Visit:
         """Start to take the groups that wait under one version, one after the other."""
         return self._waiting.visit(under)

@@ -1,4 +1,4 @@
-"""Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them. A
+"""Run the scoring loop and the training loop, each with its model processes: one verifies groups, one trains on them. A
 third loop rewards the verified groups of single tasks (reward_loop.py), and one more per served task answers its turns
 (coordinator/submissions/step_loop.py).
 
@@ -11,6 +11,8 @@ Each loop waits on an event that the other sets; a submission sets `arrived` too
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+
+import anyio.to_thread
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.environment import Environment
@@ -28,15 +30,16 @@ from echo2.coordinator.submissions.step_loop import StepLoop
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.guarding import Guarding
-from echo2.coordinator.training.model_processes import Models
+from echo2.coordinator.training.model_processes import Models, name_of
 from echo2.coordinator.training.publish_period import PublishPeriod
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.run_watch import Watch
-from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.coordinator.training.scorer_weights import ScorerWeights, folder_of, remove_folders_above
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.training.training_loop import PUBLISH_PERIOD_FACT, Training, TrainingConfig
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
@@ -59,7 +62,7 @@ class Learning:
         """Compose the loops. `hosts`: hosts of the run's tasks. `clock`: seconds since the Unix epoch."""
         self.arrived = group_service.arrived
         self.sound = asyncio.Event()
-        work = asyncio.Event()
+        self._work = work = asyncio.Event()
         watch = Watch(group_service, clock, work.set, lambda ended: self.guarding.begin_anew(ended))
         self.guarding = Guarding(
             group_service, watch, publisher, run.config.guard, {host.facts.name: host.facts.measure for host in hosts},
@@ -70,10 +73,6 @@ class Learning:
             history=history, clock=clock, work=work, moved=self.arrived, watch=watch, guarding=self.guarding,
             period=period_of(run.config, group_service.database),
         )  # fmt: skip
-        weights = ScorerWeights(
-            models.scorer, publisher, model=run.folder.model, folder=run.folder.scorer,
-            oldest=group_service.oldest_needed,
-        )  # fmt: skip
         self.rewarding: Rewarding | None = None
         workers, steps, episodes = run.config.environment.workers, group_service.steps, group_service.episodes
         if single := [host for host in hosts if host.facts.kind == SINGLE_KIND]:
@@ -83,17 +82,38 @@ class Learning:
             for host in hosts
             if host.facts.kind in ANSWERED_KINDS
         ]
-        verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
-        reviewing = Reviewing(group_service, verifier, models.scorer, clock)
-        visits = GroupVisits(
-            scorer=models.scorer, group_service=group_service, weights=weights, verifier=verifier, clock=clock,
-            decided=work, rewarding=self.rewarding, reviewing=reviewing,
-        )  # fmt: skip
+        dispatch = GroupDispatch(group_service, clock, self.arrived.set)
+        self._scorer_folder = run.folder.scorer
+        visits, *further = (
+            self._visits_of(number, scorer, run, group_service, publisher, dispatch)
+            for number, scorer in enumerate(models.scorers, 1)
+        )
+        visits.reviewing = Reviewing(group_service, visits.verifier, visits.scorer, clock)
         self.scoring = Scoring(
-            scorer=models.scorer, group_service=group_service, publisher=publisher, history=history,
-            evaluation_sets=evaluation_sets_of(run, hosts), visits=visits, guarding=self.guarding,
-            reviewing=reviewing, evaluate_every=run.config.run.evaluate_every, stop_after=run.config.run.stop_after,
-            clock=clock, arrived=self.arrived,
+            scorer=visits.scorer, group_service=group_service, publisher=publisher, history=history,
+            evaluation_sets=evaluation_sets_of(run, hosts), visits=visits, further=further, guarding=self.guarding,
+            reviewing=visits.reviewing, evaluate_every=run.config.run.evaluate_every,
+            stop_after=run.config.run.stop_after, clock=clock, arrived=self.arrived,
+        )  # fmt: skip
+
+    def _visits_of(
+        self,
+        number: int,
+        scorer: Scorer,
+        run: Run,
+        service: GroupService,
+        publisher: Publisher,
+        dispatch: GroupDispatch,
+    ) -> GroupVisits:
+        """Return the visits of a scorer. `number`: its number, from 1."""
+        weights = ScorerWeights(
+            scorer, publisher, model=run.folder.model, folder=folder_of(run.folder.scorer, number),
+            oldest=service.oldest_needed,
+        )  # fmt: skip
+        return GroupVisits(
+            scorer=scorer, group_service=service, weights=weights,
+            verifier=verifier_of(run, scorer, service, publisher, weights), clock=dispatch.clock, dispatch=dispatch,
+            decided=self._work, name=name_of(number), rewarding=self.rewarding,
         )  # fmt: skip
 
     def take(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
@@ -121,6 +141,7 @@ class Learning:
                 group.create_task(playing.run(), name="playing")
 
     async def _score(self) -> None:
+        await anyio.to_thread.run_sync(remove_folders_above, self._scorer_folder, 1 + len(self.scoring.further))
         await self.sound.wait()
         await self.scoring.run()
 
@@ -176,7 +197,7 @@ def course_of(run: Run) -> TrainingConfig:
     """Return the learner's settings, from those of the run."""
     config = run.config
     section: LearnerSection = config.learner
-    computing = computing_of(section)
+    computing = computing_of(section, config.scorer)
     # Whole paths: ranks on other hosts, which have working directories of their own, open them too.
     model, folder, database = (path.absolute() for path in (run.folder.model, run.folder.learner, run.folder.database))
     return TrainingConfig(

@@ -1,11 +1,11 @@
-"""Call the learner process from the coordinator's main process, and log deaths of both model processes.
+"""Call the learner process from the coordinator's main process, and log deaths of the model processes.
 
 engines.process.supervisor restarts a process that dies: the call under way raises `ChildDied`, the next one goes to a
 new process.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -47,12 +47,17 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    """The learner and the scorer of a run, each a process or a stand-in. `faults`: deaths of their processes, for the
+    """The learner and the scorers of a run, each a process or a stand-in. `faults`: deaths of their processes, for the
     page."""
 
     learner: Learner
-    scorer: Scorer
+    scorers: Sequence[Scorer]
     faults: list[str] = field(default_factory=list)
+
+
+def name_of(number: int) -> str:
+    """Return the name of a scorer, for people. `number`: its number, from 1."""
+    return "scorer" if number == 1 else f"scorer {number}"
 
 
 def restarts() -> Restarts:

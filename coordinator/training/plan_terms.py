@@ -95,7 +95,8 @@ def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, i
         )
     scorer = None
     if capacity.verified is not None:
-        scorer = ScorerTerms(tokens_per_second=capacity.verified)
+        number = capacity.scorers
+        scorer = ScorerTerms(tokens_per_second=capacity.verified / number, number=number)
     run = RunTerms(
         step_seconds=step, scorer=scorer, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
         group_size=flags.group or state.group_size, tokens=1.0,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_hosts import TaskHosts
-from echo2.coordinator.leases.lease_lifetime import first_lifetime
+from echo2.coordinator.leases.lease_lifetime import first_lifetime, longest_lifetime
 from echo2.coordinator.leases.lease_table import Entropy
 from echo2.coordinator.leases.lease_terms import LeaseTerms
 from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
@@ -77,6 +77,7 @@ def group_service_of(
 def terms_of(run: Run) -> LeaseTerms:
     """Return the terms that all leases share, from the signed RunSpec and the settings."""
     spec, config = run.runspec, run.config
+    least, most = config.leases.minimum_seconds, config.leases.maximum_seconds
     return LeaseTerms(
         staleness=spec.staleness,
         batch_groups=config.run.batch_groups,
@@ -85,8 +86,8 @@ def terms_of(run: Run) -> LeaseTerms:
         engines=list(spec.engines),
         per_node=config.leases.per_node,
         first_ms=first_lifetime(spec.limit),
-        least_ms=int(config.leases.minimum_seconds * 1000),
-        most_ms=int(config.leases.maximum_seconds * 1000),
+        least_ms=int(least * 1000),
+        most_ms=longest_lifetime(spec.limit, spec.group_size) if most is None else int(most * 1000),
         refill=config.run.refill,
         canaries=config.leases.canaries,
         audits=config.leases.audits,

@@ -1,16 +1,18 @@
-"""Load the version that a group names into the scorer, by stepping its folder of journaled weights.
+"""Load the version that a group names into a scorer, by stepping its folder of journaled weights.
 
     scorer/held     a folder of weights.journaled: one snapshot, and the journals of the steps among the last versions
     scorer/made     its replacement, while that is written
+    scorer/2/...    the same of the second scorer; one folder for each further one
 
 Rules
 1. Versions are applied in the order of their publication, without gaps. The journals back to the oldest version that a
    group may still need are kept: within those the scorer steps back and forth without a payload.
-2. Only the scorer's process writes to `held`. This process writes `made`, from a snapshot of the store and diffs, and
+2. Only its scorer's process writes to `held`. This process writes `made`, from a snapshot of the store and diffs, and
    moves it over `held` when it is complete: at the first start, after damage, or if no edge leads from `held`.
 3. A kill at any moment leaves a complete version in `held`, old or new, from which the next scorer continues.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,6 +36,18 @@ _SPOILED_WEIGHTS_ERRORS: Final = ("BadPayload", "BadSnapshot", "FileNotFoundErro
 """Kinds of the scorer's errors that mean damaged weights."""
 
 log = structlog.get_logger("coordinator")
+
+
+def folder_of(folder: Path, number: int) -> Path:
+    """Return the folder of a scorer. `folder`: that of all. `number`: its number, from 1."""
+    return folder if number == 1 else folder / str(number)
+
+
+def remove_folders_above(folder: Path, number: int) -> None:
+    """Delete the folders of scorers that there were, and are no more. `folder`: that of all. `number`: scorers now."""
+    for path in folder.glob("[0-9]*"):
+        if path.name.isdecimal() and int(path.name) > number:
+            shutil.rmtree(path)
 
 
 class StepTo(NamedTuple):
@@ -175,6 +189,7 @@ class ScorerWeights:
     def _write(
         self, root: bytes, chain: Sequence[Edge], snapshots: Mapping[bytes, Path], payloads: Mapping[Edge, Path]
     ) -> None:
+        self._unpacked.parent.mkdir(parents=True, exist_ok=True)
         start = chain[0].base_root if chain else root
         if start is None:
             unpacked = Rolling.unpack(self._unpacked, payloads[chain[0]], chain[0].root)

@@ -1,4 +1,4 @@
-"""Run the scorer: have received groups verified, evaluate versions, and do its further work.
+"""Run the scorers: have received groups verified, evaluate versions, and do the further work.
 
 Rules
 1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, or when it has
@@ -16,6 +16,7 @@ Rules
 5. While an evaluation waits for an environment that poses prompts or scores single answers, the scorer has its other
    rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task cannot be opened, the
    evaluation is tried again after `SCORER_AWAY_SECONDS` seconds.
+6. Of several scorers the first does all this; the others verify groups and nothing else.
 """
 
 import asyncio
@@ -77,6 +78,8 @@ class Scoring:
     """Makes further checks of verdicts (rule 3)."""
     guarding: Guarding | None = None
     """Gets each evaluation."""
+    further: Sequence[GroupVisits] = ()
+    """The visits of further scorers (rule 6)."""
     stop_after: int | None = None
     """Evaluations without a better result after which the run ends; None: it does not."""
     end_run: Callable[[], int] = lambda: 0
@@ -98,36 +101,53 @@ class Scoring:
     _evaluate_from: float = 0.0
     """Before then nothing is evaluated, as an environment is away (rule 5), seconds."""
 
+    @property
+    def verified_rate(self) -> float | None:
+        """The rollouts per second that the scorers verify together while there is work; None: not measured yet."""
+        known = [one.rate.value for one in (self.visits, *self.further) if one.rate.value is not None]
+        return sum(known) if known else None
+
     async def run(self) -> None:
         """Score and evaluate, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_first())
+            for visits in self.further:
+                group.create_task(visits.run(self.arrived))
+
+    async def _run_first(self) -> None:
         while True:
             self.arrived.clear()
             try:
                 worked = await self.round()
             except ChildDied:
                 continue
+            except ChildError as error:
+                await self.visits.rest(error)
+                continue
             if not worked:
-                await self.arrived.wait()
+                await self.visits.wait(self.arrived)
 
     async def round(self) -> bool:
         """Score the waiting groups, or run an evaluation; return whether there was work. Raises `ChildDied`."""
         if self.group_service.progress is None:
             return False
-        waiting = self.group_service.waiting()
+        waiting = self.visits.has_waiting()
         review = None if self.reviewing is None or (self._checked and waiting) else self.reviewing.due()
         self._checked = review is not None
         if self.reviewing is not None and review is not None:
+            self.visits.dispatch.wake_idle()
             await self.reviewing.make(review, self.visits.hold)
             return True
         may = not self._evaluating and self.clock() >= self._evaluate_from
         version = self._evaluation_due() if may else None
         if version is not None and (not waiting or self._has_waited()):
+            self.visits.dispatch.wake_idle()
             await self._evaluate(version)
             return True
         self._wanted_since = (self._wanted_since or self.clock()) if version is not None else None
         since = self.clock() if self._evaluating else self._wanted_since
         await self.visits.judge_waiting(None if since is None else since + self._patience())
-        return bool(waiting) or version is not None or await self._make_answer()
+        return waiting or version is not None or await self._make_answer()
 
     async def _meanwhile(self, work: Awaitable[T]) -> T:
         """Await work of an environment; meanwhile the scorer has its other rounds (rule 5)."""
@@ -140,7 +160,7 @@ class Scoring:
                 self.arrived.clear()
                 with contextlib.suppress(ChildDied):
                     if not await self.round() and not task.done():
-                        await self.arrived.wait()
+                        await self.visits.wait(self.arrived)
             return task.result()
         finally:
             self._evaluating = False

@@ -1,4 +1,4 @@
-"""Measure how many rollouts per second the scorer can verify. Pure.
+"""Measure how many rollouts per second a scorer can verify. Pure.
 
 A visit that had more groups than go to the scorer at once shows what it can do. A shorter one leaves it idle at times:
 it can only show that the rate is higher than thought.

@@ -296,6 +296,7 @@ class VerdictService:
         elif end.code in ("ok", "task-score"):
             cut = [bool(len(one.tokens)) and not is_end(int(one.tokens[-1]), self._ends_of_turns) for one in rollouts]
             lengths = [sampled_tokens(one) for one in rollouts]
+            self._leases.lengths.note(lengths)
             self.results.add(lease.task, lease.task_version, sums_of(scores if ok else [], lengths, cut))
 
     def _conclude(self, refused: Sequence[tuple[bytes, str]], now: int, *, agrees: bool) -> None:

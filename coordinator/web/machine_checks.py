@@ -37,7 +37,7 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     state = _state(place, settings, spec)
     return [
         addresses(_addresses(place, settings, state), state),
-        disk(place.path, bytes_to_run(place)),
+        disk(place.path, bytes_to_run(place, settings.scorer.number)),
         clock(),
         public_page(spec.page, spec.run),
         rates(state),
@@ -105,7 +105,7 @@ def public_page(page: str, run: bytes) -> KeyCheck:
 
 
 def rates(state: RunState | None) -> KeyCheck:
-    """State how fast learner and scorer are, and whether the scorer keeps up. `state`: the running coordinator's."""
+    """State how fast learner and scorers are, and whether the scorers keep up. `state`: the running coordinator's."""
     check = "learner and scorer"
     if state is None or state.capacity.step_seconds is None:
         return KeyCheck(check, "not known: no coordinator runs here, or it has made no step")
@@ -114,8 +114,10 @@ def rates(state: RunState | None) -> KeyCheck:
     verified = state.capacity.verified
     if verified is None:
         return KeyCheck(check, words)
-    slow = "a quicker device for the scorer, or fewer rollouts per step" if verified < needed else ""
-    return KeyCheck(check, f"{words}; the scorer verifies {verified:.3g} rollouts/s of {needed:.3g} needed", slow)
+    slow = "another device in scorer.devices, or fewer rollouts per step" if verified < needed else ""
+    number = state.capacity.scorers
+    verify = "the scorer verifies" if number == 1 else f"{number} scorers verify"
+    return KeyCheck(check, f"{words}; {verify} {verified:.3g} rollouts/s of {needed:.3g} needed", slow)
 
 
 def _state(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> RunState | None:

@@ -24,6 +24,7 @@ from echo2.coordinator.web import (
 from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
 from echo2.ledger.standing import Rank, Standing, describe, minute
+from echo2.protocol.task_kinds import public_name
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
@@ -202,7 +203,7 @@ def _environment() -> Environment:
     named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named}
     environment.filters |= {"percent": charts.percent, "minute": minute, "instant": instant, "static": static_address}
-    environment.filters["visible"] = visible
+    environment.filters |= {"visible": visible, "public_name": public_name}
     return environment
 
 

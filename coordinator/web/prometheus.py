@@ -220,7 +220,8 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
     yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)
     yield _gauge("echo2_capacity_supply", "Rollouts per second that nodes deliver.", capacity.supply)
     yield _gauge("echo2_capacity_longest_period", "kappa*: longest period without idle time.", capacity.longest_period)
-    yield _gauge("echo2_capacity_verified", "Rollouts per second that the scorer verifies.", capacity.verified)
+    yield _gauge("echo2_capacity_scorers", "Scorers.", capacity.scorers)
+    yield _gauge("echo2_capacity_verified", "Rollouts per second that all scorers verify.", capacity.verified)
     yield _gauge("echo2_capacity_need", "Rollouts per second that keep the learner busy.", capacity.need)
 
 

@@ -222,7 +222,8 @@ class RunViewBuilder:
         measured = Measured(
             step_seconds=self.training.utilisation.step_seconds, turnaround_seconds=None,
             rollouts_per_step=float(config.batch_groups * config.group_size), supply=0.0,
-            verified=self.scoring.visits.rate.value, broadcast_seconds=self.group_service.broadcasts.duration(),
+            verified=self.scoring.verified_rate,
+            scorers=1 + len(self.scoring.further), broadcast_seconds=self.group_service.broadcasts.duration(),
         )  # fmt: skip
         return LiveState(
             state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes(),

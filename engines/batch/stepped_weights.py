@@ -11,6 +11,7 @@ from echo2.engines.engine import EngineError, Loaded
 from echo2.weights.diff import Change
 from echo2.weights.errors import BadSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 
 
@@ -18,9 +19,10 @@ class SteppedWeights:
     """`snapshot`: the present version."""
 
     def __init__(self, weights: Path) -> None:
-        """Open a snapshot file, or a folder of weights.journaled. Raises BadSnapshot, StoreCorrupt,
+        """Open a snapshot file, or a folder of weights.logged_weights. Raises BadSnapshot, StoreCorrupt,
         FileNotFoundError."""
-        self._rolling = Rolling(weights) if weights.is_dir() else None
+        self._weights = weights
+        self._rolling = open_weights(weights) if weights.is_dir() else None
         self.snapshot = Snapshot(self._rolling.path if self._rolling else weights)
         if self._rolling and self._rolling.root != self.snapshot.root:
             raise BadSnapshot(
@@ -72,5 +74,5 @@ class SteppedWeights:
         if self._rolling is None:
             raise EngineError("the loaded weights are a snapshot file, which cannot be stepped: load a folder")
         # Another engine may have been killed within a step of this folder: opening it finishes that step.
-        self._rolling = Rolling(self._rolling.folder)
+        self._rolling = open_weights(self._weights)
         return self._rolling

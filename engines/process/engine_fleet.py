@@ -32,7 +32,7 @@ from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.weights.errors import WeightsError
-from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 
 STEPS_KEPT: Final = 16
 """Steps of the folder that a slower engine can catch up with; one further behind loads the weights anew."""
@@ -67,7 +67,7 @@ class EngineFleet:
         """The version to which the folder was moved ahead of the engines (rule 2a)."""
         folder = VersionLock()
         for engine in self.engines:
-            engine.on_corrupt = self._corrupt
+            engine.on_corrupt = self.report_damage
             engine.on_disk = lambda: self.current
             engine.folder = folder
             engine.keep = STEPS_KEPT if len(self.engines) > 1 else 0
@@ -133,7 +133,7 @@ class EngineFleet:
             await asyncio.wait({moving})
 
     async def _move(self, steps: Sequence[FolderStep]) -> None:
-        if not steps:
+        if not steps or self.rests:
             return
         keep = max(len(steps), self.engines[0].keep)
         async with self._folder.change():
@@ -148,6 +148,15 @@ class EngineFleet:
                 if not is_there:
                     return
                 self._ahead = step.to
+
+    def still_folder(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Keep the engines from reading and moving the folder within the block; they generate meanwhile."""
+        return self._folder.change()
+
+    @property
+    def rests(self) -> bool:
+        """Whether no engine may run."""
+        return all(engine.rests for engine in self.engines)
 
     async def advance(self, payload: Path, to: LoadedVersion) -> None:
         """See `VersionedEngine.advance`, within an exclusive block."""
@@ -226,7 +235,8 @@ class EngineFleet:
                     task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    def _corrupt(self, version: LoadedVersion) -> None:
+    def report_damage(self, version: LoadedVersion) -> None:
+        """Take the folder, at this version, for damaged until it is replaced."""
         self._damaged, self._ahead = True, None
         self.on_corrupt(version)
 
@@ -294,7 +304,7 @@ class EngineFleet:
 def _made_step(step: FolderStep, keep: int) -> bool:
     """Move the folder of weights by a step; tell whether it is there. `keep`: steps that engines may still need."""
     try:
-        folder = Rolling(step.to.weights)
+        folder = open_weights(step.to.weights)
         folder.apply(step.payload, step.to.root, keep=keep)
     except (WeightsError, DiskFull, OSError) as error:
         _log.info("the weights cannot be moved ahead", version=step.to.version, reason=str(error))

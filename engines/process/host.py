@@ -42,6 +42,8 @@ from echo2.runtime.priority import Priority
 
 MOST_NAP: Final = 0.25
 """Seconds of rest after which calls are looked at."""
+SIGN_SECONDS: Final = 30.0
+"""Longest time without a notification while groups are generated, seconds: a parent takes silence for a hang."""
 
 
 class EngineHost:
@@ -64,6 +66,7 @@ class EngineHost:
         self._groups: set[int] = set()
         self._to_score = ScoreQueue()
         self._told: object = None
+        self._told_at = 0.0
         self._duty, self._owed = 100, 0.0
         """Percent of the time to compute, and the seconds of rest that the steps so far owe."""
 
@@ -117,7 +120,11 @@ class EngineHost:
     @property
     def idle(self) -> bool:
         """Whether all groups wait for answers to their turns."""
-        return not self._to_score and bool(self._groups) and self._chosen_engine().idle
+        return not self._to_score and self._all_parked
+
+    @property
+    def _all_parked(self) -> bool:
+        return bool(self._groups) and self._chosen_engine().idle
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
         """Begin a group."""
@@ -173,9 +180,9 @@ class EngineHost:
         for sampled_turn in self._chosen_engine().turns():
             self._sampled(sampled_turn)
         rows = self.rows
-        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self.under_way)))
-        if state != self._told:
-            self._told = state
+        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self.under_way)), self._all_parked)
+        if state != self._told or (self._groups and time.monotonic() - self._told_at > SIGN_SECONDS):
+            self._told, self._told_at = state, time.monotonic()
             self._notify(rows)
 
 

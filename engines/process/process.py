@@ -139,6 +139,12 @@ class EngineProcess(Child, EngineClient):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    @property
+    def owes_answer(self) -> bool:
+        """See `Child`: a served group whose rows all wait for their environment waits for no answer of the child."""
+        working = self.rows.running or self.rows.waiting
+        return bool(self._pending) and (len(self._pending) > len(self._turns) or bool(working))
+
     async def inventory(self, engine: str) -> Inventory:
         """List the devices that an engine sees; no other call must come before."""
         return await self.call("inventory", InventoryCall(engine=engine), Inventory)

@@ -5,7 +5,9 @@ Rules
    progress: the pending call raises `ChildDied`, and the next one gets a new process.
 2. A process that dies repeatedly is restarted after a pause that doubles each time (`Restarts`). An end requested by
    `stop` is no crash.
-3. Parents pass paths and small messages, never tensors.
+3. A process that is silent for too long while it owes an answer (`Patience`) is hung: it is killed, which is a death
+   as any other.
+4. Parents pass paths and small messages, never tensors.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample
 from echo2.engines.process.messages import EngineCall, Probed
@@ -21,6 +23,10 @@ from echo2.engines.process.process import EngineClient, EngineProcess, Play
 from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import Child, ChildDied, ChildError
+
+MOST_DOUBLINGS: Final = 4
+LOOKS: Final = 10
+"""Looks at a process within the time that it may be silent."""
 
 A = TypeVar("A")
 P = TypeVar("P", bound=Child)
@@ -44,6 +50,23 @@ class Restarts:
         self.failures = 0
 
 
+class Patience:
+    """How long a process that owes an answer may be silent, seconds. A process that needs longer than that loses its
+    work each time, so each such end doubles it, at most `MOST_DOUBLINGS` times. Pure."""
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self._seconds, self._doublings = seconds, 0
+
+    @property
+    def seconds(self) -> float:
+        """The most silence now."""
+        return float(self._seconds * 2**self._doublings)
+
+    def on_end(self) -> None:
+        """Note that a process was ended for its silence."""
+        self._doublings = min(MOST_DOUBLINGS, self._doublings + 1)
+
+
 class Supervisor(Generic[P]):
     """One child process, started when a call needs it. `make`: returns a new process, not started. `on_death(death,
     pause)`: called at each crash. `on_event`: called with each notification, of every process in turn. `deaths`:
@@ -56,9 +79,12 @@ class Supervisor(Generic[P]):
         *,
         clock: Callable[[], float] = time.monotonic,
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+        patience: Patience | None = None,
     ) -> None:
-        """`clock`: seconds from any moment."""
+        """`clock`: seconds from any moment. `patience`: None: a process may be silent for ever."""
         self._make, self._clock, self._on_death = make, clock, on_death
+        self._patience = patience
+        self._watch: asyncio.Task[None] | None = None
         self.restarts = restarts
         self.on_event: Callable[[str, bytes], None] | None = None
         self.deaths = 0
@@ -90,6 +116,8 @@ class Supervisor(Generic[P]):
                     process.events(self.on_event)
                 await process.start()
                 self._process, self._began = process, self._clock()
+                if self._patience is not None:
+                    self._watch = asyncio.create_task(_end_when_silent(process, self._patience))
             process = self._process
             try:
                 await self._prepare(process)
@@ -126,6 +154,15 @@ class Supervisor(Generic[P]):
             self._on_death(death, self._pause)
 
 
+async def _end_when_silent(process: Child, patience: Patience) -> None:
+    """Kill a process that is silent for too long (rule 3); return when it is gone."""
+    while not process.has_ended:
+        await asyncio.wait([process.exited], timeout=patience.seconds / LOOKS)
+        if process.silent_seconds > patience.seconds and not process.has_ended:
+            process.kill(f"it gave no sign for {patience.seconds:g} s and was ended as hung")
+            patience.on_end()
+
+
 class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     """An engine whose process is started, given a device, and called. `probed`: its engine and device, known after the
     first start. `dtype` may be changed while no process runs. `on_rows`: called whenever `rows` changes."""
@@ -136,11 +173,12 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         restarts: Restarts,
         *,
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+        patience: Patience | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         engine: str = AUTO_ENGINE,
     ) -> None:
-        super().__init__(make, restarts, on_death=on_death)
+        super().__init__(make, restarts, on_death=on_death, patience=patience)
         self._device, self._engine = device, engine
         self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype

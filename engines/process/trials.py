@@ -60,7 +60,7 @@ async def _sight(make: Make, row: EngineRow) -> Sight:
 async def run_trials(
     make: Make, candidates: Sequence[Candidate], model: Path, weights: Path, workload: Workload, *, every: bool = False
 ) -> list[Trial]:
-    """Return the trial of each candidate, in order. `weights`: a snapshot, or a folder of weights.journaled, which
+    """Return the trial of each candidate, in order. `weights`: a snapshot, or a folder of weights.logged_weights, which
     nobody steps meanwhile. `every`: time the CPU even if a GPU works."""
     until, trials = time.monotonic() + ALL_TRIALS_SECONDS, list[Trial]()
     for one in candidates:

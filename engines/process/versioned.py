@@ -7,7 +7,7 @@ Rules
    old version, and nothing starts under it any more.
 2. The beginning of a block starts the engine and loads the current version where needed: after a crash, or after a
    rest. Where several blocks need it, one does it and the others wait.
-3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
+3. The weights are a folder that the engine steps (weights.logged_weights). An engine that dies within a step leaves
    the folder before or after that step; the next process that opens it finds out which.
 4. After more than `MOST_CRASHES` crashes in a row, without useful work between them, `EngineUnusable` is raised, which
    ends the node.

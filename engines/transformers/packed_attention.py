@@ -102,7 +102,7 @@ class PackedPass:
         for index, tokens in enumerate(group.rollouts):
             ids = torch.tensor([[*group.prompt, *tokens]], device=self._model.device)
             own = self._model.base_model(ids, use_cache=False).last_hidden_state[0, len(group.prompt) - 1 :]
-            places = [layout.before(number, index, place) for place in range(len(tokens) + 1)]
+            places = layout.places(number, index)
             bound = _TOLERANCE[own.dtype]
             if not torch.allclose(
                 hidden[places], own, rtol=bound, atol=bound * float(own.nan_to_num().abs().max()), equal_nan=True

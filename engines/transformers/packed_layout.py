@@ -17,9 +17,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from echo2.engines.transformers.host_transfers import upload
 from echo2.engines.transformers.packed_flex import TokenMasks
 
 KEYS_AT_ONCE: Final = 2**14
@@ -79,34 +82,41 @@ class PackedLayout:
     with `masks` there are no rows."""
 
     def __init__(self, groups: Sequence[TokenGroup], device: torch.device, *, one_call: bool = False) -> None:
-        ids: list[int] = []
-        positions: list[int] = []
+        ids: list[NDArray[np.int64]] = []
+        positions: list[NDArray[np.int64]] = []
         spans: list[tuple[range, range]] = []  # (prefix, own) of each row
         self._prompts: list[range] = []
         self._rollouts: list[list[range]] = []
+        end = 0
+
+        def put(tokens: Sequence[int], first: int) -> range:
+            nonlocal end
+            own = range(end, end + len(tokens))
+            ids.append(np.asarray(tokens, np.int64))
+            positions.append(np.arange(first, first + len(own)))
+            end = own.stop
+            return own
+
         for group in groups:
-            prompt = range(len(ids), len(ids) + len(group.prompt))
-            ids += group.prompt
-            positions += range(len(prompt))
-            spans.append((range(0), prompt))
-            rollouts = []
-            for tokens in group.rollouts:
-                own = range(len(ids), len(ids) + len(tokens))
-                ids += tokens
-                positions += range(len(prompt), len(prompt) + len(own))
-                rollouts.append(own)
-                if own:
-                    spans.append((prompt, own))
+            prompt = put(group.prompt, 0)
+            rollouts = [put(tokens, len(prompt)) for tokens in group.rollouts]
+            spans += [(range(0), prompt), *((prompt, own) for own in rollouts if own)]
             self._prompts.append(prompt)
             self._rollouts.append(rollouts)
-        self.ids = torch.tensor([ids], device=device)
-        self.positions = torch.tensor([positions], device=device)
+        self.ids, self.positions = (upload(np.concatenate(part), device)[None] for part in (ids, positions))
         self.rows = [] if one_call else [_rows(part, device) for part in _parts(spans)]
         self.masks = self._masks(device) if one_call else None
 
     def before(self, group: int, rollout: int, index: int) -> int:
         """Return the place whose output predicts token `index` of a rollout: the place of the token before it."""
         return self._rollouts[group][rollout][index - 1] if index else self._prompts[group][-1]
+
+    def places(self, group: int, rollout: int) -> NDArray[np.int64]:
+        """Return `before` of each token of a rollout, and of one more after its end."""
+        own = self._rollouts[group][rollout]
+        places = np.arange(own.start - 1, own.stop)
+        places[0] = self._prompts[group][-1]
+        return places
 
     def _masks(self, device: torch.device) -> TokenMasks:
         rows: list[tuple[int, range]] = []  # (row of its prompt, own) of each row

@@ -7,9 +7,9 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
@@ -31,7 +31,7 @@ def score_padded(model: Any, token_scores: TokenScores, job: Job, samples: Seque
         hidden = torch.cat([first.expand(len(part), -1, -1), *_after(model, cache, fed)], 1)
         length = hidden.shape[1]
         tokens = [
-            list(sampled_tokens_of(samples[index], job.seeds[index], partial(int.__add__, row * length)))
+            sampled_tokens_of(samples[index], job.seeds[index], np.arange(row * length, (row + 1) * length))
             for row, index in enumerate(part)
         ]
         scores.update(zip(part, token_scores.of(hidden.flatten(0, 1), tokens), strict=True))

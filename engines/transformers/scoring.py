@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import structlog
@@ -108,7 +108,7 @@ class GroupScorer:
             return [score_padded(self._model, self._token_scores, *group) for group in groups]
         layout = self._packed.layout([_fed_tokens(group) for group in groups])
         tokens = [
-            list(sampled_tokens_of(sample, seed, partial(layout.before, number, row)))
+            sampled_tokens_of(sample, seed, layout.places(number, row))
             for number, (job, samples) in enumerate(groups)
             for row, (seed, sample) in enumerate(zip(job.seeds, samples, strict=True))
         ]

@@ -1,28 +1,42 @@
-"""Score tokens of known hidden states: the output layer, then log-probability, margin and gap (sampling.py)."""
+"""Score tokens of known hidden states: the output layer, then log-probability, margin and gap (sampling.py).
 
-from collections.abc import Callable, Iterator, Sequence
+1. Whatever the host does for a token (its place, its key, the copies to and from a device) it does for all tokens of a
+   call together, as arrays.
+2. The logits of `HEAD_ROWS` positions exist at once. On a CPU they are fewer, so that these logits stay in its cache;
+   on a GPU where they would take more than `MEMORY_SHARE` of what is free.
+"""
+
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from echo2.engines.engine import Sample, SampleScore
 from echo2.engines.sampling import sampling
+from echo2.engines.transformers.device_memory import free_memory
+from echo2.engines.transformers.host_transfers import upload
 from echo2.engines.transformers.output_layer import OutputLayer
-from echo2.tasks.task import sampled_mask
 
-HEAD_ROWS: Final = 64
-"""Positions whose logits exist at once: 64 x 49,152 float32 are 12.6 MB."""
+HEAD_ROWS: Final = 4096
+"""Most positions whose logits exist at once."""
+CPU_VALUES: Final = 64 * 49_152
+"""Most logits that exist at once on a CPU: 12.6 MB."""
+VALUE_BYTES: Final = 16
+"""Memory that a logit takes on a GPU: its own, that of its noise, and room to compare the two."""
+MEMORY_SHARE: Final = 0.25
 
 
-class SampledToken(NamedTuple):
-    """A token to score. `place`: place of the hidden state that predicts it. `position`: position of the token within
-    its rollout."""
+class SampledTokens(NamedTuple):
+    """The tokens of a rollout to score, arrays of int64 [n]. `places`: places of the hidden states that predict them.
+    `positions`: positions of the tokens within the rollout. `ids`: token ids."""
 
-    place: int
     seed: bytes
-    position: int
-    token: int
+    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
 
 
 class TokenScores:
@@ -32,30 +46,39 @@ class TokenScores:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
         self._head = OutputLayer.of(model)
 
-    def of(self, hidden: Tensor, samples: Sequence[Sequence[SampledToken]]) -> list[SampleScore]:
+    def of(self, hidden: Tensor, samples: Sequence[SampledTokens]) -> list[SampleScore]:
         """Score the tokens of each sample. `hidden`: [N, D]."""
-        tokens = [token for sample in samples for token in sample]
-        values: list[tuple[float, float, float]] = []  # margin, log-probability, gap of each token
-        for start in range(0, len(tokens), HEAD_ROWS):
-            block = self._block(hidden, tokens[start : start + HEAD_ROWS])
-            values += zip(*(part.tolist() for part in block), strict=True)
-        scores, start = [], 0
-        for sample in samples:
-            own, start = values[start : start + len(sample)], start + len(sample)
-            margins, logprobs, gaps = ([one[part] for one in own] for part in range(3))
-            scores.append(SampleScore(logprobs=logprobs, margins=margins, gaps=gaps))
-        return scores
+        lengths = [len(one.ids) for one in samples]
+        if not sum(lengths):
+            return [SampleScore(logprobs=[], margins=[]) for _ in samples]
+        device = hidden.device
+        pairs = ((one.seed, position) for one in samples for position in one.positions.tolist())
+        columns = (
+            upload(np.concatenate([one.places for one in samples]), device),
+            sampling.keys(pairs, device),
+            upload(np.concatenate([one.ids for one in samples]), device),
+        )
+        parts = (torch.split(column, self._rows(device)) for column in columns)
+        blocks = [sampling.margin(self._head(hidden[at]), key, token) for at, key, token in zip(*parts, strict=True)]
+        ends = np.cumsum(lengths)[:-1]
+        values = (np.split(torch.cat(part).numpy(), ends) for part in zip(*blocks, strict=True))
+        return [
+            SampleScore(logprobs=logprobs.tolist(), margins=margins.tolist(), gaps=gaps.tolist())
+            for margins, logprobs, gaps in zip(*values, strict=True)
+        ]
 
-    def _block(self, hidden: Tensor, tokens: Sequence[SampledToken]) -> tuple[Tensor, Tensor, Tensor]:
-        places, seeds, positions, ids = zip(*tokens, strict=True)
-        logits = self._head(hidden[list(places)])
-        keys = sampling.keys(zip(seeds, positions, strict=True), logits.device)
-        return sampling.margin(logits, keys, torch.tensor(ids, device=logits.device))
+    def _rows(self, device: torch.device) -> int:
+        """Return how many positions have logits at once (rule 2)."""
+        size = self._head.linear.out_features
+        most = CPU_VALUES // size
+        if device.type not in ("cpu", "meta"):
+            most = int(MEMORY_SHARE * free_memory(device)) // (VALUE_BYTES * size)
+        return max(1, min(HEAD_ROWS, most))
 
 
-def sampled_tokens_of(sample: Sample, seed: bytes, before: Callable[[int], int]) -> Iterator[SampledToken]:
-    """Yield the sampled tokens of a rollout; those that its environment gave have no score. `before`: returns the place
-    that predicts the token of a position."""
-    for position, (token, is_sampled) in enumerate(zip(sample.tokens, sampled_mask(sample.turns), strict=True)):
-        if is_sampled:
-            yield SampledToken(before(position), seed, position, token)
+def sampled_tokens_of(sample: Sample, seed: bytes, places: NDArray[np.int64]) -> SampledTokens:
+    """Return the sampled tokens of a rollout; those that its environment gave have no score. `places`: place that
+    predicts each of its tokens."""
+    number = np.repeat(np.arange(len(sample.turns)), sample.turns)
+    positions = np.flatnonzero(number % 2 == 0)
+    return SampledTokens(seed, places[positions], positions, np.asarray(sample.tokens, np.int64)[positions])

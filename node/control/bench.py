@@ -41,7 +41,7 @@ def bench(config: NodeConfig, *, again: bool, as_json: bool) -> list[str]:
         raise BadConfig(str(error)) from error
     if config.gpu != AUTO_ENGINE:
         if not again:
-            raise TryLater(f"only --gpu auto keeps rates: to time {config.gpu}, echo2-node bench --again")
+            raise BadConfig(f"only --gpu auto keeps rates: to time {config.gpu}, echo2-node bench --again")
         trials = _at_rest(config, invite, _each)
         return [_json(trials, None)] if as_json else fleet_lines(trials)
     record = _time_candidates(config, invite) if again else read_record(run_folder(config.home, invite.run))
@@ -65,9 +65,12 @@ def _at_rest(config: NodeConfig, invite: Invite, measure: Callable[[NodeConfig, 
         folder = run_folder(config.home, invite.run)
         runspec = TrustStore(folder / "trust", invite.run, invite.root_hash, unix_milliseconds()).trusted.runspec
         weights = LocalWeights(folder / "weights", quota=int(config.disk * 1e9))
-        if runspec is None or weights.root() is None:
-            raise TryLater("no version of the run's model is here yet: echo2-node run, until it works; then again")
-        return measure(config, folder, weights.path, runspec.value)
+        try:
+            if runspec is None or weights.root() is None:
+                raise TryLater("no version of the run's model is here yet: echo2-node run, until it works; then again")
+            return measure(config, folder, weights.path, runspec.value)
+        finally:
+            weights.free_memory()
 
 
 def _choose_engine(config: NodeConfig, folder: Path, weights: Path, runspec: RunSpec) -> EngineRecord:

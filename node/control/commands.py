@@ -6,6 +6,7 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
 from echo2.node.control.owner_socket import lease_of
 from echo2.node.engine_child import starting_words
-from echo2.node.errors import BadConfig, NodeError, TrustFailure
+from echo2.node.errors import BadConfig, RefusedByRun
 from echo2.node.joined_run import page_address, permalink
 from echo2.node.limits.caps_watch import CapsWatch
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -41,10 +42,8 @@ from echo2.p2p.network import Network
 from echo2.protocol.appeals import AppealRequest
 from echo2.protocol.methods import APPEAL
 from echo2.protocol.refusals import STANDBY
-from echo2.protocol.sealed_asks import BadAsk
 from echo2.protocol.versions import Head
 from echo2.runtime.control_socket import Command
-from echo2.runtime.errors import LocalFault
 
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
@@ -237,10 +236,7 @@ class ControlCommands:
     async def verdict(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the basis of the verdict on a lease of this node, as the coordinator tells it, or `refused`, its
         sentence. `ask`: appeal it."""
-        try:
-            lease = lease_of(str(asked.get("lease", "")))
-        except BadConfig as error:
-            raise ValueError(str(error)) from error
+        lease = lease_of(str(asked.get("lease", "")))
         request = AppealRequest(lease=lease, ask=asked.get("ask") is True)
         try:
             basis = await self._coordinator_client.call(APPEAL, request)
@@ -271,7 +267,7 @@ class ControlCommands:
                 await parts.ledger_exchange.fetch()
         except TimeoutError:
             _log.info("fetching proofs goes on with the next round")
-        except (P2PError, TrustFailure) as error:
+        except P2PError as error:
             raise ValueError(str(error)) from error
         counts = parts.outbox.unproved_counts(parts.context.clock.local() - ENDS_KEPT)
         return {
@@ -286,11 +282,8 @@ class ControlCommands:
         """Take another ask from the owner. `text`: the same as in `echo2-node config set ask`; None: none is wanted."""
         text = asked.get("text")
         if text is not None and not isinstance(text, str):
-            raise ValueError("text must be an ask, as in 0.12/h")
-        try:
-            self._parts.ask_keeper.want(text)
-        except BadAsk as error:
-            raise ValueError(str(error)) from error
+            raise BadConfig("text must be an ask, as in 0.12/h")
+        self._parts.ask_keeper.want(text)
         return {"ask": text}
 
     async def market(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +293,7 @@ class ControlCommands:
         try:
             await keeper.ask_now()
         except RequestRefused as error:
-            raise ValueError(str(error)) from error
+            raise RefusedByRun(str(error)) from error
         except P2PError as error:
             raise ValueError(f"the coordinator does not answer: {error}") from error
         return {"currency": keeper.currency, "market": self._market()}
@@ -309,11 +302,11 @@ class ControlCommands:
         """Tell the run the account that the node's pay goes to, or ask which one does. `account`: None: ask alone."""
         account = asked.get("account")
         if account is not None and not isinstance(account, str):
-            raise ValueError("account must be a text")
+            raise BadConfig("account must be a text")
         try:
             record = await self._parts.payee_keeper.name(account)
-        except (RequestRefused, LocalFault, NodeError) as error:
-            raise ValueError(str(error)) from error
+        except RequestRefused as error:
+            raise RefusedByRun(str(error)) from error
         except P2PError as error:
             raise ValueError(f"the coordinator does not answer: {error}") from error
         return {"payee": record.lines()}
@@ -333,16 +326,18 @@ class ControlCommands:
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Request no new lease, and free the device within seconds. `seconds`: length of the pause; absent: until
-        resumed. `gpu`: the device, by its name or number; absent: all."""
+        resumed. `gpu`: devices by name or number, with commas between; "all" or absent: all."""
         seconds = asked.get("seconds")
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
-            raise ValueError("seconds must be a number above 0")
-        self._state_of(asked).pause(seconds)
+            raise BadConfig("seconds must be a number above 0")
+        for state in self._states_of(asked):
+            state.pause(seconds)
         return {"state": self._state()}
 
     async def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
         """End a pause, and override the rules that block. `gpu`: see `pause`."""
-        self._state_of(asked).resume()
+        for state in self._states_of(asked):
+            state.resume()
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -354,7 +349,7 @@ class ControlCommands:
         """Switch to the slow caps, or back. `slow`: None: their hours count again."""
         slow = asked.get("slow")
         if slow is not None and not isinstance(slow, bool):
-            raise ValueError("slow must be true, false or null")
+            raise BadConfig("slow must be true, false or null")
         caps = self._parts.caps_watch
         await caps.switch(slow)
         return {"slow": caps.caps.slow, "caps": caps.caps.now._asdict()}
@@ -368,20 +363,23 @@ class ControlCommands:
         shown = self._parts.connectivity.own_words(engine_class)
         return {**shown, "reached": self._parts.connectivity.reachability.summary}
 
-    def _state_of(self, asked: dict[str, Any]) -> NodeRunState:
-        """Return the state of the device that a command names, or of the node. Raises `ValueError` for a device that
-        there is not."""
-        named = asked.get("gpu")
-        if named is None:
-            return self._run_state
+    def _states_of(self, asked: dict[str, Any]) -> list[NodeRunState]:
+        """Return the states of the devices that a command names, or that of the node. Raises `BadConfig` for a device
+        that there is not."""
+        named = str(asked.get("gpu") or "all")
+        if named == "all":
+            return [self._run_state]
         engines = self._parts.fleet.engines
         kinds = [one.probed.kind if one.device == "auto" and one.probed else one.device for one in engines]
+        return [self._device_state(word.strip(), kinds) for word in named.split(",")]
+
+    def _device_state(self, named: str, kinds: Sequence[str]) -> NodeRunState:
         fits = [
             state for kind, state in zip(kinds, self._run_state.devices, strict=True)
-            if str(named) in (kind, kind.partition(":")[2])
+            if named in (kind, kind.partition(":")[2])
         ]  # fmt: skip
         if len(fits) != 1:
-            raise ValueError(f"this node has no device {named}: it computes on {', '.join(kinds)}")
+            raise BadConfig(f"this node has no device {named}: it computes on {', '.join(kinds)}")
         return fits[0]
 
     @property

@@ -21,6 +21,7 @@ from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import AlreadyRuns, BadConfig, NoDaemonAnswers, TryLater
 from echo2.node.home import LEFT, invite_of_joined_run, lock_home, run_folder
 from echo2.node.rollouts.outbox import Outbox
+from echo2.node.versions.local_weights import LocalWeights
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import OF_HOME
 
@@ -41,8 +42,7 @@ def leave(
 ) -> None:
     """Leave the run joined last in `home` (rules 1 to 3). `patience`: most seconds that the daemon takes to end. `say`:
     takes each sentence for the owner. Raises `NodeError`."""
-    if not (home / "node.key").exists():
-        raise BadConfig(f"no node has worked in {home}: there is nothing to leave")
+    check_worked(home)
     if _finish(home):
         say("the node finishes: groups under way are completed and delivered; Ctrl-C stops this command, not the node")
     with _hold_lock(home, patience, sleep):
@@ -50,6 +50,8 @@ def leave(
         if forget:
             for folder in folders:
                 _check_settled(folder)
+        for folder in folders:
+            LocalWeights(folder / "weights", quota=0).free_memory()
         freed = sum(_delete(folder / name) for folder in folders for name in STORED)
         with contextlib.suppress(FileNotFoundError):
             (home / "invite").replace(home / LEFT)
@@ -58,6 +60,12 @@ def leave(
     kept = "key and receipts are deleted too" if forget else f"key and receipts stay in {home}"
     say(f"left: {freed / 1e6:,.1f} MB of weights are deleted, {kept}")
     say("if the node was a service: `echo2-node service uninstall`")
+
+
+def check_worked(home: Path) -> None:
+    """Check that there is something to leave, before anything is asked. Raises `BadConfig`."""
+    if not (home / "node.key").exists():
+        raise BadConfig(f"no node has worked in {home}: there is nothing to leave")
 
 
 def _finish(home: Path) -> bool:
@@ -107,8 +115,9 @@ def _check_settled(folder: Path) -> None:
 
 
 def _delete(folder: Path) -> int:
-    """Delete a folder; return its bytes."""
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
+    """Delete a folder; return the bytes that get free: a file with another name takes its place until that goes."""
+    files = [file.stat() for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+    size = sum(file.st_size for file in files if file.st_nlink == 1)
     shutil.rmtree(folder, ignore_errors=True)
     return size
 

@@ -1,16 +1,21 @@
 """Ask this owner's daemon over its control socket, with the errors of node/errors.py."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TryLater
+from echo2.node.errors import BadConfig, NoDaemonAnswers, NodeError, RefusedByRun, TrustFailure, TryLater
 from echo2.runtime import control_client
 from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
+
+_BY_EXIT: Final[dict[int | None, type[NodeError]]] = {
+    kind.exit: kind for kind in (BadConfig, RefusedByRun, TrustFailure)
+}
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     """Send one command to the daemon of `home` and return its answer. Raises `NoDaemonAnswers` if none runs or it does
-    not answer, `BadConfig` if it belongs to another user, and `TryLater` if it refuses."""
+    not answer, `BadConfig` if it belongs to another user, and, where it refuses, the error that it names: `TryLater`
+    unless a person must put something right."""
     try:
         return control_client.ask(home, **asked)
     except NoDaemon as error:
@@ -21,7 +26,7 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     except NoAnswer as error:
         raise NoDaemonAnswers(f"the node in {home} does not answer: look at its log") from error
     except Rejected as error:
-        raise TryLater(str(error)) from error
+        raise _BY_EXIT.get(error.exit, TryLater)(str(error)) from error
 
 
 def lease_of(text: str) -> bytes:

@@ -10,6 +10,7 @@ Rules
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ ASK_EVERY: Final = 20.0
 """Seconds between two requests for the place."""
 PEER_POLL_SECONDS: Final = 1.0
 """Seconds between two checks of the connected peers."""
+LONE_POLL_SECONDS: Final = 5.0
+"""The same where the place names no parent beside the coordinator, and none has to be dialled."""
 PLAN_ANSWER_SECONDS: Final = 15.0
 """Seconds to wait for an answer."""
 TIMED_ANSWERS: Final = 8
@@ -69,6 +72,7 @@ class PlanClient:
         self._waited: deque[float] = deque(maxlen=TIMED_ANSWERS)
         self._coordinator = ""
         self.parents: list[str] = []
+        self._changed = asyncio.Event()
         FOLLOW.serve(handlers, self._on_place)
 
     async def run(self) -> None:
@@ -106,6 +110,7 @@ class PlanClient:
         self._dialer.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents
+            self._changed.set()
             _log.debug("plan", parents=self.parents)
             await self._exchange.follow(self.parents)
 
@@ -122,8 +127,18 @@ class PlanClient:
             if failed:
                 await asyncio.sleep(PEER_POLL_SECONDS)
                 return failed
-            await asyncio.sleep(PEER_POLL_SECONDS)
+            await self._until_next_check(coordinator)
         return []
+
+    async def _until_next_check(self, coordinator: str) -> None:
+        """Wait until the connected peers are checked again, which takes both threads of a node from their sleep."""
+        if any(peer != coordinator for peer in self.parents):
+            await asyncio.sleep(PEER_POLL_SECONDS)
+            return
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONE_POLL_SECONDS):
+                await self._changed.wait()
 
     async def _dial(self, peer: str) -> bool:
         """Dial a parent at the direct addresses of its record; tell whether one of them answers."""

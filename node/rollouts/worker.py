@@ -53,6 +53,7 @@ from echo2.node.run_state import NodeRunState
 from echo2.node.versions.follower import Follower
 from echo2.p2p.errors import PeerFault, Stale, Unreachable
 from echo2.protocol import refusals
+from echo2.protocol.authority import RunSpec
 from echo2.protocol.leases import Lease, LeaseRequest
 from echo2.protocol.methods import LEASE
 from echo2.protocol.requests import Refusal
@@ -132,6 +133,8 @@ class RolloutWorker:
         """The loops of all engines of this node."""
         self._ready = False
         """Whether this loop asks for a lease as soon as it may."""
+        self.group_milliseconds: Callable[[RunSpec], int | None] = lambda spec: None
+        """Returns how long a group takes at the run's limit; None: it was not measured."""
         engine.on_rows = self._on_change
 
     def share(self, bound: LeaseBound, workers: "Sequence[RolloutWorker]") -> None:
@@ -377,6 +380,7 @@ class RolloutWorker:
             root=current.root,
             engine=probed.engine_class,
             at_once=at_once,
+            takes=self.group_milliseconds(spec.value),
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)

@@ -96,6 +96,8 @@ class LedgerStore:
 
     def __init__(self, path: Path) -> None:
         """Raises `BadConfig` if the file is damaged."""
+        self._proved: int | None = None
+        """Number of receipts with a proof; None: not counted since proofs went."""
         self._file = DurableFile(path, SCHEMA, lost="the heads of the ledger in it, and the proofs, are fetched again")
 
     def close(self) -> None:
@@ -202,6 +204,7 @@ class LedgerStore:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
+        self._proved = None
         reach = self._reach(number)
         for change in _FORGET_QUERY:
             self._file.do(change, (reach,))
@@ -245,7 +248,13 @@ class LedgerStore:
 
     def put_proof(self, lease: bytes, proved: ReceiptProof) -> None:
         """Store the proof of a lease's receipt."""
-        self._file.do("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?)", (lease, proved.size, encode(proved.proof)))
+        self._put_proved("proofs", (lease, proved.size, encode(proved.proof)))
+
+    def _put_proved(self, table: str, row: tuple[bytes, int, bytes]) -> None:
+        before = self._file.do(f"SELECT 1 FROM {table} WHERE lease = ?", row[:1]).fetchone()
+        self._file.do(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", row)
+        if before is None and self._proved is not None:
+            self._proved += 1
 
     def proofs(self) -> Mapping[bytes, ReceiptProof]:
         """Return the proofs of all receipts, by lease."""
@@ -323,7 +332,7 @@ class LedgerStore:
         self._file.do(
             "INSERT OR REPLACE INTO ended VALUES (?, ?, ?)", (entry.proof.entry, entry.size, encode(entry.proof))
         )
-        self._file.do("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (lease, proved.end.entry, encode(proved.end)))
+        self._put_proved("ends", (lease, proved.end.entry, encode(proved.end)))
 
     def ends(self) -> Mapping[bytes, EndedProof]:
         """Return the proofs of all receipts that name entry 0, by lease."""
@@ -334,8 +343,10 @@ class LedgerStore:
 
     def count_proved(self) -> int:
         """Return the number of receipts with a proof."""
-        query = "SELECT (SELECT count(*) FROM proofs) + (SELECT count(*) FROM ends)"
-        return int(self._file.do(query).fetchone()[0])
+        if self._proved is None:
+            query = "SELECT (SELECT count(*) FROM proofs) + (SELECT count(*) FROM ends)"
+            self._proved = int(self._file.do(query).fetchone()[0])
+        return self._proved
 
     def put_fork(self, fork: LedgerFork) -> None:
         """Store the evidence of a fork (rule 3)."""

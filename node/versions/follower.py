@@ -21,7 +21,9 @@ Rules
 7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
    passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
    so, and is not replaced.
-8. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
+8. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
+   (node/versions/base_copies.py).
+9. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
    5). A candidate, the newest Head not yet adopted, is dropped if a later Root was adopted since.
 """
 
@@ -29,8 +31,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -43,6 +46,7 @@ from echo2.node.errors import BadConfig, TrustFailure
 from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
+from echo2.node.versions.base_copies import BaseCopies
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
@@ -56,7 +60,10 @@ from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
+from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge, Version
+from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
 LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
@@ -65,12 +72,18 @@ HEAD_LIFE: Final = 180.0
 """Seconds assumed as a Head's life before the first Head is heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
+FREE_SECONDS: Final = 2.0
+"""Seconds in which a pause frees the memory of the weights, or leaves it."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
+VERSIONS_LOG_SECONDS: Final = 300.0
+"""Seconds from one line on loaded versions to the next."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
 _ASK_REMEDY: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
+
+T = TypeVar("T")
 
 
 class NoUpdatePath(Exception):
@@ -109,11 +122,14 @@ class Follower:
         documents: DocumentExchange,
         engine: EngineFleet,
         acknowledger: Acknowledger,
+        copies: BaseCopies | None = None,
     ) -> None:
+        """`copies`: copies of the base on this machine; None: none is looked for."""
         self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
         self._weights, self._payloads, self._documents = weights, payloads, documents
-        self._engine, self._acknowledger = engine, acknowledger
+        self._engine, self._acknowledger, self._copies = engine, acknowledger, copies
         self._random = random.Random(context.seed)
+        self._loaded = LogThrottle(lambda: asyncio.get_running_loop().time(), VERSIONS_LOG_SECONDS)
         self._candidate: Verified[Head] | None = None
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
@@ -131,6 +147,7 @@ class Follower:
         """Waits until payloads may be fetched."""
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
+        weights.on_damage = self._note
 
     @property
     def current(self) -> LoadedVersion | None:
@@ -165,7 +182,7 @@ class Follower:
         return newest is None or order(head) > order(newest)
 
     async def _verify_head(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head, after a request for a later Root if the Head needs one (rule 8). Raises as
+        """Verify a Head, after a request for a later Root if the Head needs one (rule 9). Raises as
         `TrustStore.offer_head`."""
         serial = self._trust_store.serial
         try:
@@ -215,6 +232,8 @@ class Follower:
                 if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 if not (folder / asset.name).exists():
+                    if asset.name == BASE_FILE:
+                        await anyio.to_thread.run_sync(self._write_frozen_base, asset, folder / asset.name)
                     await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
@@ -223,11 +242,11 @@ class Follower:
                 ) from error
         self._engine.prepare(folder, context_of(folder))
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Make the weights on disk the current version, if a stored Edge names them; the engine verifies their root
         when it loads them."""
         self._stored = list(self._stored_edges())
-        root = self._weights.root()
+        root = await self._with_weights(self._weights.root)
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and versions:
             self._engine.current = self._loaded_version(*max(versions), root)
@@ -277,8 +296,13 @@ class Follower:
             self._acknowledger.on_version_load(
                 version.era, version.version, {edge.value.payload_hash for edge in update.chain}
             )
-            _log.info("version held", era=version.era, version=version.version)
+            self._log_loaded(version)
         await self._tidy(version)
+
+    def _log_loaded(self, version: Version) -> None:
+        _log.debug("version held", era=version.era, version=version.version)
+        if versions := self._loaded.count(""):
+            _log.info("versions held", era=version.era, version=version.version, versions=versions)
 
     def _ahead(self, update: Update) -> list[FolderStep]:
         """Return the steps of an update that the folder can make before the engine is free: those from the version that
@@ -330,7 +354,9 @@ class Follower:
             raise NoUpdatePath("no valid Head was heard yet")
         self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
-        chain = _chain(edges, start or await anyio.to_thread.run_sync(self._weights.root), version.root)
+        if start is None:
+            start = await self._with_weights(partial(self._root_on_disk, version, [edge.value for edge in edges]))
+        chain = _chain(edges, start, version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
@@ -338,8 +364,35 @@ class Follower:
         _log.debug("way found", version=version.version, edges=len(chain))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
+            await self._fold(steps=1)
             await self._payloads.make_room((edge.value for edge in chain), self._weights.room_beside_made)
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
+
+    def _root_on_disk(self, version: Version, edges: list[Edge]) -> bytes | None:
+        """Return the content root of the weights on disk, of a copy of the base where there were none (rule 8); None
+        without any. Blocks. Raises `BadConfig`, `DiskFull`."""
+        root, spec = self._weights.root(), self._trust_store.trusted.runspec
+        if root is not None or self._copies is None or spec is None:
+            return root
+        if any(asset.name == BASE_FILE for asset in spec.value.assets):
+            return None  # versions are adapters, and their base is a file of the model (`prepare`)
+        if (nbytes := sum(entry.nbytes for entry in version.tensors)) > self._weights.quota:
+            raise NoUpdatePath(f"the weights take {self._beyond(nbytes)}")
+        copy = self._copies.choose(spec.value.model, version, edges)
+        if copy is None:
+            return None
+        try:
+            self._weights.adopt(copy, version)
+        except (BadSnapshot, OSError) as error:
+            raise NoUpdatePath(f"the copy of the base cannot be read any more: {error}") from error
+        _log.info("base taken from a copy", folder=str(copy.folder), not_fetched=copy.saves)
+        return copy.root
+
+    def _write_frozen_base(self, asset: Asset, path: Path) -> None:
+        """Write a frozen base from a copy, where there is one. Blocks. Raises `BadConfig`, `DiskFull`."""
+        spec = self._trust_store.trusted.runspec
+        if self._copies is not None and spec is not None:
+            self._copies.write_frozen_base(spec.value.model, asset.manifest, path)
 
     def _beyond(self, nbytes: int) -> str:
         """Say that a download exceeds the owner's quota."""
@@ -424,13 +477,52 @@ class Follower:
         self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, version: Version) -> None:
-        """Drop payloads and documents that no peer needs any more (rule 5)."""
+        """Drop payloads and documents that no peer needs any more (rule 5); fold a log that is long enough."""
         await self._payloads.tidy(version.era, version.version, self._weights.room())
+        await self._fold()
         here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):
             since = self._store.place(kind, DOCUMENTS_KEPT)
             await anyio.to_thread.run_sync(self._store.forget_documents, (kind,), since, {here}, self._indexed.keys())
+
+    async def _fold(self, steps: int | None = None) -> None:
+        """Fold the log of the weights if it is due, while no engine reads or moves the folder."""
+        if self._engine.rests or not self._weights.is_fold_due(steps):
+            return
+        async with self._engine.still_folder():
+            try:
+                await self._with_weights(partial(self._weights.fold, steps))
+            except WeightsError as error:
+                _log.warning("weights are fetched again", reason=str(error))
+                if self.current is not None:
+                    self._engine.report_damage(self.current)
+
+    async def _with_weights(self, work: Callable[[], T]) -> T:
+        """Do `work` in a thread. A cancellation ends it at its next frame, and is then raised."""
+        doing = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            self._weights.ends.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({doing})
+            self._weights.ends.clear()
+            raise
+
+    @contextlib.asynccontextmanager
+    async def pause(self, finishing: Callable[[], bool]) -> AsyncIterator[None]:
+        """Have the memory that the weights take free within the block, where no engine may run. A change of version
+        that is under way keeps it: that waits for the block's end. `finishing`: whether none will run afterwards."""
+        is_free = False
+        with anyio.move_on_after(FREE_SECONDS):
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.free_memory)
+                is_free = True
+        yield
+        if is_free and not finishing():
+            async with self._engine.still_folder():
+                await self._with_weights(self._weights.take_memory)
 
     def _note(self, sentence: str) -> None:
         self.refused.append(sentence)

@@ -1,7 +1,7 @@
-"""The node's weights on disk: one folder, which the engine steps from version to version in place.
+"""The node's weights: one folder, which the engine steps from version to version.
 
-    weights/held     a folder of weights.journaled, loaded by the engine
-    weights/made     another such folder, only while it is built from a full payload
+    weights/held     a folder of weights.logged_weights, loaded by the engine
+    weights/made     a folder of weights.journaled, only while it is built from a full payload or a copy of the base
 
 Rules
 1. Engines write to `held`, one at a time, or this process in their place (engines/process/engine_fleet.py): never while
@@ -11,19 +11,42 @@ Rules
    at the next version before that. An engine that dies meanwhile loses its groups.
 4. Weights and payloads together take at most twice the weights, and three times while weights are made anew: then there
    are `held`, `made`, and the full payload. So payloads, which only other nodes may still need, get what `held` leaves.
+   A fold of less than 128 MB of weights takes up to 32 MB beyond that.
+5. Where a third of the free memory takes the weights, the present version is there, and a step writes its diff alone
+   (weights/logged_weights.py). Else the folder is stepped on disk, and each step writes nearly all of it: the changes
+   lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
+6. The log is folded into the base when it takes two thirds of that, or of what the quota leaves beside it: so folds
+   write one and a half times the payloads. At a start, and at the end of a pause, it is folded when it has
+   `START_STEPS` diffs, which had to be decoded; and before weights are made anew. Never at the end.
 """
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import structlog
+
+from echo2.node.versions.base_copies import BaseCopy
 from echo2.p2p.envelope import Verified
-from echo2.weights.documents import Edge
-from echo2.weights.errors import WeightsError
+from echo2.runtime.memory_folder import fits_in_memory, remove_memory_folder
+from echo2.weights import logged_weights
+from echo2.weights.codec.frames import FRAME_ELEMENTS
+from echo2.weights.diff_log import DiffLog, diffs_of
+from echo2.weights.documents import Edge, Version
+from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.fold import finish_fold
+from echo2.weights.hf_import import import_model
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 LEAST_PAYLOADS: Final = 1 << 20
 """Bytes that payloads may take beside weights of any size."""
+START_STEPS: Final = 64
+FOLD_FRAME_BYTES: Final = 2 * FRAME_ELEMENTS
+"""Bytes that a fold takes beside base and log: a frame of 16-bit weights."""
+
+_log = structlog.get_logger("node")
 
 
 class InvalidChain(Exception):
@@ -38,19 +61,88 @@ class LocalWeights:
         folder.mkdir(parents=True, exist_ok=True)
         self.quota = quota
         self.path, self._unpacked = folder / "held", folder / "made"
+        self.on_damage: Callable[[str], None] = lambda sentence: None
+        """Called with a sentence about weights that are damaged, from a thread."""
+        self.ends = threading.Event()
+        """Set to leave a fold that is under way to the next start."""
 
     def root(self) -> bytes | None:
-        """Return the content root of the weights on disk, None without any. Finish a replacement that a kill
-        interrupted; remove damaged or incomplete weights."""
+        """Return the content root of the weights, None without any. Finish what a kill interrupted; remove damaged or
+        incomplete weights."""
         try:
             remove(self._unpacked)
             finish_replace(self.path)
-            return Rolling(self.path).root
+            return self._open()
         except FileNotFoundError:
             return None
-        except WeightsError:
+        except WeightsError as error:
+            _log.warning("weights are fetched again", reason=str(error))
+            self.on_damage(str(error))
             self.drop()
             return None
+
+    def adopt(self, copy: BaseCopy, version: Version) -> None:
+        """Make the weights of a copy those in `held`. `version`: any of the run, for its tensors. Raises `BadSnapshot`
+        where they are not those of the copy's root any more, `DiskFull`."""
+
+        def write(path: Path) -> bytes:
+            written = import_model(copy.folder, path, version.tensors, version.aliases).root
+            if written != copy.root:
+                raise BadSnapshot(f"{copy.folder} changed while it was read")
+            return written
+
+        Rolling.write(self._unpacked, write)
+        self.swap_in()
+
+    def _open(self) -> bytes:
+        """Bring the present version into memory (rule 5), and fold a long log (rule 6); return its content root."""
+        finish_fold(self.path)
+        self._choose_place()
+        if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
+            _log.info("weights are made of base and log", diffs=diffs)
+        weights = logged_weights.open_weights(self.path)
+        self._report_loss(weights.log)
+        root = weights.root
+        self.fold(START_STEPS)
+        return root
+
+    def _choose_place(self) -> None:
+        """Begin or end a log (rule 5)."""
+        has_log = logged_weights.has_log(self.path)
+        if not (self.path / "origin").exists():
+            return
+        if logged_weights.is_in_memory(self.path) or fits_in_memory(self.path, self._nbytes()):
+            if not has_log:
+                logged_weights.begin_log(self.path)
+            return
+        _log.info("weights are stepped on disk", reason="they exceed a third of the free memory, or half of /dev/shm")
+        if has_log:
+            self._report_loss(logged_weights.end_log(self.path))
+
+    def fold(self, steps: int | None = None) -> None:
+        """Fold the log if it is long enough (rule 6), with no engine at the folder. `steps`: diffs that are enough.
+        Raises `StoreCorrupt`, `DiskFull`."""
+        if self.is_fold_due(steps):
+            logged_weights.fold_log(self.path, self.ends.is_set)
+
+    def is_fold_due(self, steps: int | None = None) -> bool:
+        """Tell whether the log is long enough to be folded (rule 6)."""
+        files = self._diffs()
+        most = 2 * min(self._nbytes(), max(0, self.quota - self._nbytes())) // 3
+        return bool(files) and (sum(files) > most or (steps is not None and len(files) >= steps))
+
+    def _diffs(self) -> list[int]:
+        """Return the bytes of each diff in the log."""
+        return [path.stat().st_size for path in diffs_of(self.path)]
+
+    def free_memory(self) -> None:
+        """Remove the present version from memory; base and log lead to it. No engine may run."""
+        remove_memory_folder(self.path)
+
+    def take_memory(self) -> None:
+        """Bring the present version into memory again (rule 5). Damaged weights are for the engine to find."""
+        with contextlib.suppress(FileNotFoundError, WeightsError):
+            self._open()
 
     def make(self, chain: Sequence[tuple[Verified[Edge], Path]]) -> None:
         """Build weights within the quota in `made`, from a chain of edges and payloads that begins with a full one.
@@ -66,16 +158,20 @@ class LocalWeights:
     def swap_in(self) -> None:
         """Replace `held` by `made` (rule 2)."""
         replace_folder(self._unpacked, self.path)
+        self.free_memory()
+        self.take_memory()
 
     def drop(self) -> None:
         """Remove the weights in `held`."""
         remove(self.path)
+        self.free_memory()
 
     def room(self) -> int:
-        """Return the bytes that the quota and rule 4 leave for payloads beside `held`; below 0 when that exceeds
-        them."""
+        """Return the bytes that the quota and rule 4 leave for payloads beside `held`, and beside a fold that is due;
+        below 0 when that exceeds them."""
         nbytes = self._nbytes()
-        return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used_bytes()
+        frame = FOLD_FRAME_BYTES if self.is_fold_due() and nbytes > 4 * FOLD_FRAME_BYTES else 0
+        return min(self.quota, nbytes + max(nbytes, LEAST_PAYLOADS)) - self._used_bytes() - frame
 
     def room_beside_made(self, arriving: int) -> int:
         """Return the bytes left for other payloads while weights are made anew of payloads of which `arriving` bytes
@@ -89,5 +185,12 @@ class LocalWeights:
         return path.stat().st_size if path.is_file() else 0
 
     def _used_bytes(self) -> int:
-        """Return the bytes of `held`, journals included."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        """Return the bytes of `held`, journals and log included; a diff that is also a stored payload counts there."""
+        files = [path.stat() for path in self.path.rglob("*") if path.is_file()]
+        return sum(file.st_size for file in files if file.st_nlink == 1)
+
+    def _report_loss(self, log: DiffLog | None) -> None:
+        """Report what a damaged log lost."""
+        if log is not None and log.loss:
+            _log.warning("log of diffs cut", reason=log.loss)
+            self.on_damage(log.loss)

@@ -10,7 +10,8 @@ Rules
 4. A stored payload that no longer matches its Edge is logged, and not served. Once it is needed, it is fetched again.
 5. Local weights and payloads together stay within the quota, and within rule 4 of node/versions/local_weights.py. The
    oldest payloads are dropped first, and those of the loaded version never.
-6. A fetch that takes longer than `PROGRESS_SECONDS` is reported to the owner: share, rate, time left.
+6. A fetch that takes longer than `PROGRESS_SECONDS` is reported to the owner: share, rate, time left. Once a payload
+   has come, level info has one such line per `LATER_SECONDS`, as behind a slow line every version takes long.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
 from echo2.protocol.versions import manifest_of_edge
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge
 from echo2.weights.store import Store
 
@@ -42,6 +44,7 @@ ASK_AFTER: Final = 5.0
 """Seconds from the start of a fetch until, without a chunk, the coordinator is asked to rebuild the payload."""
 PROGRESS_SECONDS: Final = 10.0
 """Seconds from one report of a fetch's progress to the next."""
+LATER_SECONDS: Final = 300.0
 PAYLOAD_ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for the coordinator's answer."""
 TAKEN_KEPT: Final = 8
@@ -74,6 +77,7 @@ class PayloadFetcher:
         self._acknowledger = acknowledger
         self.taken: dict[tuple[int, int], int] = {}
         self.taken_bytes = 0
+        self._reports = LogThrottle(lambda: asyncio.get_running_loop().time(), LATER_SECONDS)
 
     async def get(self, verified: Verified[Edge]) -> Path:
         """Return the file of an edge's payload, fetched if it is not here. One fetch at a time: all payload bytes that
@@ -169,7 +173,8 @@ class PayloadFetcher:
                     f"no chunk of the payload for version {edge.version} ({edge.length} bytes) arrived for "
                     f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
                 )
-            _log.info(f"fetching version {edge.version}: {progress.describe()}")
+            say = _log.info if self._reports.count("") or not self.taken else _log.debug
+            say(f"fetching version {edge.version}: {progress.describe()}")
 
     async def _ask(self, edge: Edge) -> None:
         """Ask the coordinator to rebuild the payload of an edge (rule 2)."""

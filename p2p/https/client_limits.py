@@ -4,12 +4,15 @@ argument, in monotonic seconds.
 1. Connections are limited per household (p2p/limits/party.py) and in all, before the handshake; requests are limited
    per household by a token bucket. An excess is refused and never queued: a waiting client costs more than a refused
    one.
-2. At the bound of all connections a new one evicts a waiting one: of the households with waiting connections, the one
-   with the most connections loses the one silent longest. A connection waits until its request is whole, body included:
-   from its start, and from each answer. So half a body holds no place, and is older than a handshake under way.
+2. At the bound of all connections a new one evicts a waiting one, of the household that has most connections. A
+   connection waits until its request is whole, body included: from its start, and from each answer. In this order they
+   give way: bodies whose bytes do not pay for their time, at the least rate (p2p/limits/least_rate.py) and `BODY_GRACE`
+   in advance, so that a byte now and then buys no place; those without a request; bodies that pay; and newcomers, who
+   have `NEWCOMER_SECONDS` for handshake and request. Among equals that which is paid for the shortest time, or silent
+   longest, is first.
 3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
-   new connection beyond its bound evicts one of its own, a waiting one if there is any. With the page private addresses
-   have no bound (`bounds_private`).
+   new connection beyond its bound evicts one of its own, by the same order; a busy one if no other is there. With the
+   page private addresses have no bound (`bounds_private`).
 4. A connection over which a key with accepted work made a request belongs to that key (`recognise`): it counts for no
    household, has a token bucket of the key, and is not evicted.
 5. A quarter of the connections is reserved for public subnets with accepted work, at most one connection per subnet.
@@ -17,11 +20,17 @@ argument, in monotonic seconds.
    receive an answer and send the next one.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.token_bucket import TokenBuckets
+
+NEWCOMER_SECONDS: Final = 5.0
+BODY_GRACE: Final = 1.0
+"""Seconds that the first bytes of a body may take."""
 
 
 @dataclass(eq=False)
@@ -64,6 +73,28 @@ class _Client:
     known: bool
 
 
+@dataclass(frozen=True)
+class _Wait:
+    """The wait for a connection's request. `since`: its start. `is_new`: whether it is that for the first one."""
+
+    since: float
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A body whose rest has not come. `began`: when it was first waited for. `flow`: what came of it."""
+
+    began: float
+    flow: Flow
+
+    @property
+    def paid_until(self) -> float:
+        """Time up to which its bytes pay for its place (rule 2)."""
+        paid = self.began + BODY_GRACE + self.flow.nbytes / LEAST_RATE
+        return min(paid, self.flow.at + RATE_SECONDS)
+
+
 class ClientConnections:
     """The open connections of one listener, under the rules. A connection is any hashable object."""
 
@@ -72,8 +103,9 @@ class ClientConnections:
         self._clients: dict[object, _Client] = {}
         self._open: Counter[str] = Counter()
         self._known = 0
-        self._waiting: OrderedDict[object, float | None] = OrderedDict()
-        """Waiting connection -> since when it has no request, None while a body comes. Silent longest first."""
+        self._waiting: dict[object, _Wait] = {}
+        """Connections without a request, silent longest first."""
+        self._bodies: dict[object, _Body] = {}
         self._buckets = TokenBuckets(limits.rate, limits.burst)
 
     def __len__(self) -> int:
@@ -87,7 +119,7 @@ class ClientConnections:
                 f"{client.holder} has {limits.per_visitor} connections, the limit per address "
                 f"(setting {limits.section}.address_connections)"
             )
-        if self._is_full(client) and self._victim(client) is None:
+        if self._is_full(client) and not self._victims(client):
             return limits.section, (
                 f"{limits.connections} are open, all of them at work (setting {limits.section}.connections)"
             )
@@ -96,11 +128,13 @@ class ClientConnections:
     def add(self, connection: object, ip: str, now: float) -> object | None:
         """Count a connection that is not refused. Return the one that it evicts, to be closed, or None."""
         client = self._client_at(ip)
-        evicted = self._victim(client) if self._is_full(client) or self._is_crowded(client) else None
+        evicted = None
+        if self._is_full(client) or self._is_crowded(client):
+            evicted = min(self._victims(client), key=lambda one: self._order(one, now), default=None)
         if evicted is not None:
             self.remove(evicted)
         self._count(connection, client)
-        self._waiting[connection] = now
+        self._waiting[connection] = _Wait(now, is_new=True)
         return evicted
 
     def recognise(self, connection: object, key: str) -> None:
@@ -112,7 +146,7 @@ class ClientConnections:
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
-        self._waiting.pop(connection, None)
+        self._make_busy(connection)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._uncount(client)
@@ -120,36 +154,40 @@ class ClientConnections:
     def admit(self, connection: object, now: float, ip: str | None = None) -> float:
         """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait. `ip`: the
         client's address where a proxy at the connection's own speaks for it; None: the connection's."""
-        self._waiting.pop(connection, None)
+        self._make_busy(connection)
         client = self._clients.get(connection) if ip is None else self._client_at(ip)
         if client is None or not self._is_bounded(client):
             return 0.0
         return self._buckets.admit(client.holder, now)
 
-    def on_body(self, connection: object, *, whole: bool) -> None:
-        """Mark a connection waiting, since a part of a body came; or busy, since it is `whole`."""
-        if whole:
+    def on_part(self, connection: object, nbytes: int, now: float) -> None:
+        """Mark a connection waiting for the rest of a body, of which `nbytes` have come."""
+        if connection in self._clients:
             self._waiting.pop(connection, None)
-        else:
-            self._wait(connection, None)
+            before = self._bodies.get(connection)
+            self._bodies[connection] = _Body(now if before is None else before.began, Flow(nbytes, now))
+
+    def on_whole(self, connection: object) -> None:
+        """Mark a connection busy: its body is whole, or is not read any more."""
+        self._make_busy(connection)
 
     def on_answer(self, connection: object, now: float) -> None:
         """Mark a connection waiting: its answer is complete."""
-        self._wait(connection, now)
-
-    def _wait(self, connection: object, since: float | None) -> None:
+        self._make_busy(connection)
         if connection in self._clients:
-            self._waiting[connection] = since
-            self._waiting.move_to_end(connection)
+            self._waiting[connection] = _Wait(now, is_new=False)
+
+    def _make_busy(self, connection: object) -> None:
+        self._waiting.pop(connection, None)
+        self._bodies.pop(connection, None)
 
     def idle(self) -> list[object]:
         """Return the connections without a request, silent longest first."""
-        return [one for one, since in self._waiting.items() if since is not None]
+        return list(self._waiting)
 
     def overdue(self, now: float) -> list[object]:
         """Return the connections that had no request for too long, to be closed (rule 6)."""
-        most = self._limits.idle
-        return [one for one, since in self._waiting.items() if since is not None and now - since >= most]
+        return [one for one, wait in self._waiting.items() if now - wait.since >= self._limits.idle]
 
     def _client_at(self, ip: str) -> _Client:
         parties, party = self._limits.parties, self._limits.parties.at(ip)
@@ -166,14 +204,22 @@ class ClientConnections:
         reserved = 0 if client.known else min(most // 4, known_subnets) - self._known
         return len(self) + max(0, reserved) >= most
 
-    def _victim(self, client: _Client) -> object | None:
-        """Choose the connection that a new one of `client` evicts (rules 2 to 4); None: there is none."""
+    def _victims(self, client: _Client) -> list[object]:
+        """Return the connections of which a new one of `client` evicts one (rules 2 to 4)."""
         if self._is_crowded(client):
-            own = [one for one, other in self._clients.items() if other.holder == client.holder]
-            return next((one for one in self._waiting if self._clients[one].holder == client.holder), own[0])
-        strangers = (one for one in self._waiting if not self._clients[one].known)
-        # Of equals `max` returns the first, which is silent longest.
-        return max(strangers, key=lambda one: self._open[self._clients[one].holder], default=None)
+            return [one for one, other in self._clients.items() if other.holder == client.holder]
+        strangers = [one for one in (*self._waiting, *self._bodies) if not self._clients[one].known]
+        most = max((self._open[self._clients[one].holder] for one in strangers), default=0)
+        return [one for one in strangers if self._open[self._clients[one].holder] == most]
+
+    def _order(self, connection: object, now: float) -> tuple[int, float]:
+        """Return the place of a connection among those that give way, first to last (rule 2)."""
+        if (body := self._bodies.get(connection)) is not None:
+            return (0 if body.paid_until < now else 2), body.paid_until
+        if (wait := self._waiting.get(connection)) is not None:
+            is_newcomer = wait.is_new and now - wait.since < NEWCOMER_SECONDS
+            return (3 if is_newcomer else 1), wait.since
+        return 4, 0.0
 
     def _count(self, connection: object, client: _Client) -> None:
         self._clients[connection] = client

@@ -251,7 +251,7 @@ class HttpsListener:
         body, rate = bytearray(), LeastRate(Flow(0, loop.time()), loop.time())
         try:
             while len(body) < length:
-                self.clients.on_body(request.protocol, whole=False)
+                self.clients.on_part(request.protocol, len(body), loop.time())
                 async with asyncio.timeout_at(rate.deadline):
                     piece = await request.content.readany()
                 if not piece:
@@ -262,7 +262,7 @@ class HttpsListener:
                     self._unfinished.leave(crowded)
                     _abort(crowded)
         finally:
-            self.clients.on_body(request.protocol, whole=True)
+            self.clients.on_whole(request.protocol)
             self._unfinished.leave(request.protocol)
         return bytes(body)
 

@@ -8,8 +8,10 @@ Rules
    a test. One file by itself has no split, whatever its name.
 3. A row of JSONL is read without the rest of its file, up to `LONGEST_ROW` bytes; so are a row of CSV and an element
    of a JSON array, in characters. What a file says of its size counts for nothing: a few bytes may stand for many.
-4. A value of a Parquet file may stand for many rows. So few rows are read at a time that `MOST_GROUP_BYTES` suffice if
-   each has the largest value that its row group has room for.
+4. A value of a Parquet file may stand for many rows. So few rows are read at a time that `MOST_BATCH_BYTES` suffice if
+   each has the largest value that its row group has room for. What the file says of that room, and of the values in a
+   row, may be false: a batch takes `MOST_MEMORY`, or the file is refused before more is taken (Linux alone:
+   runtime/address_space.py).
 """
 
 import csv
@@ -23,6 +25,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePath
 from typing import IO, Any, Final, Literal, NamedTuple, cast
 
+from echo2.runtime.address_space import at_most
+
 FileSplit = Literal["train", "heldout", "test"]
 SPLIT_WORDS: Final[dict[str, FileSplit]] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -35,6 +39,9 @@ LONGEST_ROW: Final = 6_400_000
 """Most bytes of a row of JSONL, which may have keys that are not read; most characters of a row of CSV."""
 MOST_GROUP_BYTES: Final = 1 << 30
 """Most bytes of a row group of a Parquet file, of the columns that are read."""
+MOST_BATCH_BYTES: Final = 1 << 28
+MOST_MEMORY: Final = 1 << 30
+"""Most bytes of memory for a batch of rows of a Parquet file: its pages, its values and their texts in Python."""
 _READ_CHARACTERS: Final = 1 << 16
 _NO_BLANK: Final = re.compile(r"\S")
 _SHARD: Final = re.compile(r"-\d{5}-of-\d{5}$")
@@ -225,23 +232,46 @@ class _Lines(Iterator[str]):
 
 
 def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, Any]]:
+    # Another allocator would reserve a GiB of the address space at its first use, and allocate in that afterwards.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import pyarrow
     import pyarrow.parquet
 
+    pyarrow.allocate_buffer(1)  # the first use, where it was imported before
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(file.path) as table:
-            names = [name for name in table.schema_arrow.names if name.lower() in columns]
-            for group in range(table.num_row_groups):
-                most = _rows_at_a_time(file, table.metadata.row_group(group), names)
-                for batch in table.iter_batches(most, [group], names):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, row
-    except MemoryError:
-        raise
+        with at_most(MOST_MEMORY):
+            table = pyarrow.parquet.ParquetFile(file.path)
+        with table:
+            for rows in _limit_memory(_batches(file, table, columns)):
+                for row in rows:
+                    number += 1
+                    yield number, row
+    except MemoryError as error:
+        raise DataFault(
+            f"{file.name} needs more than {MOST_MEMORY} bytes of memory for some rows behind row {number}: write it in "
+            "smaller row groups, if it is no damaged one"
+        ) from error
     except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
         raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
+
+
+def _batches(file: DataFile, table: Any, columns: Collection[str]) -> Iterator[list[Any]]:
+    names = [name for name in table.schema_arrow.names if name.lower() in columns]
+    for group in range(table.num_row_groups):
+        most = _rows_at_a_time(file, table.metadata.row_group(group), names)
+        for batch in table.iter_batches(most, [group], names, use_threads=False):
+            yield batch.to_pylist()
+
+
+def _limit_memory(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """Yield batches, each made within `MOST_MEMORY` (rule 4). Raises MemoryError beyond."""
+    while True:
+        with at_most(MOST_MEMORY):
+            rows = next(batches, None)
+        if rows is None:
+            return
+        yield rows
 
 
 def _rows_at_a_time(file: DataFile, group: Any, names: Collection[str]) -> int:
@@ -250,7 +280,7 @@ def _rows_at_a_time(file: DataFile, group: Any, names: Collection[str]) -> int:
     size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema.partition(".")[0] in names)
     if size > MOST_GROUP_BYTES:
         raise DataFault(f"{file.name} has a row group of more than {MOST_GROUP_BYTES} bytes: write it in smaller ones")
-    return min(1 << 16, MOST_GROUP_BYTES // max(1, int(size)))
+    return max(1, min(1 << 16, MOST_BATCH_BYTES // max(1, int(size))))
 
 
 _READERS: Final = {

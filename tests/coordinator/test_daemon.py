@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.command_line.serving import change_limits, connection_limits, scorer_of
+from echo2.coordinator.command_line.serving import change_limits, connection_limits, scorers_of
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.settings.computing import Computing
 from echo2.coordinator.settings.config import CoordinatorConfig, parse
 from echo2.coordinator.settings.network_config import HttpsSection
-from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.coordinator.training.run_services import signing_of, terms_of
 from echo2.p2p.identity import public_bytes
 from tests.support.run_folders import NOW
@@ -64,6 +64,7 @@ def test_the_publisher_signs_with_the_keys_of_the_newest_root(run: Run) -> None:
     assert signing.roots == {run.root.serial: run.roots[-1]}
 
 
-def test_the_scorer_computes_in_float32_whatever_the_learner_computes_in() -> None:
-    section = LearnerSection(compute_dtype="bfloat16")
-    assert scorer_of(section, lambda fault: None).dtype == "float32"
+def test_the_scorers_compute_in_float32_each_on_its_device() -> None:
+    scorers = scorers_of(Computing("cuda:0", 1, "", ("cuda:1", "cpu")), lambda fault: None, 600.0)
+    assert [(one.dtype, one.device) for one in scorers] == [("float32", "cuda:1"), ("float32", "cpu")]
+    assert [one.device for one in scorers_of(Computing("cuda:0", 1, ""), lambda fault: None, 600.0)] == ["cuda:0"]

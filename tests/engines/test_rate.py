@@ -127,3 +127,11 @@ def test_the_jobs_are_those_of_the_run_s_task(tmp_path: Path) -> None:
     assert first.prompt
     assert first.prompt != second.prompt
     assert len({*first.seeds, *second.seeds}) == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "per_second", "seconds"), [(1, 35, 16 * 8_192 / 35), (45, 1_800, 8_192 / 40), (12, 120, 2 * 819.2)]
+)
+def test_a_group_takes_as_many_rounds_of_the_rows_as_it_needs(rows: int, per_second: int, seconds: float) -> None:
+    rate = Rate(tokens=5 * per_second, seconds=5.0, cpu_seconds=5.0, rows=rows)
+    assert rate.group_seconds(16, 8_192) == pytest.approx(seconds)

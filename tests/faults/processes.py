@@ -277,6 +277,8 @@ class Volunteer(Program):
             "--name",
             name,
             "--json-logs",
+            "--log",
+            "debug",
             *listen,
         ]
         super().__init__(argv, folder / f"{name}.log", env)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from echo2.engines.engine import Job, SampleScore
+from echo2.node.errors import BadConfig
 from echo2.runtime.errors import LocalFault
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
@@ -54,7 +55,7 @@ async def life(swarm: Swarm, scorer: FaultyScorer) -> dict[str, Any]:
             assert scorer.renewed == renewed + 1
             unknown = await node.daemon.commands.verdict({"lease": "00" * 16})
             assert unknown == {"refused": "There is no such lease."}
-            with pytest.raises(ValueError, match="32 hexadecimal digits"):
+            with pytest.raises(BadConfig, match="32 hexadecimal digits"):
                 await node.daemon.commands.verdict({"lease": "my lease"})
             good = next(row.lease for row in node.daemon.outbox.rows() if row.state == "accepted")
             asked = await node.daemon.commands.verdict({"lease": good.hex(), "ask": True})

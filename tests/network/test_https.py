@@ -44,7 +44,7 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     database = stack.enter_context(Database.open(run.folder.database))
     network = server.network
     coordinator = Coordinator(
-        run, network, Models(swarm.learner, swarm.scorer), store=store, database=database, clock=wall,
+        run, network, Models(swarm.learner, [swarm.scorer]), store=store, database=database, clock=wall,
         entropy=np.random.default_rng(0).bytes,
     )  # fmt: skip
     tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -37,7 +37,8 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = str(tmp_path / "home")
+    home, worked = str(tmp_path / "home"), str(tmp_path)
+    (tmp_path / "node.key").touch()
     wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {
         "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
         "a damaged invite": (["join", "echo2-abc", "--home", home], {}, Exit.CONFIG, "copy it again"),
@@ -96,7 +97,8 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "no earnings": (["earnings", "--home", home], {}, Exit.CONFIG, "no run was joined"),
         "a formula for an account": (["payout", "set", "=1+1", "--home", home], {}, Exit.CONFIG, "as a formula does"),
         "no run to be paid by": (["payout", "show", "--home", home], {}, Exit.CONFIG, "no run was joined"),
-        "a question without an answer": (["leave", "--forget", "--home", home], {}, Exit.CONFIG, "add --yes"),
+        "nothing to leave": (["leave", "--forget", "--home", home], {}, Exit.CONFIG, "there is nothing to leave"),
+        "a question without an answer": (["leave", "--forget", "--home", worked], {}, Exit.CONFIG, "add --yes"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
     }
     monkeypatch.setattr(local_discovery, "look", partial(local_discovery.look, 0.1))
@@ -225,7 +227,7 @@ def test_the_words_of_a_coordinator_do_not_control_the_terminal(home: Path, repo
         argv = [*COMMAND, command_name, "--home", str(home)]
         told = subprocess.run(argv, cwd=repository, capture_output=True, text=True, timeout=60, check=True).stdout
         assert told.splitlines() == [
-            "phase: working", "engines: ", "  engine        most rows  version", "  transformers  8",
+            "phase: working", "engines: ", "  engine        most rows", "  transformers  8",
             "blocked: ?[2J?all is well", "refusals: ", "  reason", "  ?[2J?all is well", "not believed: ",
             "  ?[2J?all is well",
         ]  # fmt: skip

@@ -84,6 +84,18 @@ async def test_the_fastest_is_kept_and_a_restart_times_nothing(machine: Machine,
     assert {one.fault for one in record.trials} == {"", "it crashed", "the run has no calibration of this class"}
 
 
+async def test_the_time_of_a_group_at_the_limit_follows_from_the_timing_that_is_kept(
+    machine: Machine, tmp_path: Path
+) -> None:
+    spec = runspec()
+    assert choice(tmp_path).group_milliseconds(spec) is None
+    await chosen(tmp_path)
+    one = choice(tmp_path)
+    fastest = next(trial.rate for trial in one.trials if trial.candidate == one.record.chosen)
+    waves = -(-spec.group_size // fastest.rows)
+    assert one.group_milliseconds(spec) == 1000 * waves * spec.limit * fastest.rows // fastest.tokens
+
+
 CHANGES: dict[str, Any] = {
     "a new build": lambda machine, asked: machine.builds.update(torch="2"),
     "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),

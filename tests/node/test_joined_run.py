@@ -44,3 +44,13 @@ def test_many_tasks_are_counted() -> None:
     many = [msgspec.structs.replace(SPEC.tasks[0], name=f"task{number}") for number in range(5)]
     said = "\n".join(sentences(msgspec.structs.replace(SPEC, tasks=many), HOME, "F", PEER))
     assert "task0, task1, task2 and 2 more" in said.replace(" (judged by the operator)", "")
+
+
+def test_a_task_that_is_a_path_at_its_operator_is_shown_without_the_path() -> None:
+    names = ("math:/home/op/private/sums.jsonl?problem=q", "verifiers:/srv/mine.toml", "gym:chain_sum=3,gsm_symbolic")
+    tasks = [msgspec.structs.replace(SPEC.tasks[0], name=name) for name in names]
+    said = "\n".join(sentences(msgspec.structs.replace(SPEC, tasks=tasks), HOME, "F", PEER))
+    for part in ("math: sums.jsonl", "verifiers: mine.toml", "gym:chain_sum=3,gsm_symbolic"):
+        assert part in said
+    assert "private" not in said
+    assert "/srv" not in said

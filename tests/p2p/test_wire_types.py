@@ -208,6 +208,9 @@ LATER_FIELDS: list[Wire] = [
         disputes=True, team="Night Owls",
     ),
     Request(recipient=NODE, id=NONCE, method="lease", expires=THEN, body=b"\x80", instance=b"instance three ."),
+    LeaseRequest(
+        nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu", at_once=3, takes=3_745_000
+    ),
     Response(refusal=Refusal(code="fenced", sentence="A sentence.", retry_after=60_000), rival="works"),
     RunSpec(
         run=RUN, name="a run", model="tiny", assets=[], eos=2, vocabulary=49_152, tasks=[TASK], staleness=2,

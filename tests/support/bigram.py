@@ -33,6 +33,7 @@ from echo2.tasks.tokenizer import load as load_text
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot, writing_snapshot
 
 VOCABULARY = 16
@@ -89,26 +90,27 @@ class BigramEngine:
 
     def __init__(self) -> None:
         self._table: NDArray[np.float32] | None = None
-        self._model = Path()
+        self._model = self._weights = Path()
         self._rolling: Rolling | None = None
         self.snapshot: Snapshot | None = None
         self._batch = ContinuousBatch(self, self._rollouts, RowLimit(), lambda: 0.0)
 
     def load(self, model: Path, weights: Path) -> Loaded:
         self._model = model
-        self._rolling = Rolling(weights) if weights.is_dir() else None
+        self._weights = weights
+        self._rolling = open_weights(weights) if weights.is_dir() else None
         opened = Snapshot(self._rolling.path if self._rolling else weights)
         if self._rolling and self._rolling.root != opened.root:
             raise BadSnapshot("damaged")
         return self._hold(opened)
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        assert self._rolling is not None
+        self._rolling = open_weights(self._weights)
         self._rolling.apply(payload, root, keep=keep)
         return self._hold(self._rolling.snapshot)
 
     def step_to(self, root: bytes) -> Loaded:
-        assert self._rolling is not None
+        self._rolling = open_weights(self._weights)
         while self._rolling.root != root:
             if root in self._rolling.behind():
                 self._rolling.back()

@@ -15,7 +15,7 @@ from tests.support import bpe_tokenizers
 _SIZES: Final[dict[str, Any]] = {
     "vocab_size": bpe_tokenizers.VOCABULARY + 8, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512,
-    "initializer_range": 0.15, "hidden_act": "silu", "rms_norm_eps": 1e-6, "bos_token_id": 0, "eos_token_id": 1,
+    "initializer_range": 0.15, "hidden_act": "silu", "rms_norm_eps": 1e-6,
     "torch_dtype": "bfloat16", "use_cache": True,
 }  # fmt: skip
 _LLAMA3: Final = {
@@ -68,17 +68,20 @@ MODELS: Final = {
 def make(folder: Path, name: str) -> None:
     """Write the folder of one of `MODELS`, with random weights in bfloat16."""
     made = MODELS[name]
-    config = _SIZES | made.config
+    tokenizer = bpe_tokenizers.trained(made.pre)
+    ids = {one["content"]: one["id"] for one in json.loads(tokenizer)["added_tokens"]}
+    ends = [ids[bpe_tokenizers.END], ids[bpe_tokenizers.TURN]]
+    config = _SIZES | made.config | {"bos_token_id": ids[bpe_tokenizers.BEGIN], "eos_token_id": ends[0]}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(len(name))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
     with torch.no_grad():
-        model.get_output_embeddings().weight[[1, 2]] = 0.0
+        model.get_output_embeddings().weight[ends] = 0.0
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 2]}))
-    (folder / "tokenizer.json").write_text(bpe_tokenizers.trained(made.pre))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    (folder / "tokenizer.json").write_text(tokenizer)
     named = {"bos_token": bpe_tokenizers.BEGIN, "eos_token": bpe_tokenizers.END}
     more = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     template = "{% for message in messages %}{{ message['content'] }}<|eot_id|>{% endfor %}"

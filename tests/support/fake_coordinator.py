@@ -27,6 +27,7 @@ from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.owner.device_sensors import DeviceSensors
 from echo2.node.owner.owner_probes import Probe
 from echo2.node.run_context import RunContext
+from echo2.node.versions.base_copies import BaseCopies
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
@@ -189,7 +190,7 @@ class FakeCoordinator:
         edge = Edge(
             era=self.era, base=base, base_root=old.root if old else None, version=version, root=new.root,
             codec=payload.codec, payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
-            chunk_root=manifest.chunk_root,
+            chunk_root=manifest.chunk_root, tensor_hashes=b"" if old else b"".join(new.tensor_hashes()),
         )  # fmt: skip
         digest = self.keep(self.sealed_edge(edge))
         self.edges.append((digest, edge, path))
@@ -533,11 +534,12 @@ def make_node(
     at: str | None = None,
     owner: Sequence[Probe] = (),
     sensors: DeviceSensors | None = None,
+    copies: BaseCopies | None = None,
     **config: Any,
 ) -> Node:
     """Make a node with its own key and folder; run it with `node.daemon.run()`. `make`: returns a new engine process,
     for a node with several; without it, `engine` is each of them. `at`: its name in the network, where another daemon
-    with its key is there already. `owner`, `sensors`: see `NodeDaemon`."""
+    with its key is there already. `owner`, `sensors`, `copies`: see `NodeDaemon`."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
     peer = Peer(network.transport(at or own), seed=1)
@@ -545,8 +547,9 @@ def make_node(
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)
     daemon = NodeDaemon(
-        settings, context, Network.of(peer), make or (lambda: engine), once=once, owner=owner, sensors=sensors
-    )
+        settings, context, Network.of(peer), make or (lambda: engine), once=once, owner=owner, sensors=sensors,
+        copies=copies,
+    )  # fmt: skip
     return Node(daemon, engine, own, home)
 
 

@@ -3,7 +3,8 @@
     journaled_worker.py FOLDER VERSIONS
 
 FOLDER holds 0.safetensors ... and I-J.payload between neighbours. Each line on stdin is the seed of a child: its
-pid is printed, tests/weights/test_journaled.py kills it, and "dead" is printed.
+pid is printed, tests/weights/test_journaled.py kills it, and "dead" is printed. With a log the weights go forward only,
+and the log is folded at times.
 """
 
 import os
@@ -11,8 +12,10 @@ import random
 import sys
 from pathlib import Path
 
+from echo2.runtime.memory_folder import remove_memory_folder
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import fold_log, has_log, open_weights
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
 
@@ -39,14 +42,28 @@ def work(folder: Path, versions: int, seed: int) -> None:
             store.collect(set(), 200_000)
 
 
+def work_by_a_log(folder: Path, versions: int, seed: int) -> None:
+    rng = random.Random(seed)
+    snapshots = [Snapshot(folder / f"{number}.safetensors") for number in range(versions)]
+    numbers = {snapshot.root: number for number, snapshot in enumerate(snapshots)}
+    while True:
+        weights = open_weights(folder / "rolling")
+        at = numbers[weights.root]
+        to = (at + 1) % versions
+        weights.apply(folder / f"{at}-{to}.payload", snapshots[to].root, threads=1)
+        if rng.random() < 0.3:
+            fold_log(folder / "rolling")
+
+
 def main(folder: Path, versions: int) -> None:
     for order_text in sys.stdin:
         child = os.fork()
         if not child:
-            work(folder, versions, int(order_text))
+            (work_by_a_log if has_log(folder / "rolling") else work)(folder, versions, int(order_text))
         print(child, flush=True)
         os.waitpid(child, 0)
         print("dead", flush=True)
+    remove_memory_folder(folder / "rolling")
 
 
 if __name__ == "__main__":

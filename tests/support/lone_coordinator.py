@@ -60,7 +60,7 @@ async def lone_coordinator(run: Run, child: Supervisor[Child]) -> AsyncIterator[
         database = stack.enter_context(Database.open(run.folder.database))
         stack.push_async_callback(child.stop)
         network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
-        models = Models(LearnerChild(child), BigramScorer())
+        models = Models(LearnerChild(child), [BigramScorer()])
         coordinator = Coordinator(run, network, models, store=kept, database=database)
         life = asyncio.create_task(coordinator.run())
         try:

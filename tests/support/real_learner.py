@@ -116,7 +116,7 @@ async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool 
     network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, network, Models(learner or OwnLearner(), Believer()), store=store, database=database, clock=wall,
+            run, network, Models(learner or OwnLearner(), [Believer()]), store=store, database=database, clock=wall,
             entropy=np.random.default_rng(int(wall() * 1000)).bytes,
         )  # fmt: skip
         _believe(coordinator)

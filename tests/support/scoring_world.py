@@ -8,6 +8,7 @@ from typing import Any
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict, judge
 from tests.support.group_world import World, group, honest_scores
@@ -17,7 +18,7 @@ class StandIns:
     """A scorer, its weights and its verifier. `errors`: raised one after the other for the group of a lease."""
 
     def __init__(self) -> None:
-        self.loaded = True
+        self.loaded: bool | None = True
         self.renewed = 0
         self.errors: dict[bytes, list[Exception]] = {}
         self.available = True
@@ -51,17 +52,23 @@ class StandIns:
         return judge(group.submission.rollouts, honest_scores(group.submission))
 
 
+def visits_over(world: Any, dispatch: GroupDispatch, scorer: Any) -> GroupVisits:
+    """Return the visits of a scorer to the groups of a world. `scorer`: as in `scoring_over`."""
+    return GroupVisits(scorer, world.group_service, scorer, scorer, dispatch.clock, asyncio.Event(), dispatch)
+
+
 def scoring_over(world: Any, scorer: Any) -> Scoring:
     """Return the loop over a world's groups. `scorer`: stands in for scorer, weights and verifier."""
 
     def clock() -> float:
         return float(world.now / 1000)
 
+    arrived = asyncio.Event()
     service, publisher, history = world.group_service, SimpleNamespace(latest=None), SimpleNamespace(evaluations={})
     parts: Any = {"publisher": publisher, "history": history, "evaluation_sets": []}
     return Scoring(
-        scorer=scorer, group_service=service, evaluate_every=1, clock=clock, arrived=asyncio.Event(),
-        visits=GroupVisits(scorer, service, scorer, scorer, clock, asyncio.Event()), **parts,
+        scorer=scorer, group_service=service, evaluate_every=1, clock=clock, arrived=arrived,
+        visits=visits_over(world, GroupDispatch(service, clock, arrived.set), scorer), **parts,
     )  # fmt: skip
 
 

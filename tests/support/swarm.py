@@ -274,7 +274,7 @@ class Swarm:
             self.store = store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
-                run, network, Models(self.learner, self.scorer), store=store, database=database,
+                run, network, Models(self.learner, [self.scorer]), store=store, database=database,
                 hosts=_hosts(self.host), parties=self.network.parties,
                 clock=wall, entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip

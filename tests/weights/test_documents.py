@@ -35,8 +35,15 @@ EDGE = Edge(
     chunk_root=b"c" * 32,
 )
 FULL = msgspec.structs.replace(EDGE, base=None, base_root=None)
+HASHED = msgspec.structs.replace(FULL, tensor_hashes=b"t" * 64)
 INDEX = EdgeIndex(era=1_700_000_000, version=42, edges=[b"1" * 32, b"2" * 32])
-DOCUMENTS: dict[str, Document] = {"version": VERSION, "edge": EDGE, "full_edge": FULL, "edge_index": INDEX}
+DOCUMENTS: dict[str, Document] = {
+    "version": VERSION,
+    "edge": EDGE,
+    "full_edge": FULL,
+    "full_edge_of_hashed_tensors": HASHED,
+    "edge_index": INDEX,
+}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -80,6 +87,8 @@ LIES: dict[str, tuple[Document, dict[str, Any]]] = {
     "chunks of no bytes": (EDGE, {"chunk_size": 0}),
     "a codec that is a path": (EDGE, {"codec": "../\n"}),
     "a short chunk root": (EDGE, {"chunk_root": b""}),
+    "hashes of tensors of a diff": (EDGE, {"tensor_hashes": b"t" * 32}),
+    "half a hash of a tensor": (FULL, {"tensor_hashes": b"t" * 48}),
     "an index that names an edge twice": (INDEX, {"edges": [b"1" * 32] * 2}),
     "an index of too many edges": (INDEX, {"edges": [bytes([i]) * 32 for i in range(256)] + [bytes(31) + b"1"]}),
     "text for a number": (INDEX, {"era": "1"}),

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
+from echo2.runtime.memory_folder import remove_memory_folder
 from echo2.weights import journaled as module
 from echo2.weights.diff import encode, encode_full
 from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import begin_log, open_weights
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
 from tests.support.children import child
@@ -293,18 +295,10 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
             assert_is(rolling, versions[root])
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-@pytest.mark.slow_but("20")
-def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
-    chain: list[Snapshot], tmp_path: Path, kills: int
-) -> None:
-    """SIGKILL in apply, back, again, encode and put; then weights, store and payloads are looked through."""
-    for number in range(VERSIONS):
-        payload_between(chain, number, (number + 1) % VERSIONS)
-    Rolling.create(tmp_path / "rolling", chain[0])
-    numbers = {snapshot.root: number for number, snapshot in enumerate(chain)}
-    rng, seen = random.Random(kills), set()
-    command = [sys.executable, str(WORKER), str(tmp_path), str(VERSIONS)]
+def killed(folder: Path, kills: int) -> Iterator[None]:
+    """Kill a worker in a folder so many times, each time at a random moment, and yield after each."""
+    rng = random.Random(kills)
+    command = [sys.executable, str(WORKER), str(folder), str(VERSIONS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as worker:
         assert worker.stdin is not None
@@ -316,11 +310,47 @@ def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
             time.sleep(rng.random() * 0.15)
             os.kill(pid, signal.SIGKILL)
             assert worker.stdout.readline() == "dead\n"
-            rolling = Rolling(tmp_path / "rolling")
-            assert_is(rolling, chain[numbers[rolling.root]])
-            seen.add(numbers[rolling.root])
-            with Store(tmp_path / "store") as store:
-                for file in store.payloads():
-                    assert blake3(file.path.read_bytes()).digest() == file.hash
+            yield
         worker.stdin.close()
+        worker.wait()
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.slow_but("20")
+def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
+    chain: list[Snapshot], tmp_path: Path, kills: int
+) -> None:
+    """SIGKILL in apply, back, again, encode and put; then weights, store and payloads are looked through."""
+    for number in range(VERSIONS):
+        payload_between(chain, number, (number + 1) % VERSIONS)
+    Rolling.create(tmp_path / "rolling", chain[0])
+    numbers, seen = {snapshot.root: number for number, snapshot in enumerate(chain)}, set()
+    for _ in killed(tmp_path, kills):
+        rolling = Rolling(tmp_path / "rolling")
+        assert_is(rolling, chain[numbers[rolling.root]])
+        seen.add(numbers[rolling.root])
+        with Store(tmp_path / "store") as store:
+            for file in store.payloads():
+                assert blake3(file.path.read_bytes()).digest() == file.hash
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.slow_but("20")
+def test_with_a_log_it_is_one_version_after_each_kill_with_its_memory_and_without(
+    chain: list[Snapshot], tmp_path: Path, kills: int
+) -> None:
+    """SIGKILL in apply and fold; after each second one the memory is gone, as after a power cut."""
+    for number in range(VERSIONS):
+        payload_between(chain, number, (number + 1) % VERSIONS)
+    folder = tmp_path / "rolling"
+    Rolling.create(folder, chain[0])
+    begin_log(folder)
+    numbers, seen = {snapshot.root: number for number, snapshot in enumerate(chain)}, set()
+    for number, _ in enumerate(killed(tmp_path, kills)):
+        if number % 2:
+            remove_memory_folder(folder)
+        weights = open_weights(folder)
+        assert_is(weights, chain[numbers[weights.root]])
+        seen.add(numbers[weights.root])
     assert len(seen) > 1

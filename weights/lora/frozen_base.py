@@ -9,17 +9,18 @@ Rules
 
 import re
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 
+from echo2.weights import safetensors_header
 from echo2.weights.codec.frames import Bits
 from echo2.weights.documents import TensorEntry
 from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import bf16_of, floats_of
 from echo2.weights.lora import block_formats
 from echo2.weights.lora.block_formats import BlockFormat, Floats
-from echo2.weights.snapshot import Snapshot, writing_snapshot
+from echo2.weights.snapshot import Snapshot, header_metadata, writing_snapshot
 
 BaseFormat = Literal["bfloat16", "q8_0", "q4_0"]
 _FORMATS: Final[tuple[BlockFormat, ...]] = get_args(BlockFormat)
@@ -78,10 +79,31 @@ def _format(entry: TensorEntry) -> BlockFormat | None:
     return None
 
 
-def write_base(path: Path, source: Snapshot, form: BaseFormat) -> None:
+class WholeModel(Protocol):
+    """A whole model's weights: a `Snapshot`, or those of a folder."""
+
+    @property
+    def tensors(self) -> list[TensorEntry]:
+        """The tensors, ascending by name."""
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Name -> tensor it is tied to."""
+
+    def bits(self, name: str) -> Bits:
+        """Return the elements of a tensor, flat."""
+
+
+def base_length(source: WholeModel, form: BaseFormat) -> int:
+    """Return the bytes of the file that `write_base` writes."""
+    _, table = _stored_table(source, form)
+    header = safetensors_header.build(table, header_metadata(source.aliases))
+    return len(header) + sum(entry.nbytes for entry in table)
+
+
+def write_base(path: Path, source: WholeModel, form: BaseFormat) -> None:
     """Write a base from a whole model. Raises BadSnapshot, DiskFull."""
-    stored = {_stored_name(entry, form): entry for entry in source.tensors}
-    table = [_stored_entry(name, stored[name]) for name in sorted(stored)]
+    stored, table = _stored_table(source, form)
     with writing_snapshot(path, table, source.aliases) as writer:
         for entry in table:
             values = floats_of(source.bits(stored[entry.name].name), stored[entry.name].dtype)
@@ -91,6 +113,12 @@ def write_base(path: Path, source: Snapshot, form: BaseFormat) -> None:
             else:
                 writer.write(block_formats.quantise(values.reshape(stored[entry.name].shape), block).reshape(-1))
         writer.finish()
+
+
+def _stored_table(source: WholeModel, form: BaseFormat) -> tuple[dict[str, TensorEntry], list[TensorEntry]]:
+    """Return the tensors of a whole model by their names in the base, and the base's own."""
+    stored = {_stored_name(entry, form): entry for entry in source.tensors}
+    return stored, [_stored_entry(name, stored[name]) for name in sorted(stored)]
 
 
 def _stored_name(entry: TensorEntry, form: BaseFormat) -> str:

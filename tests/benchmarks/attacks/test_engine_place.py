@@ -6,10 +6,10 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.attacks.attack_client import snapshot_name
 from benchmarks.attacks.engine_place import EnginePlace, Order
 from benchmarks.attacks.light_node import Terms
 from benchmarks.attacks.proving_ground import last_line
+from echo2.weights.store import snapshot_name
 
 TERMS = Terms(run=bytes(32), recipient=bytes(32), task="reverse", task_version=1, era=1, version=0, root=bytes(32))
 
@@ -18,7 +18,7 @@ def publish(folder: Path, version: int, *, dropped: bool = False) -> None:
     """Store a version as a coordinator does, whose snapshot may be gone before anybody saw it."""
     root = bytes([version]) * 32
     if not dropped:
-        (folder / "snapshots" / snapshot_name(1, version, root)).touch()
+        (folder / "snapshots" / snapshot_name(version, root)).touch()
     with closing(sqlite3.connect(folder / "run.sqlite")) as database, database:
         database.execute("CREATE TABLE IF NOT EXISTS versions (era INTEGER, version INTEGER, root BLOB)")
         database.execute("INSERT INTO versions VALUES (1, ?, ?)", (version, root))

@@ -22,7 +22,7 @@ GUARD = '\nif __name__ == "__main__":\n    pass\n'
 def test_the_page_has_a_row_for_each_benchmark_and_every_row_is_of_one() -> None:
     rows = [row for row in PAGE.splitlines() if row.startswith("| `python -m benchmarks.")]
     named, every = {row.split("benchmarks.")[1].split("`")[0].split()[0] for row in rows}, set(benchmarks())
-    tools = {"attacks.child_memory", "claims", "load.large"}
+    tools = {"attacks.child_memory", "attacks.redteam_app", "claims", "load.large"}
     assert named == every - tools
     assert {"load.host", "flood.wire", "harness.start_all"} & every == set()
     assert (set(REDUCED) | set(NEEDS)) - every == set()

@@ -60,7 +60,7 @@ async def test_a_coordinator_whose_learner_has_not_opened_takes_settings_for_its
     run = setup.load_run(home, now=NOW, env={}, flags={"run": {"steps": 9}})
     network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
     with Store(home / "store") as store, Database.open(home / "run.sqlite") as database:
-        models = Models(NoLearner(), Believer())
+        models = Models(NoLearner(), [Believer()])
         coordinator = Coordinator(run, network, models, store=store, database=database, clock=lambda: NOW / 1000)
         coordinator.settings.start()
         said = await coordinator.settings.change(

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echo2.coordinator.leases.answer_lengths import LEAST_GROUPS, MOST_GROUPS, AnswerLengths
 from echo2.coordinator.leases.lease_lifetime import (
     FLEET_MEMORY_MS,
     FleetTurnarounds,
     LifetimeBounds,
     first_lifetime,
     lease_duration,
+    longest_lifetime,
     too_slow,
 )
 
@@ -22,6 +24,46 @@ def test_a_first_lease_for_thousands_of_tokens_lasts_longer_within_the_bounds() 
     assert [first_lifetime(limit) for limit in (8, 1_500, 4_000)] == [300_000, 300_000, 800_000]
     bounds = BOUNDS._replace(first=first_lifetime(32_000))
     assert lease_duration([], None, bounds).lasts == 900_000
+
+
+def test_the_longest_lease_has_room_for_a_group_at_the_limit_of_an_old_card() -> None:
+    """One row at a time, 35 tokens per second: 16 rollouts of 8,192 tokens take 3,745 s, and did not fit into 900 s."""
+    assert longest_lifetime(8, 16) == 900_000
+    assert longest_lifetime(8_192, 16) > 16 * 8_192 / 35 * 1_000
+
+
+@pytest.mark.parametrize(
+    ("turnarounds", "stated", "expected", "lasts"),
+    {
+        "nothing said": ([], None, None, 45_000),
+        "quicker than the fleet": ([], 10_000, 1_000, 45_000),
+        "slower than the fleet": ([], 400_000, 100_000, 305_000),
+        "answers that end at the limit": ([], 400_000, 400_000, 405_000),
+        "answers of unknown length": ([], 400_000, None, 405_000),
+        "never above the most": ([], 4_000_000, 800_000, 900_000),
+        "measured: its word counts no more": ([10_000], 400_000, 100_000, 45_000),
+    }.values(),
+)
+def test_a_node_that_says_how_long_a_group_takes_it_gets_the_time(
+    turnarounds: list[int], stated: int | None, expected: int | None, lasts: int
+) -> None:
+    assert lease_duration(turnarounds, 10_000, BOUNDS, stated, expected)[:2] == (lasts, False)
+
+
+def test_the_mean_length_is_that_of_the_last_groups() -> None:
+    lengths = AnswerLengths()
+    for _ in range(LEAST_GROUPS - 1):
+        lengths.note([10, 30])
+        assert lengths.expected_time(1_000, 80) is None
+    lengths.note([10, 30])
+    assert (lengths.expected_time(1_000, 80), lengths.expected_time(1_000, 10), lengths.expected_time(None, 80)) == (
+        250,
+        1_000,
+        None,
+    )
+    for _ in range(MOST_GROUPS):
+        lengths.note([40])
+    assert lengths.expected_time(1_000, 80) == 500
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from echo2.coordinator.leases.answer_lengths import LEAST_GROUPS
+from echo2.coordinator.leases.lease_lifetime import first_lifetime, longest_lifetime
 from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
 from tests.support.fleet import Fleet, key, origin_of, request_lease
-from tests.support.group_world import ALICE, World, group
+from tests.support.group_world import ALICE, BOB, World, group
 
 HONEST = 6
 MINUTE = 60_000
@@ -128,6 +130,36 @@ def test_a_node_that_cannot_finish_in_the_longest_lease_is_told_so(tmp_path: Pat
     world.now += refusal.retry_after
     world.lease()
     world.close()
+
+
+def test_a_node_that_says_that_no_group_fits_into_the_longest_lease_never_gets_one(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=20, most_ms=60_000)
+    assert world.lease(key("first"), takes=1_000_000).id, "how long answers are is not known yet"
+    sampled = []
+    while len(sampled) < LEAST_GROUPS:
+        lease = world.accepted(BOB)
+        sampled.append(len(group(lease).rollouts[0].tokens))
+    share = sum(sampled) / len(sampled) / world.group_service.terms.limit
+    assert share < 0.9
+    refusal = world.refusal(takes=int(61_500 / share))
+    assert refusal.code == "too-slow"
+    assert "takes this node 61.4" in refusal.sentence or "takes this node 61.5" in refusal.sentence
+    assert "the longest lease of this run lasts 60" in refusal.sentence
+    assert refusal.retry_after == 3_600_000
+    lease = world.lease(takes=int(59_000 / share))
+    world.close()
+    assert lease.expires - lease.sent == 60_000, "answers end before the limit"
+
+
+def test_a_card_of_one_row_finishes_its_first_group_of_long_answers(tmp_path: Path) -> None:
+    """16 rollouts of 2,500 of at most 8,192 tokens at 35 tokens per second. On e6c7481c its lease lasts 900 s."""
+    world = World(tmp_path, batch_groups=20, first_ms=first_lifetime(8_192), most_ms=longest_lifetime(8_192, 16))
+    lease = world.lease(takes=16 * 8_192 * 1_000 // 35)
+    world.now += 16 * 2_500 * 1_000 // 35
+    world.group_service.tick(world.now)
+    world.submit(group(lease))
+    world.close()
+    assert lease.expires > world.now > lease.sent + 900_000
 
 
 def test_a_node_that_was_cut_off_for_a_while_is_no_slow_one(tmp_path: Path) -> None:

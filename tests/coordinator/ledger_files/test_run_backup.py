@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from echo2.coordinator import cli
 from echo2.coordinator.accounts import run_logs
 from echo2.coordinator.accounts.run_logs import RESTORED_FACT
 from echo2.coordinator.database.database import Database
@@ -21,6 +23,7 @@ from echo2.coordinator.ledger_files.ledger_backup import is_database
 from echo2.coordinator.run import keys_commands
 from echo2.coordinator.run.setup import Run
 from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.exit_codes import Exit
 from echo2.weights.store import Store
 from tests.support.paths import ROOT
 from tests.support.run_folders import NOW, load, make_run, write_model
@@ -208,6 +211,12 @@ def test_a_link_in_an_archive_is_refused(tmp_path: Path) -> None:
         tar.addfile(entry)
     with pytest.raises(LocalFault, match="'model', which no archive"):
         run_backup.restore(path, tmp_path / "there", SECRET, NOW)
+
+
+def test_a_folder_that_waits_for_no_word_is_named_before_anything_is_asked(run: Run) -> None:
+    done = CliRunner().invoke(cli.app, ["restored", "--home", str(run.folder.path)])
+    assert (done.exit_code, done.stdout) == (Exit.CONFIG, "")
+    assert "does not wait for a word" in done.stderr
 
 
 def test_wrong_passphrases_and_places_are_named(run: Run, archive: Path, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
         ({}, None, "Enough"),
         ({"supply": 80.0}, "nodes", "Short by 30 rollouts/s"),
         ({"supply": 200.0, "verified": 60.0}, "scorer", "The scorer verifies 60 rollouts/s, 50 too few"),
+        ({"supply": 200.0, "verified": 60.0, "scorers": 2}, "scorer", "2 scorers verify 60 rollouts/s, 50 too few"),
         ({"supply": 50.0, "verified": 60.0}, "nodes", "more nodes help"),
         ({"verified": 500.0}, None, "Enough"),
         ({"broadcast_seconds": 1.5}, "uplink", "publish every 2 steps (run.publish_every, or auto)"),

@@ -103,6 +103,17 @@ def test_the_state_of_another_run_on_the_same_port_is_not_shown(tmp_path: Path, 
         status.invite_of_the_running(RunFolder(tmp_path), WebSection(), bytes(32))
 
 
+def test_a_port_that_the_system_chooses_is_said_as_it_was_chosen_or_not_at_all(tmp_path: Path) -> None:
+    """Before, where no coordinator ran, http://127.0.0.1:0 did not answer."""
+    folder, web = RunFolder(tmp_path), WebSection(port=0)
+    with pytest.raises(Unreachable, match=f"^no coordinator runs in {tmp_path}: start one with `echo2-coord run"):
+        status.address_in(folder, web)
+    folder.page.write_text("http://127.0.0.1:40123\n")
+    assert status.address_in(folder, web) == "http://127.0.0.1:40123"
+    folder.page.unlink()
+    assert status.address_in(folder, WebSection(port=8420)) == "http://127.0.0.1:8420"
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8420", "ftp://127.0.0.1", ""])
 def test_an_address_without_its_scheme_is_named_as_the_fault(url: str) -> None:
     with pytest.raises(Unreachable, match="is no coordinator's page: write its address as"):

@@ -27,7 +27,7 @@ from echo2.weights.store import Store
 run = load_run(Path(sys.argv[1]), env={}, now=int(sys.argv[2]))
 network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
 with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-    made = Coordinator(run, network, Models(None, None), store=store, database=database)
+    made = Coordinator(run, network, Models(None, [None]), store=store, database=database)
     print("a market:", made.market is not None)
 if "more" in sys.argv:
     import echo2.coordinator.epochs.running_market

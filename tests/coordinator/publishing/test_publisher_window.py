@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing import publisher as module
 from echo2.coordinator.publishing.publisher import Publisher
-from echo2.weights.diff import encode
-from echo2.weights.documents import EdgeIndex
-from echo2.weights.snapshot import Snapshot
+from echo2.weights.diff import encode, encode_full
+from echo2.weights.documents import EdgeIndex, TensorEntry
+from echo2.weights.snapshot import Snapshot, writing_snapshot
 from echo2.weights.update_path import path_to
 from tests.support.publishing import export, publisher_over, publishing
 from tests.support.quick_disk import quick_folder
@@ -78,6 +79,64 @@ async def test_a_node_that_joins_finds_a_path_and_the_scorer_reaches_every_versi
         assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
         for one in publisher.versions:
             assert path_to(publisher.payloads(), publisher.snapshots(), one.root) is not None
+
+
+FULL_EVERY = 10
+
+
+def exports_with_later_full_edges(folder: Path, jump: int) -> list[Export]:
+    """Write versions with a diff from the one before; each tenth has a full edge, and a diff from the tenth before, as
+    the learner writes them. `jump`: share of the elements, in percent, that such a diff changes."""
+    random, exported = np.random.default_rng(0), list[Export]()
+    bits = random.integers(0, 1 << 16, 20_000).astype(np.uint16)
+    for version in range(VERSIONS):
+        path = folder / f"{version}.safetensors"
+        share = jump / 100 / FULL_EVERY
+        bits = np.where(random.random(bits.size) < share, random.integers(0, 1 << 16, bits.size), bits).astype(
+            np.uint16
+        )
+        with writing_snapshot(path, [TensorEntry(name="w", dtype="BF16", shape=(bits.size,))], {}) as writer:
+            writer.write(bits)
+            writer.finish()
+        new, edges = Snapshot(path), list[ExportedEdge]()
+        bases = [exported[number] for number in {version - 1, version // FULL_EVERY * FULL_EVERY - FULL_EVERY}
+                 if 0 <= number < version and (number == version - 1 or version % FULL_EVERY == 0)]  # fmt: skip
+        for base in bases:
+            payload = folder / f"{base.version}-{version}.edge"
+            encode(Snapshot(Path(base.snapshot)), new, payload)
+            edges.append(ExportedEdge(base=base.version, base_root=base.root, payload=str(payload)))
+        if version % FULL_EVERY == 0:
+            encode_full(new, folder / f"{version}-full.edge")
+            edges.append(ExportedEdge(base=None, base_root=None, payload=str(folder / f"{version}-full.edge")))
+        exported.append(Export(version=version, root=new.root, snapshot=str(path), edges=edges, seconds=0.0))
+    return exported
+
+
+@pytest.mark.parametrize(("jump", "linked"), [(10, True), (90, False)])
+async def test_version_0_leads_to_the_newest_as_long_as_that_has_fewer_bytes_than_the_whole(
+    tmp_path: Path, jump: int, linked: bool
+) -> None:
+    """For a node with a copy of the base. On e6c7481c its edges are gone once the second full edge is 8 edges old."""
+    exported = exports_with_later_full_edges(tmp_path, jump)
+    with publishing(tmp_path) as (publisher, store):
+        for one in exported:
+            await published(publisher, [one])
+            await publisher.retain((1, max(0, one.version - 1)), ROOMY, 0)
+        again = publisher_over(store, tmp_path)
+        assert publisher.edges.items() <= again.edges.items()
+        latest = again.latest
+        assert latest is not None
+        edges = [
+            publisher.edges[digest] for digest in EdgeIndex.from_bytes(store.document(latest.index_hash) or b"").edges
+        ]
+        whole, rest = path_to(edges, [], latest.root), path_to(edges, [exported[0].root], latest.root)
+        assert whole is not None
+        assert rest is not None
+        assert (rest[0].base == 0) == linked
+        assert all(publisher.payload(edge) is not None for edge in rest)
+        assert (sum(edge.length for edge in rest) < sum(edge.length for edge in whole) / 2) == linked
+        links = [edge for edge in publisher.edges.values() if edge.version <= 20 and edge.base is not None]
+        assert [(edge.base, edge.version) for edge in links] == ([(0, 10), (10, 20)] if linked else [])
 
 
 async def test_versions_in_use_stay_at_any_age(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_init_needs_room_for_the_copy_checkpoints_and_versions(
 
 def test_an_adapter_needs_room_for_the_copy_alone(source: Path, with_free: Callable[[int], None]) -> None:
     with_free(COPY)
-    disk_room.check_room_to_make(source, str(source), trains_all=False)
+    disk_room.check_room_to_make(source, str(source), 1, trains_all=False)
     with pytest.raises(DiskFull):
-        disk_room.check_room_to_make(source, str(source), trains_all=True)
+        disk_room.check_room_to_make(source, str(source), 1, trains_all=True)
 
 
 def test_the_demos_models_need_room_too(tmp_path: Path, with_free: Callable[[int], None]) -> None:
@@ -63,17 +63,17 @@ def test_run_counts_what_the_folder_has_already(source: Path, tmp_path: Path, wi
     (run.folder.learner / "one").write_bytes(b"!")
     (run.folder.store / "the same").parent.mkdir(exist_ok=True)
     (run.folder.store / "the same").hardlink_to(run.folder.learner / "one")
-    before = disk_room.bytes_to_run(run.folder)
+    before = disk_room.bytes_to_run(run.folder, 1)
     (run.folder.learner / "two").write_bytes(b"!")
-    assert before - disk_room.bytes_to_run(run.folder) == 1
-    disk_room.check_room_to_run(run.folder)
+    assert before - disk_room.bytes_to_run(run.folder, 1) == 1
+    disk_room.check_room_to_run(run.folder, 1)
 
 
 def test_weights_that_cannot_be_read_are_a_sentence(source: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", source)
     (run.folder.model / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(LocalFault, match="put it back from your backup"):
-        disk_room.check_room_to_run(run.folder)
+        disk_room.check_room_to_run(run.folder, 1)
     shutil.rmtree(run.folder.model)
     with pytest.raises(LocalFault, match="put it back from your backup"):
-        disk_room.check_room_to_run(run.folder)
+        disk_room.check_room_to_run(run.folder, 1)

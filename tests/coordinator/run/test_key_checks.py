@@ -70,7 +70,8 @@ def test_the_command_prints_a_line_per_check(home: Path) -> None:
     marks = {row[6:].partition(":")[0]: row[:4] for row in result.stdout.splitlines()}
     assert findings(home).keys() <= marks.keys()
     assert set(marks.values()) <= {"ok  ", "warn", "?   "}
-    assert (marks["learner and scorer"], marks["disk"] != "?   ", marks["device and threads"]) == ("?   ", True, "ok  ")
+    assert (marks["learner and scorer"], marks["devices and threads"]) == ("?   ", "ok  ")
+    assert marks["disk"] != "?   "
 
 
 def test_a_folder_without_a_run_is_said_to_have_none(tmp_path: Path) -> None:

@@ -212,6 +212,11 @@ def test_a_number_of_heldout_prompts_that_nobody_set_is_at_most_the_tasks(
         ({"learner": {"device": "cuda:3"}}, "learner.device is cuda:3, which this machine cannot use"),
         ({"learner": {"device": "mps"}}, "learner.device is mps, which this machine cannot use"),
         ({"learner": {"device": "vulkan"}}, "learner.device: this engine does not compute on vulkan: use auto or cuda"),
+        (
+            {"scorer": {"devices": ("cuda:1",)}},
+            "scorer.devices is cuda:1, which this machine cannot use (no such card)",
+        ),
+        ({"scorer": {"devices": ("cpu", "gpu")}}, "scorer.devices: 'gpu' is no device: use auto, cuda, "),
         ({"run": {"task": "single_sum", "heldout": 53}}, "has 52 heldout prompts: set at most 52"),
     ],
 )
@@ -449,3 +454,12 @@ def test_a_folder_with_keys_and_no_settings_is_refused(home: Path, model: Path) 
     config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
     with pytest.raises(LocalFault, match=r"contains keys and no coordinator\.toml: an init was killed"):
         setup.init(home, str(model), config, now=NOW)
+
+
+def test_a_model_in_a_hubs_cache_is_named_as_the_hub_names_it(tmp_path: Path) -> None:
+    revision = tmp_path / "models--Org--Small-1B" / "snapshots" / "0123abcd"
+    revision.mkdir(parents=True)
+    named = {
+        str(folder): setup.settings_for(str(folder), {}, {}).run.model for folder in (revision, tmp_path / "own-model")
+    }
+    assert list(named.values()) == ["Org/Small-1B", "own-model"]

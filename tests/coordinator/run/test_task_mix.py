@@ -50,6 +50,7 @@ def test_a_path_that_exists_needs_no_quotes_in_an_option(tmp_path: Path) -> None
         ("add + ", "a task is missing"),
         ("add +  + reverse", "a task is missing"),
         (" + ".join(f"t{number}" for number in range(65)), "names 65 tasks, the most is 64"),
+        ("add + math:/a\x1b[2J", "a name with a character that cannot be printed: 'math:/a\\x1b[2J'"),
         ("add + " + "x" * 201, "a name of 201 characters, the most is 200"),
     ],
 )

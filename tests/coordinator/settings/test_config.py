@@ -70,6 +70,8 @@ def test_every_signed_setting_is_in_the_runspec() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
+        ("name", "my\x1b[2Jrun", "cannot be printed"),
+        ("model", "tiny\n", "cannot be printed"),
         ("description", "a\u202eb", "cannot be printed"),
         ("contact", "ann\n", "cannot be printed"),
         ("description", "x" * 501, "500"),
@@ -156,7 +158,7 @@ BAD = {
         "run: engines admits no class in bfloat16, in which nodes compute: add transformers/bfloat16",
     ),
     "bounds the wrong way round": (
-        {"leases": {"minimum_seconds": 1e3}},
+        {"leases": {"minimum_seconds": 1e3, "maximum_seconds": 900.0}},
         "leases: minimum_seconds is 1000, above maximum_seconds, 900: lower the one, or raise the other",
     ),
     "nowhere to listen": (

@@ -79,7 +79,7 @@ def test_a_removed_key_has_its_default_again(path: Path) -> None:
         ("learner.betas=[0.9]", "learner.betas should be a longer list"),
         ("guard.auto_rollback=yes", "guard.auto_rollback should be true or false"),
         ("guard.warn_only=too-easi", "guard.warn_only should be"),
-        ("leases.minimum_seconds=1000", "above maximum_seconds, 900"),
+        ("leases.maximum_seconds=20", "minimum_seconds is 30, above maximum_seconds, 20"),
         ("run.stop_after=0", "run.stop_after should be greater than or equal to 1"),
         ("nothing.at_all=1", "unknown section"),
     ],

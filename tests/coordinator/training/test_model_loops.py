@@ -21,7 +21,9 @@ def test_the_learner_gets_every_setting_of_its_section(home: Path) -> None:
     assert course.steps == run.config.run.steps
     assert course.hosts == 1
     assert (run.config.learner.device, run.config.learner.threads) == ("auto", "auto")
-    assert (course.device, course.threads) == computing_of(run.config.learner)[:2], "what the journal records"
+    assert (course.device, course.threads) == computing_of(run.config.learner, run.config.scorer)[:2], (
+        "what the journal records"
+    )
     assert course.device != "auto"
 
 

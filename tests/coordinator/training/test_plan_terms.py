@@ -92,6 +92,13 @@ def test_a_run_under_way_brings_its_measurements() -> None:
     assert "S = 3 leaves little time: at S = 4 12 are enough." in short
 
 
+def test_the_rate_of_a_run_is_that_of_all_its_scorers() -> None:
+    capacity = msgspec.structs.replace(UNDER_WAY.capacity, verified=20.0, scorers=2)
+    words = " ".join(describe_run_plan(PlanFlags(), msgspec.structs.replace(UNDER_WAY, capacity=capacity)))
+    assert "2 scorers verify a step's rollouts in 12.8 s" in words  # 256 rollouts at 20 per second
+    assert "until there are 3 such scorers" in words
+
+
 def test_a_run_without_steps_and_half_of_ones_own_machines_are_refused() -> None:
     with pytest.raises(LocalFault, match="a measured step, verdicts, or a connected node"):
         describe_run_plan(PlanFlags(), pictures.EMPTY)

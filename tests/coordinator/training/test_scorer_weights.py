@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.training.scorer_weights import ScorerWeights, StepBy, StepTo, next_move
+from echo2.coordinator.training.scorer_weights import (
+    ScorerWeights,
+    StepBy,
+    StepTo,
+    folder_of,
+    next_move,
+    remove_folders_above,
+)
 from echo2.engines.engine import Loaded
 from echo2.weights.documents import Edge
 
@@ -71,3 +78,12 @@ def test_unknown_weights_and_lost_payloads_give_no_move() -> None:
     assert next_move(stranger, LINE, LINE[0], EDGES, LINE[3]) is None
     assert next_move(at(1), LINE, LINE[0], EDGES[:2], LINE[3]) is None
     assert next_move(at(1), LINE, LINE[0], EDGES, bytes(32 * [9])) is None
+
+
+def test_each_scorer_has_a_folder_and_those_of_scorers_that_are_no_more_go(tmp_path: Path) -> None:
+    assert [folder_of(tmp_path, number) for number in (1, 2, 3)] == [tmp_path, tmp_path / "2", tmp_path / "3"]
+    for name in ("held", "2/held", "3/held", "12/made"):
+        (tmp_path / name).mkdir(parents=True)
+    remove_folders_above(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "held"]
+    remove_folders_above(tmp_path / "there is none", 1)

@@ -91,4 +91,6 @@ def test_a_scorer_that_does_not_keep_up_is_warned_of() -> None:
     slow = msgspec.structs.replace(pictures.BUSY, capacity=capacity)
     assert "30 rollouts/s of 50 needed" in machine_checks.rates(slow).actual
     assert machine_checks.rates(slow).remedy
+    two = msgspec.structs.replace(slow, capacity=msgspec.structs.replace(capacity, scorers=2))
+    assert "; 2 scorers verify 30 rollouts/s" in machine_checks.rates(two).actual
     assert "not known" in machine_checks.rates(None).actual

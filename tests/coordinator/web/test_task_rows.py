@@ -35,6 +35,13 @@ def test_the_page_shows_how_difficult_each_task_is_and_why_episodes_failed() -> 
     assert 'id="tasks"' not in page.live(msgspec.structs.replace(STATE, tasks=[]))
 
 
+def test_the_page_shows_no_path_of_the_operator() -> None:
+    row = msgspec.structs.replace(STATE.tasks[0], name="math:/home/op/private/sums.jsonl?problem=q")
+    part = page.live(msgspec.structs.replace(STATE, tasks=[row])).partition('id="tasks"')[2].partition("</section>")[0]
+    assert "<bdi>math: sums.jsonl</bdi>" in part
+    assert "private" not in part
+
+
 def test_status_has_a_line_for_each_task() -> None:
     add, talk = [row for row in status.lines(STATE) if row.startswith("task ")]
     assert add == (

@@ -9,6 +9,7 @@ from echo2.engines.engine import EngineError
 from echo2.weights.diff import Change, encode
 from echo2.weights.errors import BadSnapshot, WrongBase
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import begin_log, fold_log
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, read_table, write_table
 
@@ -87,6 +88,20 @@ def test_a_second_engine_follows_by_the_changes_that_the_first_one_made(tmp_path
     assert [written(changes) for changes in second.step_to(snapshots[3].root)] == made
     assert second.snapshot.root == snapshots[3].root
     assert list(second.step_to(snapshots[3].root)) == []
+
+
+def test_engines_over_a_log_load_step_and_follow_alike(tmp_path: Path) -> None:
+    place, snapshots, payloads = chain(tmp_path, 3)
+    begin_log(place)
+    first, second = SteppedWeights(place), SteppedWeights(place)
+    steps = [written(first.step_by(payload, snapshots[number + 1].root, 9)) for number, payload in enumerate(payloads)]
+    assert (place / "snapshot.safetensors").read_bytes() == snapshots[0].path.read_bytes()
+    assert [written(changes) for changes in second.step_to(snapshots[3].root)] == steps
+    fold_log(place)
+    third = SteppedWeights(place)
+    assert third.snapshot.root == second.snapshot.root == snapshots[3].root
+    with pytest.raises(WrongBase, match="no step is kept"):
+        list(third.step_to(snapshots[2].root))
 
 
 def test_an_engine_too_far_behind_is_told_to_load_anew(tmp_path: Path) -> None:

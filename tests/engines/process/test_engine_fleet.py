@@ -12,6 +12,7 @@ from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.weights.diff import encode
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import begin_log, log_of, open_weights, present_file
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, read_table, write_table
 from tests.support.clock import run_fake
@@ -35,6 +36,7 @@ class Versions:
             self.snapshots.append(new)
         self.folder = folder / "held"
         Rolling.create(self.folder, self.snapshots[0])
+        begin_log(self.folder)
 
     def __getitem__(self, number: int) -> LoadedVersion:
         return LoadedVersion(era=1, version=number, root=self.snapshots[number].root, weights=self.folder)
@@ -42,7 +44,7 @@ class Versions:
     @property
     def on_disk(self) -> bytes:
         """Content root of the folder."""
-        return Rolling(self.folder).root
+        return log_of(self.folder).root
 
 
 class Machine:
@@ -280,7 +282,7 @@ def test_one_engine_alone_keeps_no_steps(tmp_path: Path) -> None:
         machine = of(tmp_path, count=1)
         for number in (1, 2, 3):
             await machine.move(number)
-        assert len(Rolling(machine.versions.folder).behind()) == 1
-        assert Snapshot(machine.versions.folder / "snapshot.safetensors").root == machine.versions[3].root
+        assert len(open_weights(machine.versions.folder).behind()) == 1
+        assert Snapshot(present_file(machine.versions.folder)).root == machine.versions[3].root
 
     run_fake(main)

@@ -25,6 +25,7 @@ from echo2.runtime.child import ChildDied, ChildError
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
 from tests.support import tiny_model
+from tests.support.fake_coordinator import until
 from tests.support.paths import ROOT
 from tests.support.served import TaskAnswers, served
 from tests.support.tiny_model import TEXT, OnDisk, job
@@ -103,6 +104,8 @@ async def test_a_served_group_is_played_across_the_pipe_beside_others(
     async def late(sampled_turn: SampledTurn) -> Sequence[int] | None:
         turns.append(sampled_turn)
         await others_ended.wait()  # the process waits without a step
+        if len(turns) == 4:
+            await until(lambda: not engine.owes_answer)  # the environment alone is waited for
         return answers(sampled_turn)
 
     async def others() -> None:
@@ -115,6 +118,7 @@ async def test_a_served_group_is_played_across_the_pipe_beside_others(
         samples = await engine.generate_served(served(guess), late)
     assert [sample.tokens for sample in samples] == [sample.tokens for sample in generate(versions.with_old, guess)]
     assert {sampled_turn.sample for sampled_turn in turns} == {0, 1, 2, 3}
+    assert not engine.owes_answer
 
 
 @hosted

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.engines.process.supervisor import Restarts, SupervisedEngine, Supervisor
+from echo2.engines.process.supervisor import MOST_DOUBLINGS, Patience, Restarts, SupervisedEngine, Supervisor
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.bigram import random_table, write_table
@@ -165,3 +165,42 @@ async def test_a_move_that_fails_leaves_nothing_loaded_until_a_load_shows_what_i
         await engine.load(tmp_path, tmp_path / "damaged")
     assert (engine.loaded, engine.deaths) == (None, 0)
     assert await engine.load(tmp_path, snapshot.path) == loaded == engine.loaded
+
+
+# --- silence (rule 3)
+
+
+def test_each_end_for_silence_doubles_the_patience_up_to_a_bound() -> None:
+    patience = Patience(600.0)
+    limits = []
+    for _ in range(MOST_DOUBLINGS + 2):
+        limits.append(patience.seconds)
+        patience.on_end()
+    assert limits == [600.0, 1200.0, 2400.0, 4800.0, 9600.0, 9600.0]
+    assert Patience().seconds == float("inf")
+
+
+@pytest.mark.slow
+async def test_a_process_that_owes_an_answer_and_is_silent_is_killed_and_one_that_owes_none_is_not() -> None:
+    told = list[str]()
+    patience = Patience(0.5)
+    supervisor = Supervisor(
+        lambda: Child(ARGV, name="echo"), Restarts(Backoff(0.01, 0.04)),
+        on_death=lambda death, pause: told.append(str(death)), patience=patience,
+    )  # fmt: skip
+    try:
+        answer = await supervisor.use(lambda child: child.call("echo", Text("a"), Text))
+        first = supervisor.pid
+        await asyncio.sleep(1.0)
+        assert (answer.text, supervisor.pid, told) == ("a", first, []), "it is idle, and may be silent"
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(ChildDied, match=r"no sign for 0\.5 s and was ended as hung"):
+            await supervisor.use(lambda child: child.call("echo", Text("b"), Text))
+        assert len(told) == 1
+        assert patience.seconds == 1.0
+        answer = await supervisor.use(lambda child: child.call("echo", Text("c"), Text))
+        assert answer.text == "c"
+        assert supervisor.pid != first
+    finally:
+        await supervisor.stop()

@@ -51,7 +51,7 @@ def test_devices_that_are_named_are_timed_each_and_nothing_is_kept(
     config: NodeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config.model_copy(update={"gpu": "vulkan:0,cpu"})
-    with pytest.raises(TryLater, match=r"only --gpu auto keeps rates: .* echo2-node bench --again"):
+    with pytest.raises(BadConfig, match=r"only --gpu auto keeps rates: .* echo2-node bench --again"):
         bench(config, again=False, as_json=False)
     with pytest.raises(TryLater, match="no version of the run's model is here yet"):
         bench(config, again=True, as_json=False)

@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from echo2.node import cli
 from echo2.node.control.command_server import CommandServer
 from echo2.node.control.owner_socket import ask_daemon
-from echo2.node.errors import NoDaemonAnswers, TryLater
+from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TrustFailure, TryLater
+from echo2.protocol.sealed_asks import BadAsk
 from echo2.runtime.control_client import socket_path
+from echo2.runtime.errors import DiskFull
 from echo2.runtime.exit_codes import Exit
 
 
@@ -71,6 +73,37 @@ async def test_a_verdict_is_shown_with_its_times_and_a_refusal_ends_with_a_code_
         Exit.REFUSED,
         "echo2-node: This verdict cannot be appealed: the group was accepted.\n",
     )
+    server.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await server
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    {
+        "a device that there is not": (BadConfig("this node has no device 7"), Exit.CONFIG),
+        "an ask in another currency": (BadAsk("the run pays in EUR, not in USD"), Exit.CONFIG),
+        "an account that the run does not take": (RefusedByRun("no such account"), Exit.REFUSED),
+        "a false proof": (TrustFailure("the ledger's key signed two histories"), Exit.TRUST),
+        "a disk that is full": (DiskFull("no room"), Exit.TEMPORARY),
+        "a coordinator that does not answer": (ValueError("the coordinator does not answer"), Exit.TEMPORARY),
+    }.values(),
+    ids=lambda one: one.name if isinstance(one, Exit) else type(one).__name__,
+)
+async def test_a_command_that_the_node_refuses_ends_with_the_code_of_the_fault(
+    tmp_path: Path, error: Exception, code: Exit
+) -> None:
+    """Before, each of them was worth another try, by its exit code."""
+
+    async def fail(asked: dict[str, object]) -> dict[str, object]:
+        raise error
+
+    server = asyncio.ensure_future(CommandServer(socket_path(tmp_path), {"pause": fail}).run())
+    while not socket_path(tmp_path).exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    words = ["pause", "--gpu", "7", "--home", str(tmp_path)]
+    done = await asyncio.to_thread(CliRunner().invoke, cli.app, words)
+    assert (done.exit_code, done.stderr) == (code, f"echo2-node: {error}\n")
     server.cancel()
     with pytest.raises(asyncio.CancelledError):
         await server

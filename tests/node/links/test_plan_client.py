@@ -19,13 +19,14 @@ from tests.support.peers import running
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
-    """Run a coordinator "c" whose plan names the parent "a", a peer "a", and the plan client of a node "n"."""
+async def world(*planned: str) -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
+    """Run a coordinator "c" whose plan names the parent "a", a peer "a", and the plan client of a node "n". `planned`:
+    the parents of another plan."""
     network = MemoryNetwork(1)
     coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
 
     async def plan(peer: str, ask: PlanRequest) -> PlanResponse:
-        return PlanResponse(parents=["a"])
+        return PlanResponse(parents=list(planned) or ["a"])
 
     async def connected() -> str:
         return "c"
@@ -46,6 +47,29 @@ def test_the_coordinator_sends_a_node_its_new_place_without_a_request():
             assert parents.parents == ["a"]
             await FOLLOW.ask(coordinator, "n", PlanResponse(parents=["c", "a"]), timeout=5)
             assert parents.parents == ["c", "a"]
+
+    run_fake(main)
+
+
+def test_a_node_without_parents_looks_seldom_and_at_once_where_it_gets_some(monkeypatch):
+    async def main():
+        async with world("c") as (coordinator, _, parents):
+            looks = []
+            peers = parents._links.peers
+
+            async def look():
+                looks.append(anyio.current_time())
+                return await peers()
+
+            monkeypatch.setattr(parents._links, "peers", look)
+            await anyio.sleep(15)
+            assert len(looks) <= 4
+            at = len(looks)
+            await FOLLOW.ask(coordinator, "n", PlanResponse(parents=["a"]), timeout=5)
+            await anyio.sleep(PEER_POLL_SECONDS / 2)
+            assert len(looks) == at + 1
+            await anyio.sleep(5)
+            assert len(looks) >= at + 5
 
     run_fake(main)
 

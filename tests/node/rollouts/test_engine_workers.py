@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from echo2.node.errors import NoUsableDevice
+from echo2.node.errors import BadConfig, NoUsableDevice
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease, LeaseRequest, Submission
@@ -285,11 +285,11 @@ async def test_one_device_is_paused_and_the_other_works_on_and_follows(small_run
         await until(lambda: first.done >= at + 3)
         assert second.done == done
         await until(lambda: second.done > done and versions(node) == [1, 1], 120)
-        await commands.pause({"gpu": "cuda:0"})
-        await commands.pause({"gpu": "cuda:1"})
+        await commands.pause({"gpu": "0,cuda:1"})
         assert (await commands.status({}))["state"] == "paused"
         await commands.resume({})
         assert (await commands.status({}))["state"] != "paused"
-        with pytest.raises(ValueError, match="no device 7: it computes on cuda:0, cuda:1"):
-            await commands.pause({"gpu": "7"})
+        with pytest.raises(BadConfig, match="no device 7: it computes on cuda:0, cuda:1"):
+            await commands.pause({"gpu": "0,7"})
+        assert not any(state.paused for state in node.daemon.run_state.devices), "all of them, or none"
         assert "refused" not in node.daemon.outbox.counts()

@@ -146,6 +146,25 @@ async def test_ends_of_several_entries_are_proved_one_entry_per_request(world: W
     assert len(witness.asked) == 2, "nothing is missing"
 
 
+async def test_the_number_of_proofs_is_kept_and_not_counted_for_each_status(world: World, witness: Witness) -> None:
+    statements: list[str] = []
+    witness.receive(accepted(world))
+    await witness.fetch()
+    assert witness.store.count_proved() == 1
+    witness.store._file._database.set_trace_callback(statements.append)
+    witness.receive(accepted(world), refused(world))
+    pass_a_minute(world)
+    await witness.fetch(2)
+    assert witness.store.count_proved() == 3
+    again = witness.store.proofs()
+    for lease, proved in again.items():
+        witness.store.put_proof(lease, proved)
+    assert witness.store.count_proved() == 3, "a proof that is stored again counts once"
+    assert not [one for one in statements if "count(*)" in one], "no statement reads all proofs"
+    witness.store.drop_behind(1)
+    assert witness.store.count_proved() == len(witness.store.proofs()) + len(witness.store.ends()) == 1
+
+
 async def test_an_end_that_no_entry_covers_yet_is_asked_for_again_later(world: World, witness: Witness) -> None:
     known = [accepted(world) for _ in range(3)][-1]
     receipt = refused(world, BOB)

@@ -12,7 +12,7 @@ from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.envelope import Verified, document_hash, verify_named
 from echo2.weights.diff import Payload, encode
 from echo2.weights.documents import Edge
-from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.store import Store
 from tests.support.disk_use import disk_use
@@ -66,6 +66,7 @@ class Home:
     async def take_full(self) -> None:
         """Make the weights anew from a full payload, as the follower does."""
         length = self.last.nbytes * 3 // 4
+        self.weights.fold(1)
         await self.fetcher.make_room([], lambda arriving: self.weights.room_beside_made(length))
         chain = [self.arrive(None, self.last)]
         await asyncio.to_thread(self.weights.make, chain)
@@ -81,13 +82,14 @@ class Home:
         self.last = self.written()
         edge, path = self.arrive(before, self.last)
         before.path.unlink()
-        Rolling(self.weights.path).apply(path, edge.value.root)
+        open_weights(self.weights.path).apply(path, edge.value.root)
         await self.tidy()
 
     async def tidy(self) -> None:
         self.note()
         await self.fetcher.tidy(1, self.version, self.weights.room())
         self.note()
+        self.weights.fold()
 
     def note(self) -> None:
         """Note what is on disk but the store's index, whose size does not depend on that of the weights."""

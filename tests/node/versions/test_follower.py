@@ -4,7 +4,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
+from echo2.node.versions import follower
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.envelope import Verified
 from echo2.p2p.identity import generate_key
@@ -45,6 +47,33 @@ async def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_hal
                 await coordinator.publish(version)
                 await anyio.sleep(HEAD_LIFE / 2000 + 1)
                 assert node.daemon.follower.newest.version == version
+
+
+@on_fake_clock
+async def test_the_log_has_one_line_per_some_minutes_on_loaded_versions(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a node that ran for days had a line per version at the default level. The minutes are seconds here."""
+    monkeypatch.setattr(follower, "VERSIONS_LOG_SECONDS", 2.0)
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        with capture_logs() as logs:
+            node = small_run.node()
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+                began = anyio.current_time()
+                for version in range(1, 13):
+                    await coordinator.publish(version)
+                    await until(lambda: node.daemon.engine.current.version == version)  # noqa: B023
+                    await anyio.sleep(0.5)
+                seconds = anyio.current_time() - began
+    lines = {name: [line for line in logs if line["event"] == f"{name} held"] for name in ("version", "versions")}
+    assert [(line["log_level"], line["version"]) for line in lines["version"]] == [("debug", at) for at in range(13)]
+    said = lines["versions"]
+    assert {line["log_level"] for line in said} == {"info"}
+    assert (said[0]["versions"], said[0]["version"]) == (1, 0)
+    assert 3 <= len(said) <= 1 + seconds / 2
+    assert sum(line["versions"] for line in said) == said[-1]["version"] + 1
 
 
 @on_fake_clock

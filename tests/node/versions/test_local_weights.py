@@ -3,14 +3,20 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
+from structlog.testing import capture_logs
 
+from echo2.node.versions import local_weights
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.p2p.envelope import Verified, document_hash, verify_named
 from echo2.p2p.identity import generate_key
+from echo2.runtime import memory_folder
+from echo2.weights import logged_weights
 from echo2.weights.diff import Payload, encode
 from echo2.weights.documents import Edge
 from echo2.weights.journaled import Rolling
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.clock import on_fake_clock
@@ -74,7 +80,7 @@ async def test_a_node_killed_while_its_folder_is_ahead_starts_at_the_version_of_
     assert own.current is not None
     assert own.current.version == 0
     again = small_run.node(key=key)
-    again.daemon.follower.resume()
+    await again.daemon.follower.resume()
     assert again.daemon.engine.current.version == 1
     again.daemon.close()
 
@@ -104,9 +110,9 @@ async def test_a_node_that_missed_more_than_the_edges_span_fetches_full_weights(
         assert folders == ["held"]
 
 
-def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
+def chain_of(folder: Path, count: int, size: int = 16) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
     """Return a full edge and `count` diffs after it, and the snapshots that they produce."""
-    table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
+    table, snapshots, chain = random_table(0, size), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
     for version in range(count + 1):
         snapshot = write_table(folder / f"{version}.safetensors", table)
         payload = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
@@ -159,7 +165,7 @@ def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(
             reopened = LocalWeights(folder / "weights", quota=1 << 20)
             assert reopened.root() in cut.before | cut.after, cut.where
             if (root := reopened.root()) is not None:
-                assert Snapshot(Rolling(reopened.path).path).root == root, cut.where
+                assert Snapshot(open_weights(reopened.path).path).root == root, cut.where
             assert {path.name for path in (folder / "weights").iterdir()} <= {"held"}, cut.where
             reopened.make(chain)
             reopened.swap_in()
@@ -191,3 +197,153 @@ def test_a_damaged_folder_of_weights_is_removed(tmp_path: Path) -> None:
     journal.write_bytes(journal.read_bytes()[:-1])
     assert weights.root() is None
     assert not weights.path.exists()
+
+
+def logged(folder: Path, steps: int, quota: int = 1 << 20) -> tuple[LocalWeights, list[Snapshot]]:
+    """Make weights, and bring so many diffs to them."""
+    chain, snapshots = chain_of(folder, steps, 128)
+    weights = LocalWeights(folder / "weights", quota=quota)
+    weights.make(chain[:1])
+    weights.swap_in()
+    assert weights.root() == snapshots[0].root
+    for (_, payload), snapshot in zip(chain[1:], snapshots[1:], strict=True):
+        open_weights(weights.path).apply(payload, snapshot.root)
+    return weights, snapshots
+
+
+def test_a_log_beyond_two_thirds_of_the_weights_is_folded(tmp_path: Path) -> None:
+    weights, snapshots = logged(tmp_path, 4)
+    log = weights.path / "log"
+    assert len(list(log.iterdir())) == 4
+    weights.fold()
+    assert len(list(log.iterdir())) == 4, "the diffs are small"
+    spare = sum(path.stat().st_size for path in log.iterdir()) - 1
+    weights.quota = (weights.path / "snapshot.safetensors").stat().st_size + spare * 3 // 2
+    assert weights.is_fold_due()
+    weights.fold()
+    assert list(log.iterdir()) == []
+    assert (weights.path / "snapshot.safetensors").read_bytes() == snapshots[4].path.read_bytes()
+    assert weights.root() == snapshots[4].root
+
+
+def test_a_start_folds_many_diffs_and_leaves_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, snapshots = logged(tmp_path, 4)
+    weights.free_memory()
+    assert weights.root() == snapshots[4].root
+    assert len(list((weights.path / "log").iterdir())) == 4
+    monkeypatch.setattr(local_weights, "START_STEPS", 4)
+    assert weights.root() == snapshots[4].root
+    assert list((weights.path / "log").iterdir()) == []
+
+
+def test_where_memory_lacks_weights_are_stepped_on_disk_and_go_on_from_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, snapshots = logged(tmp_path, 2)
+    weights.free_memory()
+    monkeypatch.setattr(memory_folder, "available_memory", lambda: 0)
+    assert weights.root() == snapshots[2].root
+    assert not (weights.path / "log").exists()
+    assert (weights.path / "snapshot.safetensors").read_bytes() == snapshots[2].path.read_bytes()
+    monkeypatch.undo()
+    assert weights.root() == snapshots[2].root
+    assert (weights.path / "log").is_dir()
+
+
+def test_a_damaged_log_costs_one_sentence_and_its_end(tmp_path: Path) -> None:
+    weights, snapshots = logged(tmp_path, 3)
+    weights.free_memory()
+    diff = sorted((weights.path / "log").iterdir())[1]
+    data = diff.read_bytes()
+    diff.unlink()
+    diff.write_bytes(data[:-1])
+    with capture_logs() as logs:
+        assert weights.root() == snapshots[1].root
+        assert weights.root() == snapshots[1].root
+    (entry,) = [one for one in logs if one["log_level"] == "warning"]
+    assert entry["event"] == "log of diffs cut"
+    assert entry["reason"] == f"{diff} is damaged or cut short: it and what follows are fetched again, 1 diffs stay"
+
+
+@on_fake_clock
+async def test_a_node_with_a_damaged_log_fetches_what_it_lost_and_works_on(small_run: SmallRun) -> None:
+    coordinator, key = small_run.coordinator, generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key)
+        async with working(node):
+            await until(lambda: node.holds(0))
+            for version in (1, 2):
+                await coordinator.publish(version)
+                await until(lambda version=version: node.holds(version))  # type: ignore[misc]
+            log = node.daemon.follower._weights.path / "log"
+            files = sorted(log.iterdir())
+            assert len(files) == 2
+        assert not logged_weights.is_in_memory(log.parent), "the end frees the memory"
+        data = files[1].read_bytes()
+        files[1].unlink()
+        files[1].write_bytes(data[:-1])
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: again.holds(2))
+            assert len(list(log.iterdir())) == 2
+            before = accepted(again)
+            await until(lambda: accepted(again) >= before + 1)
+
+
+@on_fake_clock
+async def test_a_pause_frees_the_memory_and_its_end_takes_it_again(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await coordinator.publish(1)
+        await until(lambda: node.holds(1))
+        folder = node.daemon.follower._weights.path
+        assert logged_weights.is_in_memory(folder)
+        node.daemon.run_state.pause(None)
+        await until(lambda: not logged_weights.is_in_memory(folder))
+        await coordinator.publish(2)
+        await anyio.sleep(20)
+        assert not logged_weights.is_in_memory(folder), "a version that comes meanwhile takes none"
+        node.daemon.run_state.resume()
+        await until(lambda: node.holds(2))
+        assert logged_weights.is_in_memory(folder)
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 1)
+
+
+@on_fake_clock
+async def test_memory_that_rotted_is_found_by_the_fold_and_the_weights_are_fetched_again(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await until(lambda: node.holds(0))
+        await coordinator.publish(1)
+        await until(lambda: node.holds(1))
+        follower = node.daemon.follower
+        present = logged_weights.present_file(follower._weights.path)
+        data = bytearray(present.read_bytes())
+        data[-3] ^= 1
+        present.write_bytes(data)
+        with capture_logs() as logs:
+            await follower._fold(1)
+        assert [one["event"] for one in logs if one["log_level"] == "warning"] == ["weights are fetched again"]
+        assert node.daemon.fleet.current is None
+        await until(lambda: node.daemon.fleet.current is not None)
+        assert node.holds(1)
+        assert Snapshot(logged_weights.present_file(follower._weights.path)).root == coordinator.snapshots[1].root
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 1)
+
+
+@on_fake_clock
+async def test_a_node_that_ends_in_a_pause_takes_no_memory_again(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.holds(0))
+            folder = node.daemon.follower._weights.path
+            node.daemon.run_state.pause(None)
+            await until(lambda: not logged_weights.is_in_memory(folder))
+            with capture_logs() as logs:
+                node.daemon.run_state.finish("the test")
+                await anyio.sleep(5)
+            assert not logged_weights.is_in_memory(folder)
+            assert not [one for one in logs if one["event"].startswith("weights are")]

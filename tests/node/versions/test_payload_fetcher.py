@@ -2,11 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
-from echo2.node.versions.payload_fetcher import FETCH_PATIENCE
+from echo2.node.versions.payload_fetcher import FETCH_PATIENCE, PayloadFetcher
 from echo2.p2p.envelope import Verified
 from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.versions import manifest_of_edge
@@ -33,6 +35,27 @@ async def test_a_slow_connection_is_not_a_stalled_one(small_run: SmallRun, monke
             await until(lambda: node.daemon.engine.current, 10 * FETCH_PATIENCE)
             assert anyio.current_time() - began > 2.5 * FETCH_PATIENCE
             assert node.daemon.follower.refused == []
+
+
+class SlowExchange:
+    """An exchange over a line of 1 kB/s."""
+
+    async def traffic(self) -> SimpleNamespace:
+        return SimpleNamespace(received=int(1000 * anyio.current_time()))
+
+
+@on_fake_clock
+async def test_behind_a_slow_line_the_log_has_no_lines_for_ever_on_what_is_fetched() -> None:
+    fetcher = PayloadFetcher(SlowExchange(), *[None] * 4, coordinator=lambda: None)  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        for version in range(20):
+            edge = SimpleNamespace(era=1, version=version, length=45_000)
+            await fetcher._wait_while_progressing(asyncio.ensure_future(anyio.sleep(45)), edge, 0)  # type: ignore[arg-type]
+            fetcher._count(edge)  # type: ignore[arg-type]
+    levels = [one["log_level"] for one in logs if one["event"].startswith("fetching version")]
+    first, later = levels[:3], levels[3:]
+    assert first == ["info"] * 3, "the first download is reported every 10 s"
+    assert (len(later), later.count("info")) == (57, 2), "20 downloads take 900 s"
 
 
 @on_fake_clock

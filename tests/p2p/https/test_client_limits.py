@@ -49,8 +49,10 @@ def test_a_new_connection_evicts_the_one_idle_longest() -> None:
     assert [connections.add(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
     connections.admit("a", 2.0)
     connections.on_answer("a", 3.0)
-    assert connections.add("c", ELSEWHERE, 4.0) == "b"
+    assert connections.add("c", ELSEWHERE, 7.0) == "b"
     assert len(connections) == 2
+    assert connections.add("d", THERE, 8.0) == "a", "who has just come has time for a first request"
+    assert connections.add("e", HERE, 9.0) == "c"
 
 
 def test_the_household_with_the_most_connections_loses_one_first() -> None:
@@ -74,20 +76,53 @@ def test_half_a_body_gives_way_before_a_handshake_and_a_body_that_comes() -> Non
     connections = limited(per_visitor=3, connections=4)
     for one in ("half", "coming", "new"):
         connections.add(one, PROXY, 0.0)
-    for one in ("half", "coming", "half", "coming"):
-        connections.on_body(one, whole=False)
+    for one in ("half", "coming"):
+        connections.admit(one, 0.0)
+        connections.on_part(one, 100, 0.0)
+    connections.on_part("coming", 5_000, 1.0)
     assert connections.idle() == ["new"]
     assert connections.overdue(1000.0) == ["new"], "the least rate ends bodies"
     connections.admit("new", 1.0)
-    connections.on_body("new", whole=False)
+    connections.on_part("new", 0, 1.0)
     assert connections.add("another", PROXY, 2.0) == "half"
+    connections.on_whole("new")
     assert connections.add("and another", PROXY, 2.0) == "coming"
-    connections.on_body("new", whole=True)
     assert connections.add("one more", PROXY, 2.0) == "another", "a whole request keeps its place"
     assert entered(connections, HERE) == ""
     assert entered(connections, THERE) == "", "at the bound of all connections too"
-    connections.on_body("half", whole=False)
+    connections.on_part("half", 10, 2.0)
+    connections.on_answer("half", 2.0)
     assert "half" not in connections.idle(), "it has gone"
+    assert connections.add("the last", PROXY, 2.0) == "one more"
+
+
+def test_a_byte_now_and_then_keeps_no_body_a_place_before_one_that_has_come() -> None:
+    """Before, each byte moved a body behind all handshakes: 128 bodies that dripped kept 60 of 60 newcomers out."""
+    connections = limited(per_visitor=8, connections=99)
+    for number in range(8):
+        connections.add(number, PROXY, 0.0)
+        connections.admit(number, 0.0)
+    for tenth in range(30):
+        for number in range(8):
+            connections.on_part(number, tenth, tenth / 10)
+    evicted = [connections.add(f"new {number}", PROXY, 3.0 + number / 10) for number in range(8)]
+    assert evicted == list(range(8)), "the newcomers live"
+    assert connections.add("one more", PROXY, 4.0) == "new 0", "only one that came later is before them"
+
+
+def test_a_body_at_the_least_rate_gives_way_after_whoever_sends_nothing_and_before_a_newcomer() -> None:
+    connections = limited(per_visitor=5, connections=99)
+    for one in ("slow", "steady", "hoard", "silent", "served"):
+        connections.add(one, PROXY, 0.0)
+    for one in ("slow", "steady", "hoard"):
+        connections.admit(one, 0.0)
+        connections.on_part(one, 0, 0.0)
+    connections.on_part("slow", 1_000, 5.5)
+    connections.on_part("steady", 40_000, 6.0)
+    connections.on_part("hoard", 10_000_000, 0.0)
+    connections.on_answer("served", 5.9)
+    gone = [connections.add(f"new {number}", PROXY, 6.0) for number in range(5)]
+    assert gone == ["slow", "silent", "served", "hoard", "steady"], "many bytes at once pay for ten seconds"
 
 
 def test_with_the_page_a_private_address_has_no_bound_of_its_own() -> None:

@@ -5,13 +5,16 @@ import gzip
 import itertools
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
+from echo2.runtime.python_command import code_command
 from echo2.tasks.math import data_files
 from echo2.tasks.math.data_files import LONGEST_ROW, DataFault, DataFile, FileSplit, files_of, rows_of, split_of
 
@@ -199,7 +202,7 @@ def test_a_parquet_value_that_stands_for_many_rows_is_not_made_for_all_at_once(
 ) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math")
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(data_files, "MOST_GROUP_BYTES", 8 << 20)
+    monkeypatch.setattr(data_files, "MOST_BATCH_BYTES", 8 << 20)
     bomb = pyarrow.DictionaryArray.from_arrays([0] * 10_000, ["x" * (1 << 20)])
     parquet.write_table(pyarrow.table({"question": bomb}), tmp_path / "bomb.parquet", compression="zstd")
     assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
@@ -209,6 +212,82 @@ def test_a_parquet_value_that_stands_for_many_rows_is_not_made_for_all_at_once(
     monkeypatch.setattr(data_files, "MOST_GROUP_BYTES", 1 << 20)
     with pytest.raises(DataFault, match=r"bomb\.parquet has a row group of more than 1048576 bytes"):
         values(tmp_path / "bomb.parquet")
+
+
+def of_equal_values(path: Path, pyarrow: Any) -> None:
+    """Write 65,536 rows of one text of 32 kB."""
+    texts = pyarrow.DictionaryArray.from_arrays([0] * (1 << 16), ["x" * 32_000])
+    write_understated(path, pyarrow.table({"question": texts}))
+
+
+def of_one_long_list(path: Path, pyarrow: Any) -> None:
+    """Write a row that is a list of 65,536 texts of 2 kB."""
+    texts = pyarrow.DictionaryArray.from_arrays([0] * (1 << 16), ["x" * 2_000])
+    offsets = pyarrow.array([0, 1 << 16], pyarrow.int32())
+    write_understated(path, pyarrow.table({"question": pyarrow.ListArray.from_arrays(offsets, texts)}))
+
+
+def of_a_growing_text(path: Path, pyarrow: Any) -> None:
+    """Write 2,400 rows of 32 kB, each as a difference to the one before."""
+    table = pyarrow.table({"question": pyarrow.array(["x" * 32_000] * 2_400)})
+    write_understated(path, table, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY")
+
+
+def write_understated(path: Path, table: Any, **options: Any) -> None:
+    """Write a file whose head says that each column of a row group takes 1 byte."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(table, path, compression="zstd", write_statistics=False, **options)
+    data, head = bytearray(path.read_bytes()), int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
+    group = parquet.read_metadata(path).row_group(0)
+    size = varint(group.column(0).total_uncompressed_size)
+    one = bytes([2 | 0x80] + [0x80] * (len(size) - 2) + [0])
+    data[-head:] = data[-head:].replace(b"\x16" + size, b"\x16" + one)
+    path.write_bytes(data)
+    assert parquet.read_metadata(path).row_group(0).column(0).total_uncompressed_size == 1
+
+
+def varint(number: int) -> bytes:
+    """Return a number as Thrift's compact protocol has it."""
+    number, out = 2 * number, bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system bounds the address space")
+@pytest.mark.parametrize("write", [of_equal_values, of_one_long_list, of_a_growing_text])
+def test_a_parquet_file_that_understates_what_it_holds_is_refused_before_it_takes_that(
+    tmp_path: Path, write: Callable[[Path, Any], None]
+) -> None:
+    """In a process of its own: what it took at most shows there, and this one's threads are left alone. An honest file
+    is read there first, under the same bound."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math")
+    write(tmp_path / "bomb.parquet", pyarrow)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 200_000
+    honest = [{"question": f"{number} " * 500} for number in range(5_000)]
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(honest), tmp_path / "honest.parquet")
+    code = (
+        "import pathlib, resource, sys\n"
+        "from echo2.tasks.math import data_files\n"
+        "data_files.MOST_MEMORY = 1 << 26\n"
+        "def count(path):\n"
+        "    return sum(1 for _ in data_files.rows_of(data_files.DataFile(path, path.name, None), ('question',)))\n"
+        "honest, bomb = map(pathlib.Path, sys.argv[1:])\n"
+        "print(count(honest))\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    count(bomb)\n"
+        "except data_files.DataFault as fault:\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, fault)\n"
+    )
+    files = (str(tmp_path / name) for name in ("honest.parquet", "bomb.parquet"))
+    done = subprocess.run(code_command(code, *files), capture_output=True, text=True, check=False, timeout=60)
+    read, told = done.stdout.splitlines()
+    assert read == "5000"
+    kibibytes, _, sentence = told.partition(" ")
+    assert sentence.startswith("bomb.parquet needs more than 67108864 bytes of memory for some rows behind row 0"), done
+    assert int(kibibytes) < 80 << 10
 
 
 def test_a_line_of_csv_without_an_end_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:

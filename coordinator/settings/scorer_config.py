@@ -1,0 +1,68 @@
+"""The settings of the scorers."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from echo2.coordinator.settings.config_section import Section, frozen_list
+
+MOST_SCORERS = 64
+_DEVICE = re.compile(r"[a-z]{1,20}(:\d{1,3})?")
+
+
+def _devices(value: object) -> object:
+    """Return a list of devices as a tuple, and auto. Raises `ValueError`."""
+    names = list(value) if isinstance(value, (list, tuple)) else []
+    if value == "auto" or (
+        0 < len(names) <= MOST_SCORERS and all(isinstance(one, str) and _DEVICE.fullmatch(one) for one in names)
+    ):
+        return frozen_list(value)
+    raise ValueError(f'should be auto, or a list of devices as ["cuda:1", "cuda:2"] or ["cpu", "cpu"], not {value!r}')
+
+
+class ScorerSection(Section):
+    """The scorers, which verify every group: a process for each device that is named."""
+
+    devices: Annotated[
+        Literal["auto"] | tuple[str, ...],
+        BeforeValidator(_devices),
+        Field(
+            examples=['["cuda:1", "cuda:2"]'],
+            description="torch devices of the scorers, one scorer for each that is named: cuda:1 ... once, cpu as "
+            "often as there are to be. auto: one scorer, on the learner's device.",
+        ),
+    ] = "auto"
+    silence_seconds: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=86_400,
+            description="Seconds without a sign from a scorer that has work, after which its process is ended as hung "
+            "and started again; each such end doubles them, at most four times.",
+        ),
+    ] = 600.0
+
+    @property
+    def number(self) -> int:
+        """The number of scorers."""
+        return 1 if self.devices == "auto" else len(self.devices)
+
+    @model_validator(mode="after")
+    def _one_scorer_per_card(self) -> Self:
+        if self.devices == "auto":
+            return self
+        if "auto" in self.devices:
+            raise ValueError("devices names auto among others: name each device, or set auto alone")
+        cards = [card_of(device) for device in self.devices if device != "cpu"]
+        twice = next((card for card in cards if cards.count(card) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"devices names {twice} twice, and two scorers on one card are no faster than one: name each card once"
+            )
+        return self
+
+
+def card_of(device: str) -> str:
+    """Return the full name of a card: cuda is cuda:0."""
+    return device if ":" in device or device == "cpu" else f"{device}:0"
