@@ -81,7 +81,7 @@ def calibrate(run: Run, named: str, tokens: int, now: int, devices: Sequence[str
 def measured_classes(run: Run, named: str) -> list[str]:
     """Return the classes whose engines are measured for a number format or a class (rules 1 and 4). Raises
     `LocalFault`."""
-    device = computing_of(run.config.learner).device.partition(":")[0]
+    device = computing_of(run.config.learner, run.config.scorer).scorer_devices[0].partition(":")[0]
     asked = named if "/" in named else f"{FORMAT_ENGINE}/{named}/{device}"
     rounding, admitted = rounding_of(asked), run.runspec.engines
     own = asked if "/" in rounding else f"{FORMAT_ENGINE}/{rounding}/{device}"
