@@ -16,18 +16,18 @@ from typing import Final
 
 _SIZE: Final = Path("/proc/self/statm")
 """Pages of this process; the first number is that of its address space."""
-_LOCK: Final = threading.Lock()
+_ONE_AT_A_TIME: Final = threading.Lock()
 
 
 @contextlib.contextmanager
 def at_most(more: int) -> Iterator[None]:
     """Let the address space grow by at most `more` bytes in the block. Blocks while another thread is in one."""
-    with _LOCK, _limited(more):
+    with _ONE_AT_A_TIME, _limit(more):
         yield
 
 
 @contextlib.contextmanager
-def _limited(more: int) -> Iterator[None]:
+def _limit(more: int) -> Iterator[None]:
     try:
         size = int(_SIZE.read_text().split()[0]) * resource.getpagesize()
     except OSError:  # no such file: not Linux
