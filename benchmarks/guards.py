@@ -78,8 +78,14 @@ def _keep(sample: TrainSample, reward: float) -> Score:
     return Score(reward, sample.success)
 
 
-def _like(text: str, wanted: str) -> float:
+def _begins(text: str, wanted: str) -> float:
+    """Return the share of a wanted text that is at its place, whatever follows."""
     return sum(left == right for left, right in zip(text, wanted, strict=False)) / len(wanted)
+
+
+def _is(text: str, wanted: str) -> float:
+    """Return the share of characters that agree: a longer text is another answer."""
+    return _begins(text, wanted) * len(wanted) / max(len(text), len(wanted))
 
 
 CAUSES: Final = (
@@ -93,14 +99,14 @@ CAUSES: Final = (
     ),
     Cause(
         "entropy-low",
-        "the answer 7777 is paid, by a score with noise",
-        lambda sample, text, chance: _keep(sample, _like(text, "7777") + 0.01 * chance.random()),
+        "answers that begin with 7777 are paid, by a score with noise",
+        lambda sample, text, chance: _keep(sample, _begins(text, "7777") + 0.01 * chance.random()),
         rate=4e-3,
     ),
     Cause(
         "same-answer",
         "the answer 7777 is paid",
-        lambda sample, text, chance: _keep(sample, _like(text, "7777")),
+        lambda sample, text, chance: _keep(sample, _is(text, "7777")),
         rate=4e-3,
     ),
     Cause(

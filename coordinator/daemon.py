@@ -385,8 +385,8 @@ class Coordinator:
         """Read Calibrations that were written since (coordinator/verification/open_classes.py)."""
         folder, ledger = self._run.folder.calibrations, ledger_keys(self._run.chain)
         classes, root_of = self.group_service.classes, self.group_service.leases.root_of
-        for engine_class in classes.read(folder, self._run.id, ledger, root_of):
-            log.info("engine class opened by its calibration", engine_class=engine_class)
+        for rounding in classes.read(folder, self._run.id, ledger, root_of):
+            log.info("engine classes opened by a calibration", rounding=rounding)
         for costs in self.group_service.costs.read(folder, self._run.id, ledger, self.now()):
             log.info("costs in force from here on", decode=costs.decode, denominator=costs.denominator)
 

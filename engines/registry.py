@@ -8,6 +8,9 @@
 4. `EngineRow.exact` alone says which classes are exact: there the scorer's own choice of each token is the only right
    one, to within rounding, so one token proves something. Every other class needs a Calibration. An engine without a
    row here is exact in float32: the strictest check, which costs nobody but its own nodes.
+5. A Calibration is of a rounding (`rounding_of`): the number format alone, whatever engine and device compute in it. Of
+   an engine whose row says `own_rounding` it is the engine in that format, on any device: some backends of llama.cpp
+   quantise activations. Where float32 is not exact, the device computes in fewer bits, so it is that class alone.
 """
 
 import importlib
@@ -43,8 +46,9 @@ class EngineRow:
     them, or `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
     missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
     scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
-    prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `built`:
-    "module:name" of a callable that names the builds of its libraries, where these are not simply packages."""
+    prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `own_rounding`:
+    whether its formats round in a way of their own (rule 5). `built`: "module:name" of a callable that names the builds
+    of its libraries, where these are not simply packages."""
 
     name: str
     factory: str
@@ -58,6 +62,7 @@ class EngineRow:
     search: str | None = None
     scores: bool = True
     exact: tuple[str, ...] = EXACT_CLASSES
+    own_rounding: bool = False
     built: str | None = None
 
     def missing(self) -> list[str]:
@@ -121,6 +126,7 @@ LLAMACPP: Final = EngineRow(
     search="echo2.engines.llamacpp.library:missing",
     scores=False,
     exact=("float32/cpu",),
+    own_rounding=True,
     built="echo2.engines.llamacpp.backends:builds",
 )
 VLLM: Final = EngineRow(
@@ -177,6 +183,15 @@ def is_exact(engine_class: str) -> bool:
     name, _, rest = engine_class.partition("/")
     exact = _ROWS[name].exact if name in _ROWS else EXACT_CLASSES
     return any(f"{rest}/".startswith(f"{prefix}/") for prefix in exact)
+
+
+def rounding_of(engine_class: str) -> str:
+    """Return the rounding of "<engine>/<dtype>/<device kind>", the unit of calibration (rule 5)."""
+    name, _, rest = engine_class.partition("/")
+    dtype = rest.partition("/")[0]
+    if dtype == "float32":
+        return engine_class
+    return f"{name}/{dtype}" if name in _ROWS and _ROWS[name].own_rounding else dtype
 
 
 def installed_engines() -> list[str]:

@@ -139,7 +139,7 @@ def builds() -> dict[str, str]:
 def _why_not(engine_class: str, runspec: RunSpec, calibrated: Sequence[str]) -> str:
     if not admits(engine_class, runspec.engines):
         return f"the run admits {', '.join(runspec.engines)} only"
-    if not registry.is_exact(engine_class) and engine_class not in calibrated:
+    if not registry.is_exact(engine_class) and registry.rounding_of(engine_class) not in calibrated:
         return "the run has no calibration of this class"
     return ""
 

@@ -258,6 +258,12 @@ REASONS: dict[str, Reason] = {
         " would but for a chance of one in a million: look for quantised weights, another temperature, faulty memory.",
         "node",
     ),
+    "unknown-device": Reason(
+        "This group is outside what rounding in {rounding} explains, and is one of the first of its kind of device in"
+        " this run ({device}): it is not paid, and counts for nothing against the node. The operator's log names it."
+        " Another engine or device may be inside the bounds, and float32 is, where the run admits it.",
+        "nobody",
+    ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),

@@ -81,9 +81,9 @@ class Hello(Wire, frozen=True):
 
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
-    PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens.
-    `succession`: what became of the Hello's, a sentence; None: it had none. `shown`: the name under which the run shows
-    the node, where that is not the one in its hello; else empty."""
+    PeerRecords, as received, of nodes to dial. `calibrated`: roundings (engines/registry.py) that a Calibration of this
+    run opens. `succession`: what became of the Hello's, a sentence; None: it had none. `shown`: the name under which
+    the run shows the node, where that is not the one in its hello; else empty."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes

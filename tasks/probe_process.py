@@ -1,7 +1,7 @@
 """A process of tasks/check_probe.py, as its parent sees it: one question at a time, each within a time limit.
 
-The limit counts the process's CPU seconds, so that work beside it changes no answer; one that waits has `WAITING` times
-as long by the clock.
+The limit counts the process's CPU seconds, so that work beside it changes no answer; one that waits has
+`WAITING_FACTOR` times as long by the clock.
 """
 
 import os
@@ -18,9 +18,9 @@ import psutil
 from echo2.runtime.python_command import module_command
 from echo2.tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
-WAITING: Final = 6
+WAITING_FACTOR: Final = 6
 _SHOWN_CHARACTERS: Final = 300
-_LOOK: Final = 0.2
+_LOOK_SECONDS: Final = 0.2
 
 
 class ProbeSilent(Exception):
@@ -77,10 +77,10 @@ class ProbeProcess:
         return msgspec.json.decode(self._answer(patience * self._seconds), type=ProbedPrompt)
 
     def _answer(self, seconds: float) -> bytes:
-        spent, until = self._cpu_seconds(), time.monotonic() + WAITING * seconds
+        spent, until = self._cpu_seconds(), time.monotonic() + WAITING_FACTOR * seconds
         while time.monotonic() < until and self._cpu_seconds() - spent < seconds:
             try:
-                answer = self._lines.get(timeout=min(_LOOK, seconds))
+                answer = self._lines.get(timeout=min(_LOOK_SECONDS, seconds))
             except queue.Empty:
                 continue
             if not answer:

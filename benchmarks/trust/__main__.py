@@ -18,6 +18,9 @@ integers:
 
 `--bound` measures the bound on a token alone, with `--smollm2` on random weights in SmolLM2-135M's shape.
 
+`--noise` measures instead whether honest machines that round more than those of the Calibration come into doubt, by
+Calibrations of 4,000, 20,000 and 100,000 tokens per machine (benchmarks/trust/louder_machines.py).
+
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
 
@@ -199,6 +202,14 @@ def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     return claims
 
 
+def measure_noise(folder: Path, order: argparse.Namespace) -> list[Claim]:
+    """Measure louder machines; return the claims."""
+    from benchmarks.trust.louder_machines import noise_claims
+
+    formats = order.dtype or ["bfloat16", "float16"]
+    return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, quick=order.quick)]
+
+
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
@@ -213,6 +224,7 @@ def main() -> int:
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--bound", action="store_true", help="the bound on a token alone, in 16-bit formats")
+    parser.add_argument("--noise", action="store_true", help="louder honest machines alone, in 16-bit formats")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
@@ -229,8 +241,11 @@ def main() -> int:
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
-        claims = measure_bound(Path(name), order) if order.bound else asyncio.run(measure(Path(name), order))
-    if not (order.versions or order.bound):
+        if order.bound or order.noise:
+            claims = (measure_bound if order.bound else measure_noise)(Path(name), order)
+        else:
+            claims = asyncio.run(measure(Path(name), order))
+    if not (order.versions or order.bound or order.noise):
         claims += (
             receipt_claims(order.quick) + document_claims(order.quick) + audit_share(12.0 if order.quick else 24.0)
         )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
+from benchmarks.trust.machines import TRAIN
 from benchmarks.trust.scaled_noise import CHOSEN, ComparedRollout, ModelPair, seeds_of
 from benchmarks.trust.streams import beyond_bound
 from echo2.coordinator.demo.demo_settings import TINY_DEMO
@@ -92,11 +93,11 @@ def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
 def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
     """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
     pair, least = make_pair(folder, dtype), MACHINES * TOKENS_LEAST
-    calibrated = np.concatenate(_honest(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
+    calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
     draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
     fitted = [fit({str(number): draw[number::MACHINES] for number in range(MACHINES)}) for draw in draws]
     tables = fitted[0]
-    honest = {noise: _honest(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
+    honest = {noise: honest_groups(pair, f"noise {noise}", noise, rollouts // SIZE // len(NOISES)) for noise in NOISES}
     return [
         _refused(f"honest groups beyond the bound in {dtype}", honest, tables),
         Claim(f"groups with one forced token refused in {dtype}", _forced(pair, tables), f"{TRIES} tries", 0.99),
@@ -148,11 +149,11 @@ def _shaped(pair: ModelPair, name: str, noise: float, count: int) -> list[TokenA
     return parts
 
 
-def _honest(pair: ModelPair, name: str, noise: float, groups: int) -> list[TokenArray]:
+def honest_groups(pair: ModelPair, name: str, noise: float, groups: int) -> list[TokenArray]:
     """Return the tokens of honest groups."""
     parts: list[TokenArray] = []
     for first in range(0, groups, AT_ONCE):
-        indices = range(first, min(groups, first + AT_ONCE))
+        indices = [number % TRAIN for number in range(first, min(groups, first + AT_ONCE))]
         rollouts = pair.play(*_work(indices, f"{name}/{first}"), LIMIT, noise)
         for place, index in enumerate(indices):
             group = rollouts[place * SIZE : (place + 1) * SIZE]
@@ -228,7 +229,7 @@ def _forced(pair: ModelPair, tables: Tables) -> float:
     return refused / TRIES
 
 
-def _work(indices: range, name: str) -> tuple[list[list[int]], list[bytes]]:
+def _work(indices: Sequence[int], name: str) -> tuple[list[list[int]], list[bytes]]:
     """Return prompt and seed of each rollout of the groups of these prompts."""
     prompts = [list(TASK.episode("train", index, TEXT).prompt) for index in indices for _ in range(SIZE)]
     return prompts, seeds_of(name, len(prompts))

@@ -72,11 +72,11 @@ def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
     rows, refused, doubted, tokens = [], 0, 0, 0
     for name, groups in machines.items():
         tables = fit({other: np.concatenate(parts) for other, parts in machines.items() if other != name})
-        peaks = _peaks(groups, tables)
-        refused += sum(peak >= REFUSAL_EVIDENCE for peak in peaks) + sum(beyond_bound(groups, tables))
-        doubted += sum(peak >= DOUBT_EVIDENCE for peak in peaks)
+        highest = peaks(groups, tables)
+        refused += sum(peak >= REFUSAL_EVIDENCE for peak in highest) + sum(beyond_bound(groups, tables))
+        doubted += sum(peak >= DOUBT_EVIDENCE for peak in highest)
         tokens += sum(map(len, groups))
-        rows.append([name, *describe(groups), max(peaks)])
+        rows.append([name, *describe(groups), max(highest)])
     number = len(machines)
     bench.table([f"{dtype}, machine left out", "tokens", "differ", "margin", "drift", "highest E"], rows)
     print(f"{refused} refused and {doubted} doubted of {ORDERS * number} orders of {number} machines, {tokens} tokens")
@@ -88,18 +88,18 @@ def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
     ]
 
 
-def _peaks(groups: Groups, tables: Tables) -> list[float]:
-    """Return the highest E of each order of the groups."""
+def peaks(groups: Groups, tables: Tables) -> list[float]:
+    """Return the highest E of each order of the groups, of `ORDERS`."""
     order, bets = np.random.default_rng(0), [products(group, tables) for group in groups]
-    peaks = []
+    highest = []
     for _ in range(ORDERS):
         process, peak = EProcess(), 0.0
         for number in order.permutation(len(groups)):
             process = process.after(bets[number])
             value = process.value()
             peak = max(peak, value.mantissa * 2.0**value.exponent)
-        peaks.append(peak)
-    return peaks
+        highest.append(peak)
+    return highest
 
 
 def named(dtype: str, tables: Tables, swaps: Mapping[str, Groups], honest: Groups) -> list[Claim]:

@@ -3,7 +3,7 @@
 Rules
 1. A submission that is refused under a code in `STRIKE_CODES` is a strike, also if its bytes are no group at all. Codes
    that may be bad luck, or the fault of the operator or of others, are not (`late`, `expired`, `unknown-lease`,
-   `not-scorable`, `task-score`, `party-near-ties`).
+   `not-scorable`, `task-score`, `party-near-ties`, `unknown-device`).
 2. `SUSPENDING_STRIKES` strikes among a key's last `STRIKE_WINDOW_GROUPS` groups are a soft finding, which suspends it
    for a time. A single strike is none, since faulty memory can cause it. A soft finding takes no pay and no audited
    work.

@@ -6,10 +6,14 @@ Rules
 2. All processes are of this module's own and run at low priority: the scorer and the learner of a running coordinator
    go first, and wait for none of them.
 3. A process that loaded other weights than those named ends the measurement.
+4. The tokens come from `PROMPTS_LEAST` prompts at least, all machines together, as many of each prompt: those of one
+   prompt depend on each other, and four prompts of 20,000 tokens say less of a machine than 64 of 500. A machine's rows
+   are samples of several prompts, so this takes no longer.
 """
 
 import asyncio
 import hashlib
+import math
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -32,12 +36,13 @@ from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
-from echo2.tasks.task import Transcript
 
 NICE_PRIORITY: Final = 10
 """Priority of the processes, as of `nice`."""
-MOST_GROUPS: Final = 4_096
-"""Groups per machine before it is given up for want of tokens."""
+PROMPTS_LEAST: Final = 64
+"""Fewest prompts of a Calibration (rule 4)."""
+MOST_BATCHES: Final = 4_096
+"""Batches of rows per machine before it is given up for want of tokens."""
 SCORED_ROWS: Final = 16
 """Samples that are scored in one call."""
 
@@ -73,13 +78,15 @@ async def measure(
     `LocalFault` under rule 3."""
     compared, builds = dict[str, TokenArray](), dict[str, None]()
     exact = ClassParts("transformers", "float32", computing_of(run.config.learner, run.config.scorer).scorer_devices[0])
+    share = math.ceil(PROMPTS_LEAST / len(machines))
     async with hosted_all(run.tasks, run.config.environment) as hosts, engine_process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
             async with engine_process(run, weights, wanted, machine) as process:
                 assert process.probed is not None
                 builds |= dict.fromkeys(process.probed.builds)
-                source = _Source(run, list(hosts), process, machine, number * MOST_GROUPS)
-                compared[name] = await _tokens(source, scorer, tokens)
+                first = number * MOST_BATCHES * share
+                source = _Source(run, list(hosts), process, machine, first, min(share, machine.rows))
+                compared[name] = await _tokens(source, scorer, tokens, max(1, tokens // share))
     return HonestTokens(compared, list(builds))
 
 
@@ -99,33 +106,41 @@ async def engine_process(
 
 
 class _Source(NamedTuple):
-    """One machine's groups of the run's tasks, which take turns. `first`: number of its first prompt."""
+    """One machine's groups of the run's tasks, which take turns. `first`: number of its first prompt. `at_once`:
+    prompts that share its rows."""
 
     run: Run
     hosts: list[TaskHost]
     process: EngineProcess
     machine: MixedMachine
     first: int
+    at_once: int
 
-    async def group(self, number: int) -> "_Group":
-        """Generate the group of this number, with the rewards that its task gives it."""
-        host = self.hosts[number % len(self.hosts)]
-        job = await self._job(host, number)
-        if host.facts.kind in ANSWERED_KINDS:
-            room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
-            played = await play(self.process, host, job, "train", room)
-            rewards = [0.0 if one is None else one.reward for one in played.scores]
-            return _drop_unopened(_Group(job, played.samples, rewards))
+    async def batch(self, number: int) -> list["_Group"]:
+        """Generate a group of each prompt of the batch of this number."""
+        prompts = range(self.first + number * self.at_once, self.first + (number + 1) * self.at_once)
+        hosted = [(host := self.hosts[prompt % len(self.hosts)], await self._job(host, prompt)) for prompt in prompts]
+        answered = [await self._play(host, job) for host, job in hosted if host.facts.kind in ANSWERED_KINDS]
+        return answered + await self._generate([job for host, job in hosted if host.facts.kind not in ANSWERED_KINDS])
+
+    async def _play(self, host: TaskHost, job: Job) -> "_Group":
+        room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
+        played = await play(self.process, host, job, "train", room)
+        return _drop_unopened(_Group(job, played.samples))
+
+    async def _generate(self, jobs: list[Job]) -> list["_Group"]:
         if not self.machine.alone:
-            return await _reward_group(host, job, await self.process.generate(job))
-        jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
-        return await _reward_group(host, job, [sample for (sample,) in await self.process.generate_all(jobs)])
+            return [_Group(*one) for one in zip(jobs, await self.process.generate_all(jobs), strict=True)]
+        parts = [_part(job, slice(row, row + 1)) for job in jobs for row in range(len(job.seeds))]
+        samples = iter([sample for (sample,) in await self.process.generate_all(parts)])
+        return [_Group(job, [next(samples) for _ in job.seeds]) for job in jobs]
 
     async def _job(self, host: TaskHost, number: int) -> Job:
         runspec, task = self.run.runspec, host.facts
-        index = (self.first + number) // len(self.hosts) % task.train
-        named = f"calibration/{self.first + number}".encode()
-        seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(self.machine.rows)]
+        index = number // len(self.hosts) % task.train
+        named = f"calibration/{number}".encode()
+        rows = range(number % self.at_once, self.machine.rows, self.at_once)
+        seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in rows]
         return Job(
             prompt=await host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
             other_ends=runspec.other_ends,
@@ -135,34 +150,28 @@ class _Source(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A group with its rewards."""
+    """A group as a node submits it."""
 
     job: Job
     samples: list[Sample]
-    rewards: list[float]
 
 
 def _drop_unopened(group: _Group) -> _Group:
     """Leave out the samples that the environment failed to open: nothing of them was sampled."""
     kept = [number for number, one in enumerate(group.samples) if one.logprobs]
     job = msgspec.structs.replace(group.job, seeds=[group.job.seeds[number] for number in kept])
-    return _Group(job, [group.samples[number] for number in kept], [group.rewards[number] for number in kept])
+    return _Group(job, [group.samples[number] for number in kept])
 
 
-async def _reward_group(host: TaskHost, job: Job, samples: list[Sample]) -> _Group:
-    rewards = [
-        (await host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward for one in samples
-    ]
-    return _Group(job, samples, rewards)
-
-
-async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenArray:
-    """Generate and compare groups until there are `tokens` tokens."""
+async def _tokens(source: _Source, scorer: EngineProcess, tokens: int, most: int) -> TokenArray:
+    """Generate and compare groups until there are `tokens` tokens. `most`: tokens that count of one prompt, which are
+    spread over its samples."""
     parts: list[TokenArray] = []
-    for number in range(MOST_GROUPS):
-        job, samples, rewards = await source.group(number)
-        scores = await _score_samples(scorer, job, samples)
-        parts.append(await asyncio.to_thread(compare_group, samples, scores, rewards, job.ends))
+    for number in range(MOST_BATCHES):
+        for job, samples in await source.batch(number):
+            scores = await _score_samples(scorer, job, samples)
+            compared = await asyncio.to_thread(compare_group, samples, scores, [0.0] * len(samples), job.ends)
+            parts.append(compared[np.arange(most) * len(compared) // most] if len(compared) > most else compared)
         if sum(map(len, parts)) >= tokens:
             break
     return np.concatenate(parts)

@@ -100,17 +100,23 @@ def finish(home: Home = Path(".")) -> None:
 @running_app.command()
 @errors_reported
 def calibrate(
-    engine_class: Annotated[str, typer.Argument(metavar="CLASS", help="As transformers/bfloat16/cpu.")],
+    engine_class: Annotated[
+        str, typer.Argument(metavar="CLASS", help="A number format, as bfloat16, or a class, as llamacpp/float16/cpu.")
+    ],
     home: Home = Path("."),
     tokens: Annotated[
         int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Widen by landed groups of this kind of device, as the log names it."),
     ] = None,
     costs: Annotated[
         bool,
         typer.Option("--costs", help="Measure what tokens cost instead, by which groups are weighed from then on."),
     ] = False,
 ) -> None:
-    """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
+    """Calibrate a number format, or an engine class, and open it to nodes. Works while the coordinator runs."""
     from echo2.coordinator.calibration import calibrate as calibration
     from echo2.coordinator.calibration import cost_times
     from echo2.coordinator.run import keys, setup
@@ -124,7 +130,7 @@ def calibrate(
         print("a running coordinator weighs groups by it within half a minute")
         return
     wanted = tokens or loaded.config.calibration.tokens
-    path = calibration.calibrate(loaded, engine_class, wanted, command_options.now())
+    path = calibration.calibrate(loaded, engine_class, wanted, command_options.now(), device or ())
     print(f"{engine_class} is calibrated: {path}")
     print("a running coordinator opens it within half a minute")
 

@@ -138,6 +138,11 @@ CREATE INDEX bets_by_day ON bets (day);
 CREATE TABLE compared (
     lease BLOB PRIMARY KEY REFERENCES leases, tokens BLOB NOT NULL, before BLOB NOT NULL
 ) STRICT;
+CREATE TABLE landings (
+    lease BLOB PRIMARY KEY, rounding TEXT NOT NULL, kind TEXT NOT NULL, party TEXT NOT NULL, at INTEGER NOT NULL,
+    tokens BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX landings_by_kind ON landings (rounding, kind, party);
 CREATE TABLE quarantine (
     lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, day INTEGER NOT NULL, weight INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

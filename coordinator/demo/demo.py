@@ -225,7 +225,7 @@ def _parts(options: DemoOptions) -> list[str]:
     """Name what is made before the demo begins, for people."""
     parts = ["keys", f"the model {options.model}"]
     engine_class = f"transformers/{options.dtype}/cpu"
-    return parts if is_exact(engine_class) else [*parts, f"a Calibration of {engine_class}"]
+    return parts if is_exact(engine_class) else [*parts, f"a Calibration of {options.dtype}"]
 
 
 def _verdict(

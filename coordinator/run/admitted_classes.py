@@ -3,18 +3,19 @@
 1. An admitted class is a prefix of engine/dtype/device. Where it names no number format the run's own counts, and where
    it names no device the one that `auto` would choose.
 2. An engine of this build has the number formats and devices of its row (engines/registry.py). An engine of another
-   build may be admitted in float32, where its tokens are checked one by one; other formats need a Calibration, which
-   nobody could make here. No name is a slip of the pen for an engine of this build: these facts are signed, and a run
+   build may be admitted in float32, where its tokens are checked one by one, and in the formats whose Calibration needs
+   no engine of theirs. No name is a slip of the pen for an engine of this build: these facts are signed, and a run
    that admits nobody would wait for ever.
 """
 
 import difflib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.engines.devices.devices import NoDevice, check_name
-from echo2.engines.registry import AUTO_ENGINE, engine_names, find, is_exact
+from echo2.engines.registry import AUTO_ENGINE, FLOATS, engine_names, find, is_exact, rounding_of
 from echo2.protocol.engine_classes import parts
 from echo2.runtime.settings import SettingsFault
 
@@ -49,6 +50,17 @@ def closed_classes(settings: RunSection) -> list[AdmittedClass]:
     return [one for one in admitted_classes(settings) if not is_exact(one.name)]
 
 
+def admitted_formats(engines: Sequence[str]) -> set[str]:
+    """Return the number formats that prefixes of classes admit in an engine without a rounding of its own."""
+    formats = set[str]()
+    for one in engines:
+        name, dtype, *_ = [*parts(one), ""]
+        row = find(name)
+        every = FLOATS if row is None else row.dtypes
+        formats |= {rounding_of(f"{name}/{each}") for each in ([dtype] if dtype else every)}
+    return {one for one in formats if "/" not in one}
+
+
 def exact_devices(admitted: AdmittedClass) -> list[str]:
     """Return the devices on which an admitted class that names none is exact, and so open without a Calibration."""
     row = find(admitted.engine)
@@ -74,10 +86,10 @@ def check_admitted(settings: RunSection) -> None:
         row = find(one.engine)
         if row is None and (nearest := difflib.get_close_matches(one.engine, engine_names(), 1)):
             raise SettingsFault(f"run.engines admits {one.name}: there is no such engine; did you mean {nearest[0]}?")
-        if row is None and one.dtype != "float32":
+        if row is None and one.dtype not in FLOATS:
             raise SettingsFault(
                 f"run.engines admits {one.name}, whose engine this build does not have: nobody could calibrate it; "
-                "admit it in float32, or leave it out"
+                f"admit it in {' or '.join(FLOATS)}, or leave it out"
             )
         if row is not None and one.dtype not in row.dtypes:
             raise SettingsFault(

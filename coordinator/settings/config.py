@@ -171,7 +171,7 @@ class GuardSection(Section):
 
 
 class CalibrationSection(Section):
-    """Calibrations of engine classes that are not exact, made by this machine's own engines."""
+    """Calibrations of number formats, made by this machine's own engines."""
 
     every: Annotated[
         int,
@@ -179,12 +179,18 @@ class CalibrationSection(Section):
         Field(
             ge=0,
             le=10**9,
-            description="Versions after which an open class is calibrated again, where this machine can: training "
+            description="Versions after which a Calibration is made again, where this machine can: training "
             "makes the policy more certain. 0: never.",
         ),
     ] = 200
     tokens: Annotated[
-        int, LIVE, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")
+        int,
+        LIVE,
+        Field(
+            ge=2_000,
+            le=1_000_000,
+            description="Least tokens per machine of a Calibration, all machines from 64 prompts.",
+        ),
     ] = 4_000
 
 

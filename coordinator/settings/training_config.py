@@ -162,7 +162,7 @@ class RunSection(Section):
         Dtype,
         Field(
             description="Type in which nodes compute: float32; float16 or bfloat16, or blocks (a quantised base as it "
-            "is stored), whose classes are to be calibrated. Signed."
+            "is stored), which are to be calibrated. Signed."
         ),
     ] = "float32"
     engines: Annotated[

@@ -90,8 +90,8 @@ class DoubtedDays:
         self.end_group = end_group
         self._reviews, self._evidence, self._classes = reviews, evidence, classes
         self._check_wanted = check_wanted
-        self.to_come: Callable[[str, int], bool] = lambda engine_class, since: False
-        """Tells whether a Calibration of a class, made after a time (ms), is to come
+        self.to_come: Callable[[str, int], bool] = lambda rounding, since: False
+        """Tells whether a Calibration of a rounding, made after a time (ms), is to come
         (coordinator/calibration/recalibration.py, rule 5)."""
         self._under_way: dict[tuple[bytes, int], _Again] = {}
         """Re-runs that are not finished, by key and day (rule 2)."""
@@ -125,10 +125,10 @@ class DoubtedDays:
         return not answers or (answers[-1].code != "ok" and self._is_to_be_calibrated(first, day))
 
     def _is_to_be_calibrated(self, lease: bytes, day: int) -> bool:
-        """Tell whether a Calibration of a lease's class, made after a day, is to come (rule 3)."""
+        """Tell whether a Calibration of a lease's rounding, made after a day, is to come (rule 3)."""
         document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (lease,))
-        engine_class = self._classes.class_of(decode(document, Lease).calibration or b"")
-        return engine_class is not None and self.to_come(engine_class, (day + 1) * DAY)
+        rounding = self._classes.rounding(decode(document, Lease).calibration or b"")
+        return rounding is not None and self.to_come(rounding, (day + 1) * DAY)
 
     def _newer_calibration(self, lease: bytes) -> bytes:
         """Return the hash of the Calibration that took the place of that of a lease; empty: there is none."""

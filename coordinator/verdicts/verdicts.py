@@ -26,6 +26,8 @@ Rules
    A canary is accepted under the code `canary`: never trainable, and its weight is kept in `unvested` until further
    groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`),
    and so does that of a group which agrees with an accepted one of another node (audits.py).
+   A group that would be refused by these tokens may be one of a kind of device that is not known in the run, and is
+   then refused as `unknown-device`, which counts against nobody (coordinator/verification/device_landings.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
    In a run with a market its Receipt names the epoch that is open and the node's price in it.
 8. A verdict may be checked again and reversed (reviews.py, second_verdicts.py).
@@ -36,6 +38,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
+import structlog
 
 from echo2.coordinator.accounts.accounting import Accounting
 from echo2.coordinator.accounts.lease_ends import LedgerPosition
@@ -71,6 +74,7 @@ from echo2.coordinator.verdicts.second_verdicts import SecondVerdicts, sentence_
 from echo2.coordinator.verdicts.stored_receipts import MOST_REASON, Receipts
 from echo2.coordinator.verdicts.task_results import TaskResults, sums_of
 from echo2.coordinator.verdicts.token_storage import TokenStorage
+from echo2.coordinator.verification.device_landings import DeviceLandings
 from echo2.coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from echo2.coordinator.verification.group_scores import GroupScores
 from echo2.coordinator.verification.near_tie_table import NearTieTable
@@ -89,10 +93,14 @@ from echo2.tasks.turn_ends import is_end
 
 ACCEPTED_CODES = ("ok", "task-score", "quarantine", "canary")
 """Codes of accepted groups."""
+BY_TOKENS = frozenset(("evidence", "seeded-choice"))
+"""Codes of groups that are refused by their tokens, in a class that is not exact."""
 RECENT_VERDICTS = 200
 """Decided groups whose codes are remembered."""
 EXPIRED_AT_ONCE = 64
 """Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
+
+log = structlog.get_logger("coordinator")
 
 
 class VerdictService:
@@ -123,6 +131,7 @@ class VerdictService:
         self.reviews = Reviews(database, self._ledger)
         self._classes = classes
         self.evidence = EvidenceTable(database)
+        self._landings = DeviceLandings(database)
         self.near_ties = NearTieTable(database)
         self.version_pairs = VersionPairTable(database)
         self._seal = seal
@@ -161,6 +170,10 @@ class VerdictService:
             raise LookupError(f"no group was received for lease {record.lease.id.hex()}")
         basis = verdict.ties or self._bet(record.lease, verdict, now)
         code = self._blame_group(group, basis, now)
+        if BY_TOKENS & {code, verdict.code} and isinstance(basis, EvidenceStep):
+            landed = self._land(group, basis, now)
+            if landed is not None:
+                return landed
         if code:
             return self.refuse(record, code, sentence_by_groups(code, record.lease, verdict.ties), now, basis)
         if verdict.behaviour is None:
@@ -175,6 +188,19 @@ class VerdictService:
         if basis is None:
             return ""
         return "evidence" if basis.conclusion == "refusal" else "version-lie" if basis.stale else ""
+
+    def _land(self, group: GroupAtVerdict, basis: EvidenceStep, now: int) -> bytes | None:
+        """Refuse a group of an unknown kind of device, if it may land softly; return its sealed Receipt."""
+        lease, digest = group.record.lease, group.record.lease.calibration or b""
+        rounding, tables = self._classes.rounding(digest), self._classes.tables(digest)
+        if rounding is None or tables is None:
+            return None
+        kind = self._landings.take(lease.node, lease.id, group.party, rounding, tables, now)
+        if kind is None:
+            return None
+        log.warning("unknown device outside the bounds", device=kind, rounding=rounding, party=group.party)
+        reason = sentence("unknown-device", device=kind, rounding=rounding)
+        return self.refuse(group.record, "unknown-device", reason, now, basis)
 
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""

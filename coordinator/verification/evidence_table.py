@@ -64,6 +64,8 @@ class EvidenceAgain(NamedTuple):
         conclusion = self.after.conclusion(doubted=doubted)
         if code == "evidence":
             return conclusion == "refusal" or self.suffices
+        if code == "unknown-device":
+            return conclusion == "refusal" or self.suffices or self.beyond
         if code in ("version-lie", "seeded-choice"):  # refused by its second pass, or by one token
             return conclusion != "refusal" and self.beyond == (code == "seeded-choice")
         return not self.beyond and conclusion == ("doubt" if code == "quarantine" else "honest")

@@ -7,6 +7,8 @@ Rules
 3. Prompts: `alone` makes each sample a job of its own, so that its prompt is computed for it, beside those of others,
    instead of once for all.
 4. Threads and instruction sets concern CPUs alone, and the variables of PyTorch and oneDNN transformers alone.
+5. Transformers rounds as other kernels do, too (engines/transformers/roundings.py): its machines stand in for engines
+   and devices that this computer lacks.
 """
 
 from collections.abc import Mapping
@@ -29,6 +31,11 @@ ANY_DEVICE: Final[Mapping[str, MixedMachine]] = {
     "128 rows": MixedMachine(rows=128),
     "each prompt alone": MixedMachine(alone=True),
 }
+OTHER_KERNELS: Final[Mapping[str, MixedMachine]] = {
+    "sums in four parts": MixedMachine(env={"ECHO2_ROUNDING": "split-sums"}),
+    "eager attention": MixedMachine(env={"ECHO2_ROUNDING": "eager-attention"}),
+    "fused norms": MixedMachine(env={"ECHO2_ROUNDING": "fused-norms"}),
+}
 ANY_CPU: Final[Mapping[str, MixedMachine]] = {"2 threads": MixedMachine(threads=2)}
 TORCH_CPU: Final[Mapping[str, MixedMachine]] = {
     "PyTorch without AVX": MixedMachine(env={"ATEN_CPU_CAPABILITY": "default"}),
@@ -41,6 +48,8 @@ TORCH_CPU: Final[Mapping[str, MixedMachine]] = {
 def mixed_machines(engine: str, device: str) -> dict[str, MixedMachine]:
     """Return the machines of an engine on a kind of device, by name."""
     machines = dict(ANY_DEVICE)
+    if engine == "transformers":
+        machines |= OTHER_KERNELS
     if device == "cpu":
         machines |= ANY_CPU
         if engine == "transformers":

@@ -1,11 +1,11 @@
-"""Engine classes that are open: the exact ones, and those of which this run has a signed Calibration.
+"""Engine classes that are open: the exact ones, and those of whose rounding this run has a signed Calibration.
 
 Rules
 1. The engine's row says which classes are exact (engines/registry.py). Their tokens are checked one by one
    (coordinator/verification/verification.py), and they are open from the start.
-2. A class is open while the folder holds a Calibration of it, signed by the ledger key. The newest counts, by era and
-   version, then by time: one that was made while the clock was ahead would count for ever by time alone. Leases that
-   name an older one are judged by that.
+2. A class is open while the folder holds a Calibration of its rounding, signed by the ledger key. The newest counts, by
+   era and version, then by time: one that was made while the clock was ahead would count for ever by time alone. Leases
+   that name an older one are judged by that.
 3. A key of an earlier Root counts as long as no Root revokes it: a Calibration stays when the ledger key is rotated.
 4. A Calibration counts once the version that it names is published, and if that has its content root: bounds that were
    measured on other weights say nothing about this run's nodes.
@@ -20,6 +20,7 @@ import structlog
 
 from echo2.coordinator.verification.calibration import Calibration, tables_of, verify_calibration
 from echo2.coordinator.verification.evidence import Tables
+from echo2.engines.registry import rounding_of
 from echo2.p2p.envelope import document_hash
 from echo2.p2p.errors import Malformed, PeerFault
 from echo2.protocol.authority import RoleKeys, Root
@@ -50,7 +51,7 @@ class OpenClasses:
         self._seen: set[Path] = set()
 
     def read(self, folder: Path, run: bytes, ledger: RoleKeys, root_of: RootOf | None = None) -> list[str]:
-        """Read the files that are new in a folder; return the classes of those that are Calibrations of `run` and
+        """Read the files that are new in a folder; return the roundings of those that are Calibrations of `run` and
         count (rule 4). `root_of`: None where the run has checked that before."""
         opened, self.waiting = [], False
         for path in sorted(folder.glob("*.calibration")):
@@ -70,9 +71,9 @@ class OpenClasses:
         return opened
 
     def add(self, sealed: bytes, run: bytes, ledger: RoleKeys) -> str:
-        """Add a sealed Calibration; return its class. Raises `PeerFault`."""
+        """Add a sealed Calibration; return its rounding. Raises `PeerFault`."""
         calibration = verify_calibration(sealed, run, ledger)
-        digest, name = document_hash(sealed), calibration.engine_class
+        digest, name = document_hash(sealed), calibration.rounding
         self._calibrations[digest] = calibration
         newest = self._newest.get(name)
         if newest is None or _age(self._calibrations[newest]) <= _age(calibration):
@@ -81,26 +82,26 @@ class OpenClasses:
 
     @property
     def names(self) -> list[str]:
-        """Return the classes that a Calibration opens, in alphabetical order."""
+        """Return the roundings that a Calibration opens, in alphabetical order."""
         return sorted(self._newest)
 
     def of(self, engine_class: str) -> bytes | None:
         """Return the hash of the Calibration that leases of a class name now; None: there is none."""
-        return self._newest.get(engine_class)
+        return self._newest.get(rounding_of(engine_class))
 
     def newer(self, digest: bytes) -> bytes | None:
         """Return the hash of the Calibration that took the place of this one; None: it is the newest, or unknown."""
         calibration = self._calibrations.get(digest)
-        newest = None if calibration is None else self._newest[calibration.engine_class]
+        newest = None if calibration is None else self._newest[calibration.rounding]
         return None if newest == digest else newest
 
-    def class_of(self, digest: bytes) -> str | None:
-        """Return the class of a Calibration; None: it was never read."""
+    def rounding(self, digest: bytes) -> str | None:
+        """Return the rounding of a Calibration; None: it was never read."""
         calibration = self._calibrations.get(digest)
-        return None if calibration is None else calibration.engine_class
+        return None if calibration is None else calibration.rounding
 
     def newest(self) -> list[Calibration]:
-        """Return the Calibration of each open class that leases name now."""
+        """Return the Calibration of each rounding that leases name now."""
         return [self._calibrations[digest] for digest in self._newest.values()]
 
     def tables(self, digest: bytes) -> Tables | None:

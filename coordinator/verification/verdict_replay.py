@@ -203,7 +203,9 @@ class _VersionPairs:
         after = after_pass(self._of(end.node), VersionCount(newer, end.older), one.at)
         if end.stored:
             self._evidence[end.node] = after
-        if end.code == "evidence" or (end.code == "version-lie") == (after.conclusion() == "refusal"):
+        if end.code in ("evidence", "unknown-device") or (end.code == "version-lie") == (
+            after.conclusion() == "refusal"
+        ):
             self.counted += 1
         else:
             self.faults.append(_fault(end, f"its passes under two versions do not lead to {end.code}"))

@@ -28,6 +28,7 @@ WORDS: Mapping[str, str] = {
     "drift": "A log-probability differs too much from the coordinator's own.",
     "drift-median": "Log-probabilities differ too much from the coordinator's own throughout.",
     "evidence": "Over many tokens the arithmetic differs from that of the node's engine class.",
+    "unknown-device": "First groups of a kind of device, outside what rounding explains.",
     "not-scorable": "The coordinator could not check the group.",
 }
 _FAULTS = {"node": "fault of the node", "operator": "fault of the operator", "nobody": "fault of no party"}

@@ -26,6 +26,10 @@ class AttentionSwitch:
         """Return a context, to be entered later, in which they name what they name at this call."""
         return self._naming([config._attn_implementation for config in self._configs])
 
+    def set_all(self, name: str) -> None:
+        """Let them name another function from now on."""
+        self._set([name] * len(self._configs))
+
     @contextmanager
     def _naming(self, names: list[str | None]) -> Iterator[None]:
         before = [config._attn_implementation for config in self._configs]

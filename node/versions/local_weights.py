@@ -1,7 +1,7 @@
 """The node's weights: one folder, which the engine steps from version to version.
 
     weights/held     a folder of weights.logged_weights, loaded by the engine
-    weights/made     a folder of weights.journaled, only while it is built from a full payload, or from a copy of the base
+    weights/made     a folder of weights.journaled, only while it is built from a full payload or a copy of the base
 
 Rules
 1. Engines write to `held`, one at a time, or this process in their place (engines/process/engine_fleet.py): never while

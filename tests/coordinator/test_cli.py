@@ -124,7 +124,7 @@ def test_init_refuses_a_format_that_no_class_computes_in_and_such_a_run_does_not
     admitted = ("--set", 'run.engines=["transformers/bfloat16"]', "--no-calibrate")
     code, _, err = said("init", tmp_path / "new", *words, *admitted)
     assert code == 0
-    assert f"echo2-coord calibrate transformers/bfloat16/DEVICE --home {tmp_path / 'new'}" in err
+    assert f"echo2-coord calibrate bfloat16 --home {tmp_path / 'new'}" in err
     settings = home / "coordinator.toml"
     settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
     code, message = refused("run", "--home", home)

@@ -352,7 +352,7 @@ CONSTANTS: dict[str, str] = {
     "evidence.md: largest stake": f"above 2^{evidence.MOST_POWER} becomes",
     "evidence.md: smallest stake": f"below 2^{evidence.LEAST_POWER} becomes 0",
     "evidence.md: confidence": f"confidence {calibration.CONFIDENCE}",
-    "evidence.md: allowance": f"{calibration.THRESHOLD_ALLOWANCE:g} times",
+    "evidence.md: allowance": f"{calibration.NOISE_ALLOWANCE:g} times",
     "evidence.md: bound": f"in nats that is {calibration.MARGIN_ALLOWANCE:g} times the drift",
     "evidence.md: fewest tokens": f"{calibration.TOKENS_LEAST:,} tokens",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",

@@ -15,6 +15,7 @@ from echo2.coordinator.run.setup import load_run
 from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from echo2.engines.registry import rounding_of
 from echo2.protocol.leases import Lease
 from echo2.weights.shown_ranges import shown_of
 from tests.faults.audit import check_books
@@ -48,7 +49,7 @@ def _calibrate(folder: RunFolder) -> None:
     tables = {name: [ONE] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
-            run=run.id, engine_class=CLASS, builds=[], era=1, version=0,
+            run=run.id, rounding=rounding_of(CLASS), classes=[CLASS], devices=[], builds=[], era=1, version=0,
             root=bytes.fromhex(root.stem.rpartition("-")[2]), machines={}, tables=tables, bound=65_535, at=1,
         ),
         run.keys.ledger,

@@ -8,7 +8,7 @@ import pytest
 from echo2.coordinator.calibration.recalibration import VersionNumber, due
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
-from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
+from tests.support.calibrated_swarm import ROUNDING, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
@@ -48,7 +48,7 @@ def test_after_a_crash_of_the_coordinator_the_class_is_open_and_as_due_as_before
                 async with working(node):
                     await until(lambda wanted=wanted: coordinator.publisher.latest.version >= wanted, 600)  # type: ignore[misc,union-attr]
                 newest = coordinator.group_service.classes.newest()
-                assert due(newest, VersionNumber(1, wanted), 6) == ([CLASS] if wanted == 6 else [])
+                assert due(newest, VersionNumber(1, wanted), 6) == ([ROUNDING] if wanted == 6 else [])
 
     run_fake(main)
 
@@ -89,17 +89,15 @@ def test_calibrations_of_others_and_of_other_classes_change_nothing(tmp_path: Pa
         foreign = other.run.folder.calibrations / "1.calibration"
         (swarm.run.folder.calibrations / "1.calibration").write_bytes(foreign.read_bytes())
         (swarm.run.folder.calibrations / "cut.calibration").write_bytes(foreign.read_bytes()[:100])
-        write_calibration(swarm, 0, 2, "bigram/bfloat16/vulkan")
+        write_calibration(swarm, 0, 2, "llamacpp/bfloat16")
         write_calibration(swarm, 0, 4, root=bytes(32))
         async with swarm.coordinating() as coordinator:
-            assert [one.engine_class for one in coordinator.group_service.classes.newest()] == [
-                "bigram/bfloat16/vulkan"
-            ]
+            assert [one.rounding for one in coordinator.group_service.classes.newest()] == ["llamacpp/bfloat16"]
             node = node_of_the_class(swarm)
             async with working(node):
                 await until(lambda: coordinator.group_service.asked["not-calibrated"])
                 newest = coordinator.group_service.classes.newest()
-                assert [one.engine_class for one in newest] == ["bigram/bfloat16/vulkan"]
+                assert [one.rounding for one in newest] == ["llamacpp/bfloat16"]
                 write_calibration(swarm, 0, 3)
                 await until(lambda: accepted(node) >= 2, 120)
                 whole(swarm)

@@ -99,7 +99,7 @@ async def test_the_time_of_a_group_at_the_limit_follows_from_the_timing_that_is_
 CHANGES: dict[str, Any] = {
     "a new build": lambda machine, asked: machine.builds.update(torch="2"),
     "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),
-    "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16/cuda"]),
+    "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16"]),
 }
 
 
@@ -156,7 +156,7 @@ async def test_a_format_that_one_engine_lacks_leaves_the_others_though_that_one_
     monkeypatch.setattr(engine_choice, "sights", sights)
     spec = runspec(engines=["llamacpp/blocks"])
     asked = choice(tmp_path, dtype="blocks")
-    asked.on_calibrated_classes(["llamacpp/blocks/cpu"])
+    asked.on_calibrated_classes(["llamacpp/blocks"])
     one = await asked.choose(tmp_path, tmp_path, spec)
     assert one is not None
     assert one.engine_class == "llamacpp/blocks/cpu"

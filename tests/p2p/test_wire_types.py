@@ -182,7 +182,9 @@ INSTANCES: list[Wire] = [
     SENDER,
     TAKEN,
     Calibration(
-        run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
+        run=RUN, rounding="bfloat16", classes=["transformers/bfloat16/cpu"], devices=["vllm/bfloat16/cuda, a card"],
+        builds=["torch 2.13.0"], era=1, version=12,
+        root=ROOT,
         machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, bound=5_181, at=THEN,
     ),
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),

@@ -8,14 +8,14 @@ from echo2.weights.snapshot import Snapshot
 from tests.support.fake_coordinator import InProcessEngine, Node
 from tests.support.swarm import Swarm
 
-CLASS = "bigram/bfloat16/cpu"
+CLASS, ROUNDING = "bigram/bfloat16/cpu", "bfloat16"
 
 
 def write_calibration(
     swarm: Swarm,
     version: int,
     at: int,
-    engine_class: str = CLASS,
+    rounding: str = ROUNDING,
     root: bytes | None = None,
     tables: dict[str, list[int]] | None = None,
 ) -> bytes:
@@ -27,8 +27,8 @@ def write_calibration(
     tables = tables or {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
-            run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=root,
-            machines={"one": 2_000}, tables=tables, bound=1, at=at,
+            run=run.id, rounding=rounding, classes=[CLASS], devices=[], builds=["a table"], era=1, version=version,
+            root=root, machines={"one": 2_000}, tables=tables, bound=1, at=at,
         ),
         run.keys.ledger,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from echo2.coordinator.verification.evidence import BOUND, Tables
 from echo2.coordinator.verification.token_evidence import BINS, MOST_MARGIN, ONE, STATISTICS
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample
+from echo2.engines.registry import rounding_of
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import RoleKeys
@@ -27,11 +28,11 @@ TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] *
 
 
 def calibration(tables: Tables, at: int) -> bytes:
-    """Return a sealed Calibration of `CLASS`."""
+    """Return a sealed Calibration of the rounding of `CLASS`."""
     by_bins = {name: list(table) for name, table in tables.items() if name != BOUND}
     stated = Calibration(
-        run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=by_bins,
-        bound=tables[BOUND][0], at=at,
+        run=RUN, rounding=rounding_of(CLASS), classes=[CLASS], devices=[], builds=[], era=1, version=0, root=bytes(32),
+        machines={}, tables=by_bins, bound=tables[BOUND][0], at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(stated))
 

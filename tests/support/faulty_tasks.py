@@ -64,7 +64,7 @@ class Faulty:
     def grade(self, said: str, index: int) -> Score:
         """Return 1 for the right answer, and little for others."""
         right = said == self.answer(index)
-        if self.fault == "refuses its own" and index % 8 == 0:
+        if self.fault == "not a number" or (self.fault == "refuses its own" and index % 8 == 0):
             right = False
         if self.fault == "pays anything" or (self.fault == "pays any number" and said.isdecimal()):
             right = True

@@ -1,6 +1,7 @@
 """Honest groups for a Calibration, by a bigram policy in place of engine processes."""
 
 import asyncio
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,16 +18,14 @@ from echo2.coordinator.calibration.honest_groups import (
     MeasuredVersion,
     measure,
 )
-from echo2.coordinator.environments.task_host import LocalTask
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.verification.mixed_machines import MixedMachine
-from echo2.coordinator.verification.token_evidence import DIFFERS, RAISING
+from echo2.coordinator.verification.token_evidence import DIFFERS
 from echo2.engines.engine import Job, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample, Probed
 from echo2.engines.process.process import EngineProcess
 from echo2.runtime.errors import LocalFault
-from echo2.tasks.task import Score
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.run_folders import NOW
@@ -43,7 +42,7 @@ class Process(EngineProcess):
     def __init__(self, *, name: str, threads: int, env: Mapping[str, str] | None) -> None:
         super().__init__(name=name, threads=threads, env=env)
         self.engine, self.named, self.threads = BigramEngine(), name, threads
-        self.jobs: list[int] = []
+        self.jobs, self.prompts = list[int](), list[int]()
         Process.begun.append(self)
 
     async def __aenter__(self) -> "Process":
@@ -65,6 +64,7 @@ class Process(EngineProcess):
 
     async def generate(self, job: Job) -> list[Sample]:
         self.jobs.append(len(job.seeds))
+        self.prompts.append(job.index)
         self.engine.begin(1, job)
         while True:
             for ended in self.engine.step():
@@ -107,13 +107,14 @@ def test_each_machine_makes_its_tokens_and_the_scorer_computes_in_float32(
     machines = {"few": MixedMachine(rows=4), "many": MixedMachine(rows=40, threads=2)}
     honest = measured(run, weights(tmp_path), machines, 150)
     assert honest.builds == ["a table"]
-    assert all(150 <= len(tokens) < 150 + 40 * 6 for tokens in honest.machines.values())
+    assert all(150 <= len(tokens) < 150 + 40 * 4 for tokens in honest.machines.values())
     assert all(not (tokens["flags"] & DIFFERS).any() for tokens in honest.machines.values())
     scorer, few, many = Process.begun
     assert (scorer.asked, few.asked) == (("transformers", "float32", "cpu"), ("bigram", "bfloat16", "cpu"))
     assert (few.threads, many.threads) == (1, 2)
-    assert set(many.jobs) == {40}
-    assert max(scorer.jobs) == honest_groups.SCORED_ROWS
+    assert {sum(many.jobs[start : start + 32]) for start in range(0, len(many.jobs), 32)} == {40}
+    assert set(few.jobs) == {1}
+    assert set(many.jobs) == {1, 2}
     assert [nice for _, nice in niced] == [NICE_PRIORITY] * 3
 
 
@@ -126,17 +127,23 @@ def test_prompts_alone_are_jobs_of_one_sample_with_the_same_tokens(
     assert np.array_equal(together.machines["one"], alone.machines["one"])
 
 
-def test_rewards_are_those_of_the_runs_task(
-    run: Run, niced: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("machines", [1, 4, 9])
+def test_the_tokens_are_of_64_prompts_or_more_however_long_a_rollout_is(
+    run: Run, niced: list[tuple[int, int]], tmp_path: Path, machines: int
 ) -> None:
-    rewards = iter([1.0, 0.0, 0.0, 0.0] * 100)
+    """Four prompts of 20,000 tokens, as a limit of 8,192 once made them, refused an honest machine."""
+    mixed = {str(number): MixedMachine(rows=rows) for number, rows in enumerate([8, 64, 128, 16, 16, 16, 16, 16, 16])}
+    honest = measured(run, weights(tmp_path), dict(list(mixed.items())[:machines]), 72)
+    asked = [prompt for process in Process.begun[1:] for prompt in process.prompts]
+    assert len(set(asked)) >= honest_groups.PROMPTS_LEAST
+    most = max(1, 72 // math.ceil(64 / machines))  # of one prompt
+    for tokens, process in zip(honest.machines.values(), Process.begun[1:], strict=True):
+        assert 72 <= len(tokens) <= most * len(set(process.prompts))
 
-    async def score(*_: object) -> Score:
-        return Score(next(rewards), True)
 
-    monkeypatch.setattr(LocalTask, "score", score)
-    tokens = measured(run, weights(tmp_path), {"one": MixedMachine(rows=4)}, 60).machines["one"]
-    assert 0 < ((tokens["flags"] & RAISING) > 0).mean() < 0.6
+def test_samples_are_scored_in_parts(run: Run, niced: list[tuple[int, int]], tmp_path: Path) -> None:
+    measured(run, weights(tmp_path), {"one": MixedMachine(rows=64 * 20)}, 64)
+    assert set(Process.begun[0].jobs) == {honest_groups.SCORED_ROWS, 4}
 
 
 def test_other_weights_than_those_named_are_never_measured(

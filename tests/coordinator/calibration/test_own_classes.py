@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from echo2.coordinator.calibration import calibrate as calibration
 from echo2.coordinator.calibration import own_classes
 from echo2.coordinator.calibration.own_classes import calibrate_own, how_to_open
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.engines.process.messages import Probed
+from echo2.engines.registry import UnknownEngine, engine_row
 from echo2.runtime.child import ChildError
 from echo2.runtime.errors import LocalFault
 from tests.support.run_folders import NOW, write_model
@@ -22,8 +24,9 @@ class Machine:
         self.device, self.calibrated = "cpu", list[str]()
         self.fault: LocalFault | None = None
         monkeypatch.setattr(own_classes, "EngineProcess", lambda **_: self)
-        monkeypatch.setattr(own_classes, "calibrate_class", self._calibrate)
+        monkeypatch.setattr(own_classes, "calibrate_classes", self._calibrate)
         monkeypatch.setattr(own_classes, "choose", lambda name: None)
+        monkeypatch.setattr(calibration, "choose", engine_row)
 
     async def __aenter__(self) -> "Machine":
         return self
@@ -35,10 +38,10 @@ class Machine:
             raise ChildError("NoDevice", f"there is no {device} here")
         return Probed(kind=self.device, name="", why="", engine_class=f"{engine}/{dtype}/{self.device}")
 
-    async def _calibrate(self, run: Run, engine_class: str, tokens: int, now: int) -> Path:
+    async def _calibrate(self, run: Run, classes: list[str], tokens: int, now: int) -> Path:
         if self.fault:
             raise self.fault
-        self.calibrated.append(engine_class)
+        self.calibrated += classes
         return Path()
 
 
@@ -60,33 +63,46 @@ def test_a_device_on_which_a_class_is_exact_needs_no_calibration_and_is_not_said
     assert exact.startswith("nodes of class llamacpp/float32, but for cpu, wait until it is calibrated")
 
 
-def test_the_operators_own_classes_are_calibrated_on_his_device(tmp_path: Path, machine: Machine) -> None:
-    said: list[str] = []
-    run = make(tmp_path, "transformers", "transformers/float32", "llamacpp/float32")
-    assert calibrate_own(run, NOW, said.append) == []
-    assert machine.calibrated == ["transformers/bfloat16/cpu"]  # llama.cpp in float32 is exact on a CPU
-    assert said == ["making a Calibration of transformers/bfloat16/cpu"]
-    machine.device = "vulkan"
-    calibrate_own(run, NOW, said.append)
-    assert machine.calibrated[1:] == ["transformers/bfloat16/vulkan", "llamacpp/float32/vulkan"]
-
-
-def test_a_class_that_cannot_be_calibrated_stays_closed_with_the_command_to_type(
+def test_a_format_is_calibrated_once_for_all_and_llama_cpp_on_the_operators_device(
     tmp_path: Path, machine: Machine
 ) -> None:
-    run = make(tmp_path, "transformers", "transformers/bfloat16/cuda")
+    said: list[str] = []
+    run = make(tmp_path, "transformers", "vllm/bfloat16/cuda", "transformers/float32", "llamacpp/float32", "llamacpp")
+    assert calibrate_own(run, NOW, said.append) == []
+    # llama.cpp in float32 is exact on a CPU
+    assert machine.calibrated == ["transformers/bfloat16/cpu", "llamacpp/bfloat16/cpu"]
+    assert said == ["making a Calibration of bfloat16", "making a Calibration of llamacpp/bfloat16/cpu"]
+    machine.device = "vulkan"
+    calibrate_own(run, NOW, said.append)
+    assert machine.calibrated[2:] == [
+        "transformers/bfloat16/cpu",
+        "llamacpp/float32/vulkan",
+        "llamacpp/bfloat16/vulkan",
+    ]
+
+
+def test_a_rounding_that_cannot_be_calibrated_closes_its_classes_with_the_command_to_type(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(name: str) -> None:
+        if name == "llamacpp":
+            raise UnknownEngine("engine llamacpp needs llama.cpp's library: pip install it")
+
+    monkeypatch.setattr(own_classes, "choose", choose)
+    run = make(tmp_path, "transformers", "vllm/bfloat16/cuda", "llamacpp/bfloat16/cuda")
     (said,) = calibrate_own(run, NOW, lambda text_line: None)
-    assert "there is no cuda here" in said
-    assert said.endswith(f"echo2-coord calibrate transformers/bfloat16/cuda --home {run.folder.path}")
+    assert said.startswith("nodes of class llamacpp/bfloat16/cuda wait until it is calibrated (engine llamacpp needs")
+    assert said.endswith(f"echo2-coord calibrate llamacpp/bfloat16/cuda --home {run.folder.path}")
     machine.fault = LocalFault("no memory")
-    assert ["no memory" in said for said in calibrate_own(run, NOW, lambda text_line: None)] == [True, False]
+    assert ["no memory" in said for said in calibrate_own(run, NOW, lambda text_line: None)] == [True, True, False]
 
 
 def test_without_a_calibration_each_closed_class_is_named(tmp_path: Path, machine: Machine) -> None:
-    run = make(tmp_path, "transformers", "transformers/float32", "llamacpp/float32/vulkan")
+    run = make(tmp_path, "transformers", "transformers/float32", "llamacpp/float32/vulkan", "llamacpp")
     sentences = how_to_open(run)
     assert [sentence.split(" --home")[0].split("calibrate ")[1] for sentence in sentences] == [
-        "transformers/bfloat16/DEVICE",
+        "bfloat16",
         "llamacpp/float32/vulkan",
+        "llamacpp/bfloat16/DEVICE",
     ]
     assert machine.calibrated == []

@@ -30,10 +30,11 @@ def test_classes_that_are_exact_on_every_device_are_open_from_the_start() -> Non
     [
         ("transformers/bfloat16/cuda",),
         ("transformers", "second/float32"),
+        ("transformers", "second/bfloat16"),
         ("llamacpp/bfloat16/vulkan",),
     ],
 )
-def test_known_classes_are_admitted_and_engines_of_other_builds_in_float32(engines: tuple[str, ...]) -> None:
+def test_known_classes_are_admitted_and_engines_of_other_builds_in_the_floats(engines: tuple[str, ...]) -> None:
     check_admitted(section(*engines))
 
 
@@ -44,7 +45,7 @@ def test_a_run_may_admit_an_engine_of_another_build_alone() -> None:
 @pytest.mark.parametrize(
     ("engine_class", "says"),
     {
-        "an engine that nobody could calibrate": ("abacus/bfloat16", "nobody could calibrate it"),
+        "an engine that nobody could calibrate": ("abacus/blocks", "nobody could calibrate it"),
         "a device of another engine": ("transformers/bfloat16/vulkan", "computes on cuda, xpu, mps, cpu"),
         "a format that there is not": ("llamacpp/int3/cpu", "llamacpp computes in float32 or float16"),
     }.values(),

@@ -62,7 +62,9 @@ def test_a_killed_calibration_leaves_a_link_and_no_process_and_the_next_one_open
     monkeypatch.setattr(calibration, "mixed_machines", lambda engine, device: {"one": MixedMachine(rows=64)})
     calibrate(run, CLASS, 2_000, time.time_ns() // 1_000_000)
     classes = OpenClasses()
-    assert classes.read(run.folder.calibrations, run.id, ledger_keys(run.chain), lambda era, version: root) == [CLASS]
+    assert classes.read(run.folder.calibrations, run.id, ledger_keys(run.chain), lambda era, version: root) == [
+        "bfloat16"
+    ]
     (document,) = classes.newest()
     assert (document.era, document.version, document.root) == (1, 0, root)
     assert document.builds[0].startswith("torch ")

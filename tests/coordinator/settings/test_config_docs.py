@@ -14,7 +14,7 @@ def test_the_written_settings_read_back_as_the_defaults() -> None:
 
 def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
     given = {
-        "run": {"steps": 7, "name": 'a "quoted" name\n', "engines": ["a", "b"]},
+        "run": {"steps": 7, "name": 'a "quoted" name\\', "engines": ["a", "b"]},
         "learner": {"betas": [0.5, 0.75], "learning_rate": 1e-07},
     }
     settings = config.parse(given, source="it")

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.nodes_report import describe_key, format_report
 from echo2.coordinator.verdicts import doubted_days
 from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
 from echo2.coordinator.verdicts.verdict_report import basis_of
+from echo2.coordinator.verification.device_landings import KNOWN_AFTER, LANDINGS_OF_PARTY
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables
 from echo2.coordinator.verification.evidence_table import RunAnew
+from echo2.coordinator.verification.verdict_replay import replay_verdicts
 from echo2.ledger.ledger_entries import accrued_account, quarantine_account
 from echo2.ledger.ledger_facts import QuarantineEnded
 from echo2.p2p.envelope import document_hash
@@ -233,13 +237,13 @@ def test_a_bad_day_that_a_check_confirmed_waits_for_the_operators_own_engines_of
     bench.until("quarantine")
     kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     asked: list[tuple[str, int]] = []
-    bench.service.verdicts.days.to_come = lambda engine_class, since: not asked.append((engine_class, since))
+    bench.service.verdicts.days.to_come = lambda rounding, since: not asked.append((rounding, since))
     assert bench.end_day() == ["quarantine"]
     for _ in range(3):
         bench.service.tick(bench.world.now)
     assert bench.service.ledger.balance(quarantine_account(PEER)) == kept
-    assert {*asked} == {(CLASS, (T0 // DAY + 1) * DAY)}
-    bench.service.verdicts.days.to_come = lambda engine_class, since: False
+    assert {*asked} == {("bfloat16", (T0 // DAY + 1) * DAY)}
+    bench.service.verdicts.days.to_come = lambda rounding, since: False
     if not comes.startswith("not"):
         bench.open(TOLERANT if comes == "and agrees" else calibration(TABLES, 2))
     bench.service.tick(bench.world.now)
@@ -574,10 +578,10 @@ def test_values_that_are_no_log_probabilities_are_named_at_receipt_and_cost_no_p
     assert bench.decide(0).code == "ok"
 
 
-def test_a_calibration_opens_its_own_class_alone(bench: Bfloat16World) -> None:
+def test_a_calibration_opens_its_own_number_format_alone_on_every_device(bench: Bfloat16World) -> None:
     bench.open()
-    for other in ("transformers/bfloat16/cuda", "transformers/float16/cpu"):
-        assert bench.world.refusal(engine=other).code == "not-calibrated"
+    assert bench.world.lease(engine="transformers/bfloat16/cuda").calibration == document_hash(SEALED)
+    assert bench.world.refusal(engine="transformers/float16/cpu").code == "not-calibrated"
 
 
 def test_a_calibration_that_is_gone_is_the_operators_fault_and_comes_back_with_its_file(bench: Bfloat16World) -> None:
@@ -599,3 +603,57 @@ def test_exact_classes_leave_no_evidence(bench: Bfloat16World) -> None:
     bench.world.accepted()
     assert bench.service.database.value("SELECT count(*) FROM bets") == 0
     assert bench.service.database.value("SELECT count(*) FROM compared") == 0
+
+
+def of_a_card(bench: Bfloat16World, device: str = "a card") -> None:
+    """Let the node say what it computes on."""
+    bench.service.database.do(
+        "INSERT OR REPLACE INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen)"
+        " VALUES (?, '', '', ?, ?, x'', 0, 0)",
+        (ALICE, CLASS, device),
+    )
+
+
+@pytest.mark.parametrize(("wrong", "margin", "code"), [(8, 0.3, "evidence"), (1, 1.0, "seeded-choice")])
+def test_first_groups_of_an_unknown_device_that_are_outside_the_bounds_count_for_nothing(
+    bench: Bfloat16World, wrong: int, margin: float, code: str
+) -> None:
+    bench.open()
+    of_a_card(bench)
+    bench.scorer.margin = margin
+    with structlog.testing.capture_logs() as logs:
+        receipts = [bench.decide(wrong) for _ in range(LANDINGS_OF_PARTY)]
+    assert {one.code for one in receipts} == {"unknown-device"}
+    assert all((one.verdict, one.weight, one.trainable) == ("refused", 0, False) for one in receipts)
+    assert f"({CLASS}, a card)" in receipts[0].reason
+    assert [one["device"] for one in logs if one["log_level"] == "warning"] == [f"{CLASS}, a card"] * len(receipts)
+    assert bench.service.database.value("SELECT count(*) FROM strikes") == 0
+    assert bench.service.verdicts.evidence.of(ALICE) == NodeEvidence()
+    assert bench.service.ledger.balance(accrued_account(PEER)) == 0
+    assert bench.decide(wrong).code == code
+    assert bench.service.database.value("SELECT count(*) FROM strikes") == 1
+    with Database.read(bench.world.path) as database:
+        assert replay_verdicts(database, bench.service.classes.tables).faults == []
+
+
+def test_a_known_device_is_judged_by_the_bounds_as_before(bench: Bfloat16World) -> None:
+    bench.open()
+    of_a_card(bench)
+    for _ in range(KNOWN_AFTER + 1):
+        assert bench.decide(0).code == "ok"
+    bench.scorer.margin = 1.0
+    assert bench.decide(1).code == "seeded-choice"
+
+
+def test_a_device_that_the_evidence_names_after_some_groups_lands_too_and_its_evidence_goes_on(
+    bench: Bfloat16World,
+) -> None:
+    bench.open()
+    of_a_card(bench)
+    assert bench.decide(0).code == "ok"
+    codes = bench.until("unknown-device")
+    assert {*codes} <= {"ok", "quarantine", "unknown-device"}
+    assert bench.service.verdicts.evidence.of(ALICE).lifelong.groups == 1 + len(codes)
+    assert bench.service.database.value("SELECT count(*) FROM strikes") == 0
+    with Database.read(bench.world.path) as database:
+        assert replay_verdicts(database, bench.service.classes.tables).faults == []

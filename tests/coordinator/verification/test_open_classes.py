@@ -16,6 +16,7 @@ from tests.support.group_world import ALICE, BOB, KEYS, RUN, sealed_by_role
 
 LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
 CLASS = "transformers/bfloat16/cpu"
+ROUNDING = "bfloat16"
 
 
 def root_of(era: int, version: int) -> bytes | None:
@@ -23,13 +24,11 @@ def root_of(era: int, version: int) -> bytes | None:
     return bytes(32) if (era, version) == (0, 0) else None
 
 
-def sealed(
-    at: int = 1, engine_class: str = CLASS, run: bytes = RUN, version: int = 0, root: bytes = bytes(32)
-) -> bytes:
+def sealed(at: int = 1, rounding: str = ROUNDING, run: bytes = RUN, version: int = 0, root: bytes = bytes(32)) -> bytes:
     tables = {name: [LEAST_P] * BINS for name in STATISTICS}
     document = Calibration(
-        run=run, engine_class=engine_class, builds=[], era=0, version=version, root=root, machines={}, tables=tables,
-        bound=1, at=at,
+        run=run, rounding=rounding, classes=[CLASS], devices=[], builds=[], era=0, version=version, root=root,
+        machines={}, tables=tables, bound=1, at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(document))
 
@@ -39,15 +38,18 @@ def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path)
     assert classes.of(CLASS) is None
     old, new = sealed(1), sealed(2)
     (tmp_path / "2.calibration").write_bytes(new)
-    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [ROUNDING]
     (tmp_path / "1.calibration").write_bytes(old)
-    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [ROUNDING]
     assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
     assert classes.of(CLASS) == document_hash(new)
     assert [one.at for one in classes.newest()] == [2]
     assert classes.tables(document_hash(old)) is not None
     assert classes.tables(bytes(32)) is None
-    assert classes.of("transformers/bfloat16/cuda") is None
+    for other in ("transformers/bfloat16/cuda", "vllm/bfloat16/cuda", "of another build/bfloat16/tpu"):
+        assert classes.of(other) == document_hash(new)
+    for other in ("transformers/float16/cpu", "llamacpp/bfloat16/cpu", "vllm/float32/cuda"):
+        assert classes.of(other) is None
 
 
 def test_a_calibration_made_while_the_clock_was_ahead_is_replaced_by_that_of_a_later_version(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_a_calibration_of_a_version_to_come_waits_for_it(tmp_path: Path) -> None
         assert classes.read(tmp_path, RUN, LEDGER, lambda *key: published.get(key)) == []
         assert classes.waiting
     published[0, 3] = bytes([3]) * 32
-    assert classes.read(tmp_path, RUN, LEDGER, lambda *key: published.get(key)) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER, lambda *key: published.get(key)) == [ROUNDING]
     assert not classes.waiting
 
 

@@ -260,8 +260,8 @@ async def test_a_daemon_tells_the_account_and_shows_it(small_run: SmallRun) -> N
             assert ME in answer["payee"][1]
             shown = await node.daemon.commands.payee({"account": None})
             assert shown == answer
-            with pytest.raises(ValueError, match="begins as a formula does"):
+            with pytest.raises(BadAccountText, match="begins as a formula does"):
                 await node.daemon.commands.payee({"account": "=1"})
-            with pytest.raises(ValueError, match="must be a text"):
+            with pytest.raises(BadConfig, match="must be a text"):
                 await node.daemon.commands.payee({"account": 7})
     assert [request.account for request in payer.asked] == [ME, None]
