@@ -13,7 +13,7 @@ def ask_agreement(question: str, *, default: bool) -> bool:
     except typer.Abort as abort:
         if isinstance(abort.__context__, EOFError):
             print()
-            raise _unanswered(question, "answer y or n, or add --yes") from None
+            raise _no_answer(question, "answer y or n, or add --yes") from None
         raise KeyboardInterrupt from None
 
 
@@ -24,8 +24,8 @@ def ask_text(question: str, option: str) -> str:
         return input(question)
     except EOFError:
         print()
-        raise _unanswered(question, f"type it, or add {option}") from None
+        raise _no_answer(question, f"type it, or add {option}") from None
 
 
-def _unanswered(question: str, remedy: str) -> LocalFault:
+def _no_answer(question: str, remedy: str) -> LocalFault:
     return LocalFault(f"the input ended without an answer to {question.strip()!r}: {remedy}")
