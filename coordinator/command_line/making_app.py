@@ -135,13 +135,16 @@ def _print_made(run: "Run", about_root_keys: list[str]) -> None:
     from echo2.coordinator.run.https_identity import ports_are_chosen_at_start
     from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
     from echo2.coordinator.settings.computing import computing_of
+    from echo2.p2p.discovery.invite import Invite
 
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
-    joining = f"echo2-node join {run.invite()}"
     if ports_are_chosen_at_start(run.config):
         joining = (
             f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
         )
+    else:
+        fingerprint = Invite.from_text(run.invite()).fingerprint
+        joining = f"echo2-node join {run.invite()}\nor by the page:   they compare the fingerprint {fingerprint}"
     print(f"\n{computing_of(run.config.learner, run.config.scorer).sentence()}.")
     print("\nSigned, by --model where no option said otherwise:")
     _print_signed(run.config)

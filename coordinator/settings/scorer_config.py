@@ -1,9 +1,9 @@
 """The settings of the scorers."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from echo2.coordinator.settings.config_section import Section, frozen_list
 
@@ -48,19 +48,20 @@ class ScorerSection(Section):
         """The number of scorers."""
         return 1 if self.devices == "auto" else len(self.devices)
 
-    @model_validator(mode="after")
-    def _one_scorer_per_card(self) -> Self:
-        if self.devices == "auto":
-            return self
-        if "auto" in self.devices:
-            raise ValueError("devices names auto among others: name each device, or set auto alone")
-        cards = [card_of(device) for device in self.devices if device != "cpu"]
+    @field_validator("devices")
+    @classmethod
+    def _one_scorer_per_card(cls, devices: Literal["auto"] | tuple[str, ...]) -> Literal["auto"] | tuple[str, ...]:
+        if devices == "auto":
+            return devices
+        if "auto" in devices:
+            raise ValueError("names auto among others: name each device, or set auto alone")
+        cards = [card_of(device) for device in devices if device != "cpu"]
         twice = next((card for card in cards if cards.count(card) > 1), None)
         if twice is not None:
             raise ValueError(
-                f"devices names {twice} twice, and two scorers on one card are no faster than one: name each card once"
+                f"names {twice} twice, and two scorers on one card are no faster than one: name each card once"
             )
-        return self
+        return devices
 
 
 def card_of(device: str) -> str:

@@ -69,7 +69,7 @@ def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, 
     """Return a callback that logs a crash of `process`, and passes its description to `tell`."""
 
     def died(death: ChildDied, pause: float) -> None:
-        tell(str(death))
+        tell(f"{death}; it is started again")
         log.warning("model process died", process=process, returncode=death.returncode)
 
     return died

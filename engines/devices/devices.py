@@ -96,7 +96,8 @@ def check_name(spec: str, kinds: Collection[str]) -> None:
     if spec == "auto":
         return
     if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE_DEVICE_KINDS):
-        raise NoDevice(f"{spec!r} is no device: use auto, {', '.join(KINDS)}, or a number too, as in cuda:1")
+        known = ", ".join(one for one in KINDS if one in kinds)
+        raise NoDevice(f"{spec!r} is no device: use auto, {known}, or a number too, as in cuda:1")
     if kind not in kinds:
         raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
 

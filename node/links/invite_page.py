@@ -18,6 +18,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from echo2.p2p.discovery.invite import MOST_INVITE_CHARACTERS, PREFIX, Invite
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
 from echo2.runtime.printable import printable
+from echo2.runtime.terminal_question import ask_text
 
 ANSWER_SECONDS: Final = 20.0
 """Most seconds of one request."""
@@ -165,13 +167,16 @@ def _known_pages(home: Path) -> dict[str, str]:
     return {str(page): str(run) for page, run in known.items()} if isinstance(known, dict) else {}
 
 
+_SOURCE: Final = ": the operator gives it to you, and `echo2-coord invite` prints it there"
+
+
 def _confirm(page: str, served: ServedInvite, ask: Callable[[str], str] | None) -> None:
     """Let the owner confirm the run of a page (rule 2). Raises `BadConfig`."""
     if ask is None and not sys.stdin.isatty():
-        shown = f" after comparing {served.invite.fingerprint} with the operator's" if not served.doubt else ""
+        shown = f" after comparing {served.invite.fingerprint} with the operator's" if not served.doubt else _SOURCE
         why = f"{served.doubt}: join" if served.doubt else "join"
         raise BadConfig(f"{why} with `echo2-node join {page} --accept-fingerprint FINGERPRINT`{shown}")
-    ask = ask or input
+    ask = ask or partial(ask_text, option="--accept-fingerprint FINGERPRINT")
     if not served.doubt:
         print(f"{page} serves the run of the fingerprint {served.invite.fingerprint}.", file=sys.stderr)
         if ask("Join it, and let it use this machine? [y/N] ").strip().lower() not in ("y", "yes"):

@@ -12,6 +12,7 @@ from echo2.node.errors import BadConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.discovery.mdns import Announcement, discover
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.terminal_question import ask_text
 
 LISTENING_SECONDS: Final = 3.0
 """Time to listen for announcements."""
@@ -74,4 +75,4 @@ def _ask(announcements: Sequence[Announcement]) -> str:
     print("Runs on the local network. Compare with the operator's, which `echo2-coord invite` prints:", file=sys.stderr)
     for text_line in lines(announcements):
         print(f"  {text_line}", file=sys.stderr)
-    return input("Type the fingerprint of the run to join: ")
+    return ask_text("Type the fingerprint of the run to join: ", "--accept-fingerprint FINGERPRINT")

@@ -26,6 +26,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Final, Literal, NamedTuple, cast
 
 from echo2.runtime.address_space import at_most
+from echo2.runtime.printable import printable
 
 FileSplit = Literal["train", "heldout", "test"]
 SPLIT_WORDS: Final[dict[str, FileSplit]] = {
@@ -252,8 +253,17 @@ def _parquet(file: DataFile, columns: Collection[str]) -> Iterator[tuple[int, An
             f"{file.name} needs more than {MOST_MEMORY} bytes of memory for some rows behind row {number}: write it in "
             "smaller row groups, if it is no damaged one"
         ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise _no_parquet(file, error) from error  # Arrow's own, of damaged pages
     except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
-        raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
+        raise _no_parquet(file, error) from error
+
+
+def _no_parquet(file: DataFile, error: Exception) -> DataFault:
+    why = printable(" ".join(str(error).split()))[:300].rstrip(".")
+    return DataFault(f"{file.name} is no Parquet file, or a damaged one ({why}): write or download it again")
 
 
 def _batches(file: DataFile, table: Any, columns: Collection[str]) -> Iterator[list[Any]]:

@@ -57,6 +57,7 @@ def test_init_prints_an_invite_and_how_to_take_root_offline(tmp_path: Path, mode
     invite = Invite.from_text(out.partition("echo2-node join ")[2].split()[0])
     run = setup.load_run(tmp_path / "run", env={}, now=NOW)
     assert invite.run == run.id
+    assert f"\nor by the page:   they compare the fingerprint {invite.fingerprint}\n" in out
     assert str(tmp_path / "run/keys/root.pem") in out
     assert (run.runspec.name, run.runspec.tasks[0].name, run.runspec.staleness) == ("mine", "add", 6)
     assert run.config.run.steps == 9

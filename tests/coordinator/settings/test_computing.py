@@ -65,9 +65,12 @@ def test_scorers_have_the_devices_that_are_named_and_their_share_of_the_cores(mo
 @pytest.mark.parametrize(
     ("devices", "sentence"),
     [
-        ('["cuda:1", "cpu", "cuda:1"]', "devices names cuda:1 twice, and two scorers on one card"),
-        ('["cuda", "cuda:0"]', "devices names cuda:0 twice"),
-        ('["auto", "cpu"]', "devices names auto among others"),
+        (
+            '["cuda:1", "cpu", "cuda:1"]',
+            r"^ECHO2_COORD_SCORER_DEVICES: scorer\.devices: names cuda:1 twice, and two scorers on one card",
+        ),
+        ('["cuda", "cuda:0"]', "names cuda:0 twice"),
+        ('["auto", "cpu"]', "names auto among others"),
         ("[]", r"should be auto, or a list of devices as .*, not \[\]"),
         ('["CUDA"]', r"should be auto, or a list of devices as .*, not \['CUDA'\]"),
         ("none", "should be auto, or a list of devices as .*, not 'none'"),

@@ -131,3 +131,9 @@ async def test_an_end_requested_by_main_does_not_count(
     with pytest.raises(ChildDied) as death:
         await under_way
     assert not isinstance(death.value, DiedComputing)
+
+
+def test_a_death_is_told_with_what_becomes_of_the_process() -> None:
+    told = list[str]()
+    model_processes.on_death("scorer 2", told.append)(ChildDied("scorer 2", 7, "no memory\n"), 1.0)
+    assert told == ["scorer 2 ended with 7: no memory; it is started again"]

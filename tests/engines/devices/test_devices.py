@@ -2,7 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from echo2.engines.devices.devices import Gpu, Inventory, NoDevice, choose, inventory
+from echo2.engines.devices.devices import Gpu, Inventory, NoDevice, check_name, choose, inventory
+from echo2.engines.registry import TRANSFORMERS
 
 GIB = 2**30
 SMALL = Gpu(name="small card", free=6 * GIB, total=8 * GIB)
@@ -92,3 +93,8 @@ def test_intels_gpus_are_seen_by_their_own_interface(monkeypatch: pytest.MonkeyP
     assert good == Gpu(name="Arc 0", free=6 * GIB, total=8 * GIB)
     assert broken == Gpu(name="Arc 1", fault="no kernel")
     assert choose("auto", Inventory(cpu="a CPU", gpus={"xpu": [good, broken]})).kind == "xpu:0"
+
+
+def test_a_misspelt_device_names_the_kinds_of_its_engine_alone() -> None:
+    with pytest.raises(NoDevice, match="'cudda' is no device: use auto, cuda, xpu, mps, cpu, or a number too"):
+        check_name("cudda", TRANSFORMERS.devices)

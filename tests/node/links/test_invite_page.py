@@ -13,6 +13,7 @@ from aiohttp import web
 from echo2.node.errors import BadConfig, TryLater
 from echo2.node.links.invite_page import ServedInvite, fetch_invite, invite_of_page, page_of
 from echo2.p2p.discovery.invite import Invite
+from echo2.runtime.errors import LocalFault
 from tests.support.payout_provider import trusted_certificate
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.0.2.1/tcp/4310"])
@@ -181,9 +182,19 @@ def test_without_a_terminal_the_fingerprint_is_an_option(monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(BadConfig, match=f"--accept-fingerprint FINGERPRINT.*{INVITE.fingerprint}"):
         join(tmp_path, INVITE, ask=None)
-    with pytest.raises(BadConfig, match=r"does not hold: join with .* --accept-fingerprint FINGERPRINT`$"):
+    with pytest.raises(BadConfig, match=r"does not hold: join with .* FINGERPRINT`: .* `echo2-coord invite` prints it"):
         join(tmp_path, INVITE, ask=None, doubt="the certificate does not hold")
     assert join(tmp_path, INVITE, INVITE.fingerprint, ask=None) == INVITE
+
+
+@pytest.mark.parametrize("doubt", ["", "http:// does not show who answers"])
+def test_an_input_that_ends_joins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, doubt: str) -> None:
+    ended = io.StringIO()
+    monkeypatch.setattr(ended, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", ended)
+    with pytest.raises(LocalFault, match=r"^the input ended without an answer to '.*: .*, or add --accept-fingerprint"):
+        join(tmp_path, INVITE, ask=None, doubt=doubt)
+    assert not (tmp_path / "pages.json").exists()
 
 
 def test_a_page_that_serves_another_run_than_before_is_refused(tmp_path: Path) -> None:

@@ -125,6 +125,11 @@ def test_parquet_has_the_same_rows_and_damaged_files_are_named(tmp_path: Path) -
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataFault, match=r"bad\.parquet is no Parquet file"):
         values(tmp_path / "bad.parquet")
+    content = bytearray((tmp_path / "sums.parquet").read_bytes())
+    content[4:60] = bytes(byte ^ 0x5A for byte in content[4:60])
+    (tmp_path / "page.parquet").write_bytes(content)
+    with pytest.raises(DataFault, match=r"page\.parquet is no Parquet file, or a damaged one .*: write or download it"):
+        values(tmp_path / "page.parquet")
     parts = [None, *pyarrow.array([b"\xff\xfe"]).buffers()[1:]]
     no_text = pyarrow.Array.from_buffers(pyarrow.string(), 1, parts)
     beyond = pyarrow.array([2**40], pyarrow.timestamp("s"))
