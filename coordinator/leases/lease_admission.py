@@ -166,7 +166,7 @@ class LeaseAdmission:
     ) -> Denial | None:
         """Return why there is no room for a request. `whole`, `left`, `chance`: see `Room`. `oldest`: the oldest (era,
         version) that is fresh."""
-        new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
+        new, slow = self._in_use("new", oldest) - self._late_of_new(oldest, now), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._sequential, chance)
         return self._shares.denial_for(demand.requester, room, now)
 
@@ -240,6 +240,15 @@ class LeaseAdmission:
     def _in_use(self, share: Share, oldest: tuple[int, int]) -> int:
         query = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = ? AND era = ? AND version >= ?"
         return int(self._database.value(query, (share, *oldest)))
+
+    def _late_of_new(self, oldest: tuple[int, int], now: int) -> int:
+        """Count the leases of new keys that are late (lease_lifetime.py, rule 5)."""
+        query = (
+            "SELECT count(*) FROM leases l JOIN lent o ON o.lease = l.id WHERE l.state = 'open'"
+            " AND l.sent + l.late_after < ? AND l.late_after IS NOT NULL AND o.share = 'new'"
+            " AND o.era = ? AND o.version >= ? AND l.twin != 'canary'"
+        )
+        return int(self._database.value(query, (now, *oldest)))
 
     def verdict_time(self, now: int) -> int:
         """Return the p90 of the milliseconds from a group received to its verdict."""

@@ -19,7 +19,8 @@ Rules
 4. A proven node counts in the fleet for `FLEET_MEMORY_MS` after its last lease.
 5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. It takes no room any more;
    its group is welcome all the same until the lease expires. The leases of a node with fewer than
-   `ENOUGH_PROVEN_NODES` groups are never late.
+   `ENOUGH_PROVEN_NODES` groups are never late, but for one that lasts longer by the node's word alone: it is late after
+   the fleet lifetime. So a false word keeps no room, nor the share of new keys, for longer than none.
 """
 
 import bisect
@@ -90,7 +91,8 @@ def lease_duration(
         if stated is None:
             return LeaseLifetime(longest, False)
         own = stated if expected is None else min(stated, OWN_LIFETIME_FACTOR * expected)
-        return LeaseLifetime(max(longest, bounds.within(own + LIFETIME_SLACK_MS)), False)
+        lasts = max(longest, bounds.within(own + LIFETIME_SLACK_MS))
+        return LeaseLifetime(lasts, False, longest if lasts > longest else None)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN_LIFETIME_FACTOR * p90 + LIFETIME_SLACK_MS)
     late = int(LATE * p90) if len(turnarounds) >= ENOUGH_PROVEN_NODES else None
