@@ -8,8 +8,8 @@ argument, in monotonic seconds.
    connection waits until its request is whole, body included: from its start, and from each answer. In this order they
    give way: bodies whose bytes do not pay for their time, at the least rate (p2p/limits/least_rate.py) and `BODY_GRACE`
    in advance, so that a byte now and then buys no place; those without a request; then bodies that pay and newcomers,
-   who have `NEWCOMER_SECONDS` for handshake and request: of these two that which is more numerous. So neither bodies nor
-   connections that come again at once take all places. Among equals that which is paid for the shortest time, or
+   who have `NEWCOMER_SECONDS` for handshake and request: of these two that which is more numerous. So neither bodies
+   nor connections that come again at once take all places. Among equals that which is paid for the shortest time, or
    silent longest, is first.
 3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
    new connection beyond its bound evicts one of its own, by the same order; a busy one if no other is there. With the
