@@ -16,18 +16,18 @@ from typing import Final
 
 _SIZE: Final = Path("/proc/self/statm")
 """Pages of this process; the first number is that of its address space."""
-_ONE_AT_A_TIME: Final = threading.Lock()
+_BOUND_LOCK: Final = threading.Lock()
 
 
 @contextlib.contextmanager
 def at_most(more: int) -> Iterator[None]:
     """Let the address space grow by at most `more` bytes in the block."""
-    try:
-        size = int(_SIZE.read_text().split()[0]) * resource.getpagesize()
-    except OSError:  # no such file: not Linux
-        yield
-        return
-    with _ONE_AT_A_TIME:
+    with _BOUND_LOCK:
+        try:
+            size = int(_SIZE.read_text().split()[0]) * resource.getpagesize()
+        except OSError:  # no such file: not Linux
+            yield
+            return
         before, hard = resource.getrlimit(resource.RLIMIT_AS)
         least = min((one for one in (before, hard) if one != resource.RLIM_INFINITY), default=size + more)
         resource.setrlimit(resource.RLIMIT_AS, (min(size + more, least), hard))

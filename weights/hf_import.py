@@ -29,8 +29,8 @@ _PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
 
 
-class _Stored(NamedTuple):
-    """A tensor in a file. `at`: byte at which it begins."""
+class _Place(NamedTuple):
+    """Place of a tensor in a file. `at`: byte at which it begins."""
 
     entry: TensorEntry
     path: Path
@@ -41,7 +41,7 @@ def import_model(
     folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
 ) -> Snapshot:
     """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
-    stored = _stored(folder)
+    stored = _places(folder)
     wanted = (
         sorted((one.entry for one in stored.values()), key=lambda entry: entry.name) if tensors is None else tensors
     )
@@ -71,7 +71,7 @@ class FolderWeights:
 def tensor_hashes(folder: Path, tensors: Sequence[TensorEntry]) -> list[bytes]:
     """Return the BLAKE3 of the bytes of each of `tensors`, as `import_model` writes them. Memory: one piece. Raises
     `BadSnapshot`."""
-    stored = _stored(folder)
+    stored = _places(folder)
     check_fit(folder, [one.entry for one in stored.values()], tensors)
     hashes = list[bytes]()
     for entry in tensors:
@@ -105,7 +105,7 @@ def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
 
 def stored_headers(folder: Path) -> list[TensorEntry]:
     """Return the tensors of a model folder, by the headers of its files alone. Raises `BadSnapshot`."""
-    return [one.entry for one in _stored(folder).values()]
+    return [one.entry for one in _places(folder).values()]
 
 
 def bf16_of(bits: Bits) -> Bits:
@@ -116,18 +116,18 @@ def bf16_of(bits: Bits) -> Bits:
     return rounded
 
 
-def _stored(folder: Path) -> dict[str, _Stored]:
+def _places(folder: Path) -> dict[str, _Place]:
     """Return the tensors of a model folder by name, by the headers of its files alone. Raises `BadSnapshot`."""
-    stored = dict[str, _Stored]()
+    stored = dict[str, _Place]()
     for path in _files(folder):
         with path.open("rb") as file:
             header = read_header(file)
         for entry, at in zip(header.tensors, header.offsets, strict=True):
-            stored[entry.name] = _Stored(entry, path, at)
+            stored[entry.name] = _Place(entry, path, at)
     return stored
 
 
-def _pieces(stored: _Stored, dtype: DType) -> Iterator[Bits]:
+def _pieces(stored: _Place, dtype: DType) -> Iterator[Bits]:
     """Yield the elements of a tensor, cast (rule 2), in pieces. They are read, not mapped: a file that another process
     cuts short meanwhile would else end this one. Raises `BadSnapshot`."""
     entry, width = stored.entry, ITEM_BYTES[stored.entry.dtype]

@@ -32,7 +32,7 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 NEWCOMER_SECONDS: Final = 5.0
 BODY_GRACE: Final = 1.0
 """Seconds that the first bytes of a body may take."""
-_PAYING: Final = 2
+_PAYING_BODY: Final = 2
 _NEWCOMER: Final = 3
 """Places of two kinds of connections among those that give way."""
 
@@ -220,14 +220,15 @@ class ClientConnections:
         """Return the connection that gives way before the others (rule 2); None: there are none."""
         orders = {one: self._order(one, now) for one in connections}
         number = Counter(kind for kind, _ in orders.values())
-        if number[_NEWCOMER] > number[_PAYING]:
-            orders = {one: (_PAYING - 0.5 if kind == _NEWCOMER else kind, at) for one, (kind, at) in orders.items()}
+        if number[_NEWCOMER] > number[_PAYING_BODY]:
+            swapped = {_PAYING_BODY: _NEWCOMER, _NEWCOMER: _PAYING_BODY}
+            orders = {one: (swapped.get(kind, kind), at) for one, (kind, at) in orders.items()}
         return min(orders, key=orders.__getitem__, default=None)
 
     def _order(self, connection: object, now: float) -> tuple[int, float]:
         """Return the place of a connection among those that give way, first to last (rule 2)."""
         if (body := self._bodies.get(connection)) is not None:
-            return (0 if body.paid_until < now else _PAYING), body.paid_until
+            return (0 if body.paid_until < now else _PAYING_BODY), body.paid_until
         if (wait := self._waiting.get(connection)) is not None:
             is_newcomer = wait.is_new and now - wait.since < NEWCOMER_SECONDS
             return (_NEWCOMER if is_newcomer else 1), wait.since
