@@ -7,7 +7,8 @@ Rules
    many minutes. A node that has submitted fewer than `ENOUGH_PROVEN_NODES` groups gets the fleet lifetime.
    a. A node that has submitted none may say how long a group at the limit takes it. Its lease then lasts that time, or
       3 x that of a group of the mean length, if that is less, + 5 s. The word of a node makes no lease shorter, and
-      counts until the node is measured.
+      counts until the node is measured; of a party's new keys while fewer than `FREE_OF_PARTY` of their open leases
+      are longer by it: the party's budget is charged once they end.
    b. The run's bound for the longest life is the operator's, else `longest_lifetime`.
 2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
    3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/leases/room_shares.py). So no honest

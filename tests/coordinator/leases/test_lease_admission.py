@@ -141,3 +141,28 @@ def test_a_false_word_keeps_the_share_of_new_keys_no_longer_than_none(tmp_path: 
     assert given >= 10
     assert newcomer is not None
     world.close()
+
+
+def leases_without_a_group(world: World, takes: int | None) -> int:
+    """Let ever new keys of one subnet ask for an hour, and return nothing; return how many leases they got."""
+    given, began = 0, world.now
+    for number in range(360):
+        origin = Origin(f"192.0.2.{number % 250}", "192.0.2.0/24")
+        answer = world.group_service.lease(key("new", number), world.ask(takes=takes), world.now, origin)
+        given += isinstance(answer, bytes)
+        world.now += 10_000
+        while world.group_service.tick(world.now):
+            pass
+    assert world.now - began == 3_600_000
+    return given
+
+
+def test_false_words_put_off_no_budget_of_their_party(tmp_path: Path) -> None:
+    """A longer lease is charged later: before, one subnet got 1,440 leases in two hours, and 368 without a word."""
+    given = []
+    for name, takes in (("silent", None), ("false", 14_000_000)):
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, batch_groups=200, most_ms=14_400_000)
+        given.append(leases_without_a_group(world, takes))
+        world.close()
+    assert given[1] <= given[0] + FREE_OF_PARTY
