@@ -123,7 +123,7 @@ class LeaseAdmission:
         undecided = open_leases - running
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
-        word = None if rank == "new" and self._lengthened(origin.party) >= FREE_OF_PARTY else stated
+        word = None if rank == "new" and self._count_lengthened(origin.party) >= FREE_OF_PARTY else stated
         lifetime = lease_duration(record.turnarounds, fleet, self._bounds, word, expected)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
@@ -242,7 +242,7 @@ class LeaseAdmission:
         query = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = ? AND era = ? AND version >= ?"
         return int(self._database.value(query, (share, *oldest)))
 
-    def _lengthened(self, party: str) -> int:
+    def _count_lengthened(self, party: str) -> int:
         """Count the open leases of a party's new keys that last longer by their word (lease_lifetime.py, rule 1)."""
         query = (
             "SELECT count(*) FROM leases l JOIN lent o ON o.lease = l.id WHERE l.state = 'open'"
