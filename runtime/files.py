@@ -3,7 +3,7 @@
 1. Bytes go to a hidden file beside the target. The hidden file is fsynced and renamed over the target; then the folder
    is fsynced.
 2. A failure removes the hidden file. After kill -9 a hidden file may remain; its name is fixed, so the next attempt
-   replaces it.
+   replaces it, also where it is a link or a pipe of another user: nothing is written through what is there.
 3. A write that finds no room raises `DiskFull`, and the target is as it was.
 """
 
@@ -41,7 +41,8 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
     temporary = hidden_path(path)
     try:
-        with room(path), temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with room(path), temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -12,7 +12,7 @@ import json
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from blake3 import blake3
@@ -29,18 +29,26 @@ _PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
 
 
+class _Place(NamedTuple):
+    """Place of a tensor in a file. `at`: byte at which it begins."""
+
+    entry: TensorEntry
+    path: Path
+    at: int
+
+
 def import_model(
     folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
 ) -> Snapshot:
     """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
-    entries = {entry.name: (entry, data) for entry, data in stored_tensors(folder)}
+    stored = _places(folder)
     wanted = (
-        sorted((entry for entry, _ in entries.values()), key=lambda entry: entry.name) if tensors is None else tensors
+        sorted((one.entry for one in stored.values()), key=lambda entry: entry.name) if tensors is None else tensors
     )
-    check_fit(folder, [entry for entry, _ in entries.values()], wanted)
+    check_fit(folder, [one.entry for one in stored.values()], wanted)
     with writing_snapshot(out, wanted, aliases or {}) as writer:
         for entry in wanted:
-            for piece in _cast(*entries[entry.name], entry.dtype):
+            for piece in _pieces(stored[entry.name], entry.dtype):
                 writer.write(piece)
         root = writer.finish()
     return Snapshot(out, root=root)
@@ -63,12 +71,12 @@ class FolderWeights:
 def tensor_hashes(folder: Path, tensors: Sequence[TensorEntry]) -> list[bytes]:
     """Return the BLAKE3 of the bytes of each of `tensors`, as `import_model` writes them. Memory: one piece. Raises
     `BadSnapshot`."""
-    entries = {entry.name: (entry, data) for entry, data in stored_tensors(folder)}
-    check_fit(folder, [entry for entry, _ in entries.values()], tensors)
+    stored = _places(folder)
+    check_fit(folder, [one.entry for one in stored.values()], tensors)
     hashes = list[bytes]()
     for entry in tensors:
         hasher = blake3()
-        for piece in _cast(*entries[entry.name], entry.dtype):
+        for piece in _pieces(stored[entry.name], entry.dtype):
             hasher.update(piece.view(np.uint8).data)
         hashes.append(hasher.digest())
     return hashes
@@ -97,11 +105,7 @@ def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
 
 def stored_headers(folder: Path) -> list[TensorEntry]:
     """Return the tensors of a model folder, by the headers of its files alone. Raises `BadSnapshot`."""
-    entries = list[TensorEntry]()
-    for path in _files(folder):
-        with path.open("rb") as file:
-            entries += read_header(file).tensors
-    return entries
+    return [one.entry for one in _places(folder).values()]
 
 
 def bf16_of(bits: Bits) -> Bits:
@@ -112,11 +116,31 @@ def bf16_of(bits: Bits) -> Bits:
     return rounded
 
 
-def _cast(source: TensorEntry, bits: Bits, dtype: DType) -> Iterator[Bits]:
-    """Yield the elements of a tensor, cast (rule 2), in pieces."""
-    for at in range(0, len(bits), _PIECE_ELEMENTS):
-        piece = bits[at : at + _PIECE_ELEMENTS]
-        yield piece if source.dtype == dtype else bf16_of(floats_of(piece, source.dtype).view(np.uint32))
+def _places(folder: Path) -> dict[str, _Place]:
+    """Return the tensors of a model folder by name, by the headers of its files alone. Raises `BadSnapshot`."""
+    stored = dict[str, _Place]()
+    for path in _files(folder):
+        with path.open("rb") as file:
+            header = read_header(file)
+        for entry, at in zip(header.tensors, header.offsets, strict=True):
+            stored[entry.name] = _Place(entry, path, at)
+    return stored
+
+
+def _pieces(stored: _Place, dtype: DType) -> Iterator[Bits]:
+    """Yield the elements of a tensor, cast (rule 2), in pieces. They are read, not mapped: a file that another process
+    cuts short meanwhile would else end this one. Raises `BadSnapshot`."""
+    entry, width = stored.entry, ITEM_BYTES[stored.entry.dtype]
+    with stored.path.open("rb") as file:
+        file.seek(stored.at)
+        left = entry.nbytes
+        while left:
+            data = file.read(min(left, _PIECE_ELEMENTS * width))
+            if not data or len(data) % width:
+                raise BadSnapshot(f"{stored.path} was cut short while it was read: download it again")
+            left -= len(data)
+            piece = np.frombuffer(data, BITS[width])
+            yield piece if entry.dtype == dtype else bf16_of(floats_of(piece, entry.dtype).view(np.uint32))
 
 
 def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:

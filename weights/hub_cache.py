@@ -15,6 +15,8 @@ from echo2.weights.hf_import import holds_model
 _PREFIX: Final = "models--"
 _MOST_NAMED: Final = 6
 """Most models that a message names."""
+_LONGEST_REVISION: Final = 256
+"""Most bytes that are read of a revision's name."""
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -80,9 +82,11 @@ def _is_named(repository: Path, model: str) -> bool:
 
 def _revisions(repository: Path) -> list[Path]:
     """Return the revisions of one model, the current one first."""
-    current = ""
+    current, main = "", repository / "refs" / "main"
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        current = (repository / "refs" / "main").read_text().strip()
+        if main.is_file():  # a pipe, in a cache that others write to, would never end
+            with main.open("rb") as file:
+                current = file.read(_LONGEST_REVISION).decode().strip()
     return sorted(_folders(repository / "snapshots"), key=lambda one: (one.name != current, one.name))
 
 

@@ -28,6 +28,7 @@ from echo2.weights.snapshot import Bits, WeightsSource
 from echo2.weights.virtual_snapshot import VirtualSnapshot
 
 _COPY: Final = "weights"
+_FILE: Final = "snapshot.safetensors"
 
 
 class Stopped(Exception):
@@ -59,11 +60,15 @@ def log_of(folder: Path) -> DiffLog:
 
 
 def present_file(weights: Path) -> Path:
-    """Return the file of the present version: of a folder of weights, or of a snapshot file the file itself."""
+    """Return the file of the present version: of a folder of weights, or of a snapshot file the file itself. Raises
+    `FileNotFoundError` where it is to be in memory, and is not, or another user's is in its place."""
     if not weights.is_dir():
         return weights
-    folder = memory_folder(weights) / _COPY if has_log(weights) else weights
-    return folder / "snapshot.safetensors"
+    if not has_log(weights):
+        return weights / _FILE
+    if not is_private(place := memory_folder(weights)):
+        raise FileNotFoundError(f"{weights} is not in memory")
+    return place / _COPY / _FILE
 
 
 def is_in_memory(folder: Path) -> bool:

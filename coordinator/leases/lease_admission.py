@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.delivery_record import DeliveryRecord, read_delivery_record
-from echo2.coordinator.leases.expiry_budgets import EXPIRY_PARTS, ExpiryBudgets, holders_of_new_key
+from echo2.coordinator.leases.expiry_budgets import EXPIRY_PARTS, FREE_OF_PARTY, ExpiryBudgets, holders_of_new_key
 from echo2.coordinator.leases.lease_lifetime import (
     ENOUGH_PROVEN_NODES,
     FLEET_MEMORY_MS,
@@ -123,7 +123,8 @@ class LeaseAdmission:
         undecided = open_leases - running
         record = read_delivery_record(self._database, node, running)
         fleet = self._fleet.p90(now)
-        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, stated, expected)
+        word = None if rank == "new" and self._count_lengthened(origin.party) >= FREE_OF_PARTY else stated
+        lifetime = lease_duration(record.turnarounds, fleet, self._bounds, word, expected)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow or record.lost else "known"
         quick = quick_turnaround(fleet, self._bounds)
         most_leases = most_open(self._per_node, at_once, rank, record, quick)
@@ -166,7 +167,7 @@ class LeaseAdmission:
     ) -> Denial | None:
         """Return why there is no room for a request. `whole`, `left`, `chance`: see `Room`. `oldest`: the oldest (era,
         version) that is fresh."""
-        new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
+        new, slow = self._in_use("new", oldest) - self._late_of_new(oldest, now), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._sequential, chance)
         return self._shares.denial_for(demand.requester, room, now)
 
@@ -240,6 +241,23 @@ class LeaseAdmission:
     def _in_use(self, share: Share, oldest: tuple[int, int]) -> int:
         query = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = ? AND era = ? AND version >= ?"
         return int(self._database.value(query, (share, *oldest)))
+
+    def _count_lengthened(self, party: str) -> int:
+        """Count the open leases of a party's new keys that last longer by their word (lease_lifetime.py, rule 1)."""
+        query = (
+            "SELECT count(*) FROM leases l JOIN lent o ON o.lease = l.id WHERE l.state = 'open'"
+            " AND l.late_after IS NOT NULL AND l.party = ? AND o.share = 'new'"
+        )
+        return int(self._database.value(query, (party,)))
+
+    def _late_of_new(self, oldest: tuple[int, int], now: int) -> int:
+        """Count the leases of new keys that are late (lease_lifetime.py, rule 5)."""
+        query = (
+            "SELECT count(*) FROM leases l JOIN lent o ON o.lease = l.id WHERE l.state = 'open'"
+            " AND l.sent + l.late_after < ? AND l.late_after IS NOT NULL AND o.share = 'new'"
+            " AND o.era = ? AND o.version >= ? AND l.twin != 'canary'"
+        )
+        return int(self._database.value(query, (now, *oldest)))
 
     def verdict_time(self, now: int) -> int:
         """Return the p90 of the milliseconds from a group received to its verdict."""

@@ -7,7 +7,8 @@ Rules
    many minutes. A node that has submitted fewer than `ENOUGH_PROVEN_NODES` groups gets the fleet lifetime.
    a. A node that has submitted none may say how long a group at the limit takes it. Its lease then lasts that time, or
       3 x that of a group of the mean length, if that is less, + 5 s. The word of a node makes no lease shorter, and
-      counts until the node is measured.
+      counts until the node is measured; of a party's new keys while fewer than `FREE_OF_PARTY` of their open leases
+      are longer by it: the party's budget is charged once they end.
    b. The run's bound for the longest life is the operator's, else `longest_lifetime`.
 2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
    3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/leases/room_shares.py). So no honest
@@ -19,7 +20,8 @@ Rules
 4. A proven node counts in the fleet for `FLEET_MEMORY_MS` after its last lease.
 5. A lease is *late* once it has been open for `LATE` x its node's p90: its node may be gone. It takes no room any more;
    its group is welcome all the same until the lease expires. The leases of a node with fewer than
-   `ENOUGH_PROVEN_NODES` groups are never late.
+   `ENOUGH_PROVEN_NODES` groups are never late, but for one that lasts longer by the node's word alone: it is late after
+   the fleet lifetime. So a false word keeps no room, nor the share of new keys, for longer than none.
 """
 
 import bisect
@@ -90,7 +92,8 @@ def lease_duration(
         if stated is None:
             return LeaseLifetime(longest, False)
         own = stated if expected is None else min(stated, OWN_LIFETIME_FACTOR * expected)
-        return LeaseLifetime(max(longest, bounds.within(own + LIFETIME_SLACK_MS)), False)
+        lasts = max(longest, bounds.within(own + LIFETIME_SLACK_MS))
+        return LeaseLifetime(lasts, False, longest if lasts > longest else None)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN_LIFETIME_FACTOR * p90 + LIFETIME_SLACK_MS)
     late = int(LATE * p90) if len(turnarounds) >= ENOUGH_PROVEN_NODES else None

@@ -10,6 +10,7 @@ Rules
 import asyncio
 import importlib.metadata
 import importlib.util
+import os
 import re
 import socket
 import subprocess
@@ -69,6 +70,8 @@ def show(report: Report, *, as_json: bool, file: Path | None) -> list[str]:
     encoded = msgspec.json.encode(clean)
     if file is not None:
         content = msgspec.json.format(encoded, indent=1) if as_json else "\n".join(_lines(clean)).encode()
+        if os.path.lexists(file) and (file.is_symlink() or not file.is_file()):
+            raise LocalFault(f"{file} is a link, or no regular file, and would be replaced: name another file")
         try:
             with writing(file) as out:
                 out.write(content + b"\n")

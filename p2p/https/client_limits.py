@@ -7,9 +7,10 @@ argument, in monotonic seconds.
 2. At the bound of all connections a new one evicts a waiting one, of the household that has most connections. A
    connection waits until its request is whole, body included: from its start, and from each answer. In this order they
    give way: bodies whose bytes do not pay for their time, at the least rate (p2p/limits/least_rate.py) and `BODY_GRACE`
-   in advance, so that a byte now and then buys no place; those without a request; bodies that pay; and newcomers, who
-   have `NEWCOMER_SECONDS` for handshake and request. Among equals that which is paid for the shortest time, or silent
-   longest, is first.
+   in advance, so that a byte now and then buys no place; those without a request; then bodies that pay and newcomers,
+   who have `NEWCOMER_SECONDS` for handshake and request: of these two that which is more numerous. So neither bodies
+   nor connections that come again at once take all places. Among equals that which is paid for the shortest time, or
+   silent longest, is first.
 3. A private address may be that of a proxy with many clients, and that of a trusted proxy counts as one. Over HTTPS a
    new connection beyond its bound evicts one of its own, by the same order; a busy one if no other is there. With the
    page private addresses have no bound (`bounds_private`).
@@ -31,6 +32,9 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 NEWCOMER_SECONDS: Final = 5.0
 BODY_GRACE: Final = 1.0
 """Seconds that the first bytes of a body may take."""
+_PAYING_BODY: Final = 2
+_NEWCOMER: Final = 3
+"""Places of two kinds of connections among those that give way."""
 
 
 @dataclass(eq=False)
@@ -130,7 +134,7 @@ class ClientConnections:
         client = self._client_at(ip)
         evicted = None
         if self._is_full(client) or self._is_crowded(client):
-            evicted = min(self._victims(client), key=lambda one: self._order(one, now), default=None)
+            evicted = self._first_to_go(self._victims(client), now)
         if evicted is not None:
             self.remove(evicted)
         self._count(connection, client)
@@ -212,14 +216,23 @@ class ClientConnections:
         most = max((self._open[self._clients[one].holder] for one in strangers), default=0)
         return [one for one in strangers if self._open[self._clients[one].holder] == most]
 
+    def _first_to_go(self, connections: list[object], now: float) -> object | None:
+        """Return the connection that gives way before the others (rule 2); None: there are none."""
+        orders = {one: self._order(one, now) for one in connections}
+        number = Counter(kind for kind, _ in orders.values())
+        if number[_NEWCOMER] > number[_PAYING_BODY]:
+            swapped = {_PAYING_BODY: _NEWCOMER, _NEWCOMER: _PAYING_BODY}
+            orders = {one: (swapped.get(kind, kind), at) for one, (kind, at) in orders.items()}
+        return min(orders, key=orders.__getitem__, default=None)
+
     def _order(self, connection: object, now: float) -> tuple[int, float]:
         """Return the place of a connection among those that give way, first to last (rule 2)."""
         if (body := self._bodies.get(connection)) is not None:
-            return (0 if body.paid_until < now else 2), body.paid_until
+            return (0 if body.paid_until < now else _PAYING_BODY), body.paid_until
         if (wait := self._waiting.get(connection)) is not None:
             is_newcomer = wait.is_new and now - wait.since < NEWCOMER_SECONDS
-            return (3 if is_newcomer else 1), wait.since
-        return 4, 0.0
+            return (_NEWCOMER if is_newcomer else 1), wait.since
+        return _NEWCOMER + 1, 0.0
 
     def _count(self, connection: object, client: _Client) -> None:
         self._clients[connection] = client

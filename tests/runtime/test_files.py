@@ -35,6 +35,20 @@ def test_a_failure_leaves_what_was_there_and_no_hidden_file(tmp_path: Path) -> N
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
 
 
+def test_nothing_is_written_through_a_link_or_a_pipe_in_the_hidden_files_place(tmp_path: Path) -> None:
+    """In a folder that others write to: the link of another user let this one's own file be overwritten."""
+    path, precious = tmp_path / "a", tmp_path / "precious"
+    precious.write_bytes(b"kept")
+    hidden_path(path).symlink_to(precious)
+    with writing(path) as file:
+        file.write(b"new")
+    assert (precious.read_bytes(), path.read_bytes(), path.is_symlink()) == (b"kept", b"new", False)
+    os.mkfifo(hidden_path(path))
+    with writing(path) as file:
+        file.write(b"newer")
+    assert path.read_bytes() == b"newer"
+
+
 @pytest.mark.parametrize("number", files.NO_ROOM)
 def test_a_write_without_room_is_a_fault_of_this_machine_that_names_the_file(tmp_path: Path, number: int) -> None:
     with pytest.raises(DiskFull, match="free space there") as full, room(tmp_path / "a"):

@@ -1,6 +1,7 @@
 """Model folders in the layout of hubs, read without torch."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
+from echo2.weights import hf_import
 from echo2.weights.documents import DType, TensorEntry
 from echo2.weights.errors import BadSnapshot
-from echo2.weights.hf_import import bf16_of, import_model
+from echo2.weights.hf_import import bf16_of, import_model, stored_headers, tensor_hashes
 from echo2.weights.snapshot import Snapshot
 from tests.support.paths import ROOT
 
@@ -123,3 +125,23 @@ def test_only_the_file_for_tensors_imports_torch() -> None:
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_a_fault_of_the_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user of a shared cache, or a download that begins again: the process ended by a bus error."""
+    file, check_fit = folder / "model.safetensors", hf_import.check_fit
+
+    def cut(*arguments: object) -> None:
+        check_fit(*arguments)  # type: ignore[arg-type]
+        os.truncate(file, 4096)
+
+    save_file({"a": floats(1 << 20)}, file)
+    tensors = stored_headers(folder)
+    monkeypatch.setattr(hf_import, "check_fit", cut)
+    for read in (lambda: tensor_hashes(folder, tensors), lambda: import_model(folder, tmp_path / "s")):
+        save_file({"a": floats(1 << 20)}, file)
+        with pytest.raises(BadSnapshot, match="cut short while it was read"):
+            read()
+    assert not (tmp_path / "s").exists()

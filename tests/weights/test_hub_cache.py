@@ -1,5 +1,6 @@
 """Finding a model's folder in a cache of the Hugging Face hub."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,14 @@ def test_a_folder_without_the_model_is_answered_by_what_to_type(tmp_path: Path, 
     revision(tmp_path / "cache", "Org/Other", "c3")
     with pytest.raises(BadSnapshot, match=sentence):
         model_folders(tmp_path / place, "Small")
+
+
+def test_a_pipe_or_a_long_file_in_place_of_the_current_revisions_name_stops_nothing(tmp_path: Path) -> None:
+    """A cache that several users write to: the pipe of one of them kept the others' nodes waiting for ever."""
+    first, second = revision(tmp_path, "Org/A", "a1"), revision(tmp_path, "Org/A", "b2")
+    main = tmp_path / "models--Org--A" / "refs" / "main"
+    os.mkfifo(main)
+    assert revisions(tmp_path, "A") == [first, second]
+    main.unlink()
+    main.write_bytes(b"b2" + bytes(1 << 20))
+    assert revisions(tmp_path, "A") == [first, second]

@@ -78,6 +78,19 @@ def assert_is(folder: Path, snapshot: Snapshot) -> None:
     assert present_file(folder).read_bytes() == snapshot.path.read_bytes()
 
 
+def test_nothing_is_read_of_what_another_user_puts_in_its_place(chain: Chain, tmp_path: Path, memory: Path) -> None:
+    """A node whose folder in memory was removed showed bytes of another user's file as its version."""
+    folder = logged(tmp_path / "weights", chain, 1)
+    remove_memory_folder(folder)
+    (memory / "theirs" / "weights").mkdir(parents=True)
+    (memory / "theirs" / "weights" / "snapshot.safetensors").write_bytes(chain.snapshots[0].path.read_bytes())
+    memory_folder(folder).symlink_to(memory / "theirs")
+    with pytest.raises(FileNotFoundError):
+        present_file(folder)
+    memory_folder(folder).unlink()
+    assert_is(folder, chain.snapshots[1])
+
+
 def test_a_step_writes_nothing_to_the_base_and_its_diff_by_another_name(chain: Chain, tmp_path: Path) -> None:
     folder = logged(tmp_path / "weights", chain, 3)
     assert_is(folder, chain.snapshots[3])

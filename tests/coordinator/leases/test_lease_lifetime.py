@@ -50,6 +50,12 @@ def test_a_node_that_says_how_long_a_group_takes_it_gets_the_time(
     assert lease_duration(turnarounds, 10_000, BOUNDS, stated, expected)[:2] == (lasts, False)
 
 
+def test_a_lease_that_lasts_longer_by_its_nodes_word_alone_is_late_when_one_without_ends() -> None:
+    assert lease_duration([], 10_000, BOUNDS, 400_000).late_after == 45_000
+    assert lease_duration([], 10_000, BOUNDS, 10_000).late_after is None
+    assert lease_duration([], 10_000, BOUNDS).late_after is None
+
+
 def test_the_mean_length_is_that_of_the_last_groups() -> None:
     lengths = AnswerLengths()
     for _ in range(LEAST_GROUPS - 1):

@@ -73,3 +73,15 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     report = Report(program="echo2 1", at="2026-01-01 00:00", rows=[])
     with pytest.raises(LocalFault, match=r"none/table cannot be written \(No such file or directory\)"):
         show(report, as_json=False, file=tmp_path / "none" / "table")
+
+
+def test_a_link_or_a_device_is_not_replaced_by_the_table(tmp_path: Path) -> None:
+    """As root, `--write /dev/stdout` and `--write /dev/null` replaced the device's name for the whole system."""
+    report = Report(program="echo2 1", at="2026-01-01 00:00", rows=[])
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "nowhere", "folder"):
+        with pytest.raises(LocalFault, match="would be replaced: name another file"):
+            show(report, as_json=False, file=tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()

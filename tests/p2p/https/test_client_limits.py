@@ -110,7 +110,7 @@ def test_a_byte_now_and_then_keeps_no_body_a_place_before_one_that_has_come() ->
     assert connections.add("one more", PROXY, 4.0) == "new 0", "only one that came later is before them"
 
 
-def test_a_body_at_the_least_rate_gives_way_after_whoever_sends_nothing_and_before_a_newcomer() -> None:
+def test_a_body_at_the_least_rate_gives_way_after_whoever_sends_nothing_and_before_as_many_newcomers() -> None:
     connections = limited(per_visitor=5, connections=99)
     for one in ("slow", "steady", "hoard", "silent", "served"):
         connections.add(one, PROXY, 0.0)
@@ -121,8 +121,30 @@ def test_a_body_at_the_least_rate_gives_way_after_whoever_sends_nothing_and_befo
     connections.on_part("steady", 40_000, 6.0)
     connections.on_part("hoard", 10_000_000, 0.0)
     connections.on_answer("served", 5.9)
-    gone = [connections.add(f"new {number}", PROXY, 6.0) for number in range(5)]
-    assert gone == ["slow", "silent", "served", "hoard", "steady"], "many bytes at once pay for ten seconds"
+    gone = [connections.add(f"new {number}", PROXY, 6.0) for number in range(3)]
+    assert gone == ["slow", "silent", "served"]
+    for one in ("new 1", "new 2"):
+        connections.on_part(one, 40_000, 6.5)
+    assert connections.add("new 3", PROXY, 7.0) == "hoard", "many bytes at once pay for ten seconds"
+    assert connections.add("new 4", PROXY, 7.0) == "steady"
+
+
+def test_connections_that_come_again_at_once_cut_off_no_body_that_pays() -> None:
+    """Before, each newcomer evicted a body before any other newcomer: who came again at once cut off all bodies."""
+    connections = limited(connections=16)
+    for number in range(15):
+        connections.add(number, f"8.8.{number}.8", 0.0)
+    connections.add("honest", THERE, 0.0)
+    connections.admit("honest", 0.0)
+    for step in range(100):
+        connections.on_part("honest", 1_000 * step, step / 10)
+        gone = connections.add(15 + step, f"8.8.{step % 15}.8", step / 10)
+        assert gone == step, "the oldest of those that came"
+    for number in range(100, 116):
+        connections.add(f"body {number}", f"8.9.{number}.8", 10.0)
+        connections.admit(f"body {number}", 10.0)
+        connections.on_part(f"body {number}", 40_000, 10.0)
+    assert str(connections.add("newcomer", HERE, 10.5)).startswith("body"), "nor do bodies keep newcomers out"
 
 
 def test_with_the_page_a_private_address_has_no_bound_of_its_own() -> None:
