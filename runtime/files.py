@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -37,12 +38,13 @@ def hidden_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
+def writing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a file that becomes `path` when the block ends without an error. `mode`: permissions, less the user's mask,
+    from its first byte on. Raises `DiskFull`."""
     temporary = hidden_path(path)
     try:
         temporary.unlink(missing_ok=True)
-        with room(path), temporary.open("xb") as file:
+        with room(path), open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -73,9 +73,7 @@ def backup(place: RunFolder, file: Path, passphrase: str, now: int) -> BackedUp:
     descriptors.raise_limit()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        hidden_path(file).unlink(missing_ok=True)
-        os.close(os.open(hidden_path(file), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        with contextlib.ExitStack() as opened, writing(file) as archive:
+        with contextlib.ExitStack() as opened, writing(file, 0o600) as archive:
             members, private = _open_at_one_moment(place, opened)
             copy.unlink(missing_ok=True)
             copied = ledger_backup.backup(place, copy, now)

@@ -256,8 +256,7 @@ def _read(path: Path, *, private: bool) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        with writing(path) as file:
-            os.fchmod(file.fileno(), 0o600)
+        with writing(path, 0o600) as file:
             file.write(data)
     except OSError as error:
         raise LocalFault(f"cannot write {path}: {error.strerror}") from error

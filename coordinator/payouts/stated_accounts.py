@@ -99,8 +99,7 @@ class StatedAccounts:
         rows = {**self._rows, node: [*([before] if before else []), one]}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with writing(self._path) as file:
-                os.fchmod(file.fileno(), 0o600)
+            with writing(self._path, 0o600) as file:
                 file.write(msgspec.json.encode(rows))
         except OSError as error:
             raise LocalFault(f"cannot write {self._path}: {error.strerror}") from error

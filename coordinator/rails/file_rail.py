@@ -140,8 +140,7 @@ class FileRail:
         batch = read_batch(path)
         target = path.with_name(f"payments-{batch.number}.{self._format.suffix}")
         if batch.rows and not target.exists():
-            with writing(target) as file:
-                os.fchmod(file.fileno(), 0o600)
+            with writing(target, 0o600) as file:
                 file.write(self._format.render(batch))
         return batch
 

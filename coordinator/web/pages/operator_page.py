@@ -11,7 +11,6 @@ Rules
 """
 
 import hmac
-import os
 import re
 import secrets
 import shutil
@@ -134,8 +133,7 @@ async def serve(
     else:
         site = await serve_web(app, *place, limits=_LIMITS, setting="web.operator_listen")
         served = OperatorSite(f"{site.url}{token}/", site.stop)
-    with writing(folder.operator_page) as file:
-        os.fchmod(file.fileno(), 0o600)
+    with writing(folder.operator_page, 0o600) as file:
         file.write(f"{served.address}\n".encode())
     log.info("operator's page ready", address="echo2-coord page prints it")
     return served
