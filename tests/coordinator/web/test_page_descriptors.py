@@ -23,6 +23,7 @@ from echo2.runtime.files import writing
 class Shown:
     async def current_state(self): ...
     def nodes(self, after, most): ...
+    def sealed_runspec(self): return b"a RunSpec"
 
 async def main():
     site = await serve_web(application(Shown()), "127.0.0.1", 0)
