@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -318,7 +319,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer answers and hands per round")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
     order = parser.parse_args()
-    bench.header("tasks through their environment's process", _packages(order.only))
+    try:
+        bench.header("tasks through their environment's process", _packages(order.only))
+    except PackageNotFoundError as error:
+        parser.error(f"{error}: install the extras math and poker, or choose parts with --only")
     claims: list[Claim] = []
     with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
         for part in order.only:
