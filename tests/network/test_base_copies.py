@@ -86,7 +86,8 @@ async def received_by_a_node(coordinator: FakeCoordinator, peer: ThreadedPeer, h
     before = (await peer.traffic()).sent
     arguments = [
         "join", coordinator.invite(*await peer.addresses()).to_text(), "--home", str(home), "--gpu", "cpu",
-        "--engine", "transformers", "--priority", "normal", "--json-logs", "--listen", LOOPBACK, "--via", "direct",
+        "--engine", "transformers", "--priority", "normal", "--json-logs", "--log", "debug", "--listen", LOOPBACK,
+        "--via", "direct",
         *words,
     ]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(coordinator.folder.parent / "cache")}
