@@ -103,7 +103,7 @@ def written() -> int:
 
 
 class Totals(NamedTuple):
-    """What a stream of versions cost, in bytes. `standing`: bytes written while the engine stood for a change, and
+    """Bytes that a stream of versions cost. `standing`: bytes written while the engine stood for a change, and
     `seconds`: seconds of reading the changes, for a version. `disk`: most that weights and payloads took. `start`:
     seconds of a start after a power cut, by a log of `diffs`."""
 

@@ -65,7 +65,7 @@ LOCK: Final = "lock"
 
 
 class ClassFit(NamedTuple):
-    """What the engines of one class show. `machines`: machine -> its number of tokens. `tables`: their fit."""
+    """Measurements of the engines of one class. `machines`: machine -> its number of tokens. `tables`: their fit."""
 
     machines: dict[str, int]
     builds: list[str]

@@ -6,8 +6,8 @@ Rules
    those with groups that no scorer has. A version that an idle scorer has loaded is left to that one. Several scorers
    may work on one version; they share its order of parties.
 3. Then by length: a scorer that is not alone has two groups, or the tokens that it verifies in `AHEAD_SECONDS` by
-   its own measure, and one group while another scorer is idle. What one scorer would only queue is left to the others,
-   and a slower one takes less.
+   its own measure, and one group while another scorer is idle. Groups that it would only queue are left to
+   the others, and a slower one takes less.
 4. A group at which a scorer failed or died waits here, and any scorer tries it again. So a scorer that does not come
    back costs no verdict.
 """
@@ -27,9 +27,9 @@ LEAST_AHEAD: Final = 2
 
 @dataclass
 class Seat:
-    """What the dispatch knows of one scorer. `version`: the version that it has loaded, or loads. `tokens_per_second`:
-    that it verifies; None: not measured yet. `idle`: whether it waits for groups. `resting`: whether it cannot work.
-    `out`: the groups that it has, with their tokens, by lease."""
+    """State of one scorer. `version`: the version that it has loaded, or loads. `tokens_per_second`: that it verifies;
+    None: not measured yet. `idle`: whether it waits for groups. `resting`: whether it cannot work. `out`: the groups
+    that it has, with their tokens, by lease."""
 
     version: int | None = None
     tokens_per_second: float | None = None

@@ -1,1 +1,1 @@
-"""What a card can do for echo2, measured in two minutes: the command `gpu-check` of both programs."""
+"""The speed and memory of a card for echo2, in two minutes: the command `gpu-check` of both programs."""

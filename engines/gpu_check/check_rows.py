@@ -3,7 +3,7 @@
 Rules
 1. A goal follows from the card itself: its data sheet (known_cards.py), or what its memory was measured to do. Where
    neither is known, and on a CPU, a figure has no goal.
-2. What could not be measured has a row all the same, with the reason.
+2. A figure that could not be measured has a row all the same, with the reason.
 3. A table for a file or another program has no path and no name of this host: the reasons of libraries may have them.
 """
 
