@@ -74,7 +74,7 @@ def operator() -> Iterator[Operator]:
 
 
 def backdated() -> AttackFinding:
-    """Date an entry back: in the file, in a history written anew, and an ask of the operator's once all others are known."""
+    """Date an entry back: in the file, in a history written anew, and the operator's ask once all others are known."""
     check = FraudCheck()
     with operator() as one:
         honest = one.told()
@@ -116,8 +116,8 @@ def repriced() -> AttackFinding:
 
 
 def accused() -> AttackFinding:
-    """Accuse a node to keep its money: by the rules, by postings to the operator's fund, from what is payable already, of more
-    than its group earned, or without a group that was taken back."""
+    """Accuse a node to keep its money: by the rules, by postings to the operator's fund, from what is payable already,
+    of more than its group earned, or without a group that was taken back."""
     check = FraudCheck()
     with operator() as one:
         honest, accusing = one.told(), one.told(Story(accused=ACCUSED))
@@ -129,8 +129,8 @@ def accused() -> AttackFinding:
         named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
         check.note("the same where the budget binds", named)
         forms: dict[str, Callable[[list[NewEntry]], list[NewEntry]]] = {
-            "to the operator's fund": _to_the_fund, "of more than can be taken": _too_much, "of more than it earned": _more,
-            "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
+            "to the operator's fund": _to_the_fund, "of more than can be taken": _too_much,
+            "of more than it earned": _more, "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
         }  # fmt: skip
         for form, forge in forms.items():
             check.note(f"a forfeit {form}", by_replay(one.forged(accusing, forge)))
