@@ -130,7 +130,8 @@ def accused() -> AttackFinding:
         check.note("the same where the budget binds", named)
         forms: dict[str, Callable[[list[NewEntry]], list[NewEntry]]] = {
             "to the operator's fund": _to_the_fund, "of more than can be taken": _too_much,
-            "of more than it earned": _more, "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
+            "of more than it earned": _more, "of a group that stands": _another_group,
+            "of none": partial(_another_group, lease=b""),
         }  # fmt: skip
         for form, forge in forms.items():
             check.note(f"a forfeit {form}", by_replay(one.forged(accusing, forge)))
