@@ -24,11 +24,9 @@ echo2-coord keys show --home runs/first
 echo2-coord keys renew --home runs/first
 echo2-coord keys rotate channel --home runs/first
 echo2-coord keys export-root next.request --home runs/first
-echo2-coord doctor --home runs/first
 echo2-coord config get --home runs/first
 echo2-coord config diff --home runs/first
 echo2-coord config set learner.learning_rate=1e-4 run.batch_groups=32 --home runs/first
-echo2-coord config set learner.schedule=cosine learner.schedule_steps=2000 --home runs/first
 echo2-coord config schema
 echo2-coord task ls
 echo2-coord task try add --answer 7
@@ -43,7 +41,6 @@ echo2-node update
 """In this order, before run.sqlite is there."""
 READING = """
 echo2-coord nodes ls --home runs/first
-echo2-coord ledger balance --home runs/first
 echo2-coord ledger export audit --home runs/first
 echo2-coord ledger verify audit
 echo2-coord ledger replay audit
