@@ -62,7 +62,7 @@ from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge, Version
-from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.errors import BadSnapshot, MemoryFull, WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
@@ -234,7 +234,7 @@ class Follower:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 if not (folder / asset.name).exists():
                     if asset.name == BASE_FILE:
-                        await anyio.to_thread.run_sync(self._write_frozen_base, asset, folder / asset.name)
+                        await self._with_weights(partial(self._write_frozen_base, asset, folder / asset.name))
                     await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
@@ -381,7 +381,7 @@ class Follower:
             return None  # versions are adapters, and their base is a file of the model (`prepare`)
         if (nbytes := sum(entry.nbytes for entry in version.tensors)) > self._weights.quota:
             raise NoUpdatePath(f"the weights take {self._beyond(nbytes)}")
-        copy = self._copies.choose(spec.value.model, version, edges)
+        copy = self._copies.choose(spec.value.model, version, edges, self._weights.ends.is_set)
         if copy is None:
             return None
         try:
@@ -395,7 +395,7 @@ class Follower:
         """Write a frozen base from a copy, where there is one. Blocks. Raises `BadConfig`, `DiskFull`."""
         spec = self._trust_store.trusted.runspec
         if self._copies is not None and spec is not None:
-            self._copies.write_frozen_base(spec.value.model, asset.manifest, path)
+            self._copies.write_frozen_base(spec.value.model, asset.manifest, path, self._weights.ends.is_set)
 
     def _beyond(self, nbytes: int) -> str:
         """Say that a download exceeds the owner's quota."""
@@ -445,11 +445,21 @@ class Follower:
         for edge, payload in self._remaining_steps(update):
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")
-            await self._engine.advance(payload, self._loaded_version(edge.era, edge.version, edge.root))
+            await self._step(payload, self._loaded_version(edge.era, edge.version, edge.root))
         await self._engine.hold(self._loaded_version(version.era, version.version, version.root))
         if not self._holds(version):
             raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
+
+    async def _step(self, payload: Path, to: LoadedVersion) -> None:
+        """Make one step; on disk, where the machine's memory has no room for it any more."""
+        try:
+            await self._engine.advance(payload, to)
+        except ChildError as error:
+            if error.kind != MemoryFull.__name__:
+                raise
+            await self._with_weights(partial(self._weights.leave_memory, error.message))
+            await self._engine.advance(payload, to)
 
     def _remaining_steps(self, update: Update) -> list[tuple[Edge, Path]]:
         """Return the steps of an update that the weights have not made yet."""
