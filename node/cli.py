@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from echo2.engines.gpu_check.gpu_check_app import add_gpu_check
 from echo2.node.errors import BadConfig, own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
@@ -442,21 +443,7 @@ def doctor(
     return code
 
 
-@app.command()
-@errors_reported
-def gpu_check(
-    device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is missed."""
-    from echo2.engines.gpu_check.checking import check, show
-
-    for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
-        _say(text_line)
+add_gpu_check(app, errors_reported)
 
 
 @app.command()

@@ -44,8 +44,8 @@ def import_model(
     aliases: dict[str, str] | None = None,
     stops: Callable[[], bool] = lambda: False,
 ) -> Snapshot:
-    """Write the snapshot `out` from a model folder. Memory: one piece. `stops`: asked before each piece whether to raise
-    `Stopped`. Raises `BadSnapshot`, `DiskFull`."""
+    """Write the snapshot `out` from a model folder. Memory: one piece. `stops`: asked before each piece whether to
+    raise `Stopped`. Raises `BadSnapshot`, `DiskFull`."""
     stored = _places(folder)
     wanted = (
         sorted((one.entry for one in stored.values()), key=lambda entry: entry.name) if tensors is None else tensors

@@ -92,9 +92,7 @@ def test_what_others_may_have_made_is_refused(tmp_path: Path, memory: Path) -> N
         make_memory_folder(tmp_path / "one")
 
 
-def test_it_takes_a_third_of_the_free_memory_where_there_is_one(
-    memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_takes_a_third_of_the_free_memory_where_there_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 3000)
     assert fits_in_memory(1000)
     assert not fits_in_memory(1001)

@@ -124,7 +124,7 @@ def test_a_step_that_finds_no_room_in_memory_changes_nothing(
     folder = logged(tmp_path / "weights", chain, 2)
     with monkeypatch.context() as full:
         full.setattr("echo2.weights.journaled.writing", no_room_below(memory_module.MEMORY_ROOT))
-        with pytest.raises(MemoryFull, match="no room to write .*forward"):
+        with pytest.raises(MemoryFull, match=r"no room to write .*forward"):
             open_weights(folder).apply(chain.payloads[2], chain.snapshots[3].root)
         remove_memory_folder(folder)
         full.setattr("echo2.weights.snapshot.writing", no_room_below(memory_module.MEMORY_ROOT))
