@@ -7,7 +7,8 @@ Rules
 3. It outlives the processes that use it, but no restart of the machine. Its owner removes it. One whose folder on disk
    is gone, as a killed process may leave it, is removed before free memory is measured for another.
 4. One process, with its children, has a folder: the one that claimed it. Containers that share /dev/shm may have
-   folders on disk at the same path, and to each the other's seems to be gone. So none that another process has is used, written to or removed. A claim ends with its process, however that ends.
+   folders on disk at the same path, and to each the other's seems to be gone. So none that another process has is used,
+   written to or removed. A claim ends with its process, however that ends.
 """
 
 import contextlib
