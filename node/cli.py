@@ -623,6 +623,15 @@ def config_unset(
     _write_setting(key, None, home)
 
 
+@config_app.command("schema")
+@errors_reported
+def config_schema() -> None:
+    """Print the JSON schema of all settings, for editors and programs."""
+    from echo2.node.config import NodeConfig
+
+    typer.echo(json.dumps(NodeConfig.model_json_schema(), indent=1))
+
+
 @payout_app.command("set")
 @errors_reported
 def payout_set(
