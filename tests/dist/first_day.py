@@ -78,10 +78,13 @@ class Operator:
 
     def command(self, *words: str) -> str:
         """Run a command of echo2-coord; return what it prints."""
-        argv = [*self._within, sys.executable, "-m", "echo2.coordinator.cli", *words]
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = self._run(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def _run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        argv = [*self._within, sys.executable, "-m", "echo2.coordinator.cli", *words]
+        return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
     def open(self) -> str:
         """Make the run, start it, and serve its page over TLS; return the run's fingerprint."""
@@ -96,20 +99,19 @@ class Operator:
         self._start("echo2.coordinator.cli", "run", "--home", str(self.home))
         certificate = self._folder / "page.crt", self._folder / "page.key"
         self._start("tests.support.tls_front", f"{OPERATOR}:443", "127.0.0.1:8420", *map(str, certificate))
-        until("the coordinator answers", lambda: self._state() is not None)
-        return re.findall(r"(?:[A-Z2-7]{4}-){3}[A-Z2-7]{4}", self.command("invite", "--home", str(self.home)))[0]
+        until("the coordinator answers", lambda: self._fingerprint() is not None)
+        fingerprint = self._fingerprint()
+        assert fingerprint is not None
+        return fingerprint
 
-    def groups_of(self, peer: str) -> tuple[int, dict[str, int]]:
-        """Return the accepted groups of a node, and the refused ones by reason, as the operator's ledger has them."""
-        rows = json.loads(self.command("nodes", "ls", "--json", "--home", str(self.home)))
-        row = next(one for one in rows if peer in one.values())
-        return int(row["accepted"]), dict(row.get("refusals") or {})
+    def ends_of(self, peer: str) -> dict[str, int]:
+        """Return how the leases of a node ended, counted by reason, as the operator has them."""
+        return dict(json.loads(self.command("nodes", "show", peer, "--json", "--home", str(self.home)))["codes"])
 
-    def _state(self) -> str | None:
-        with contextlib.suppress(AssertionError):
-            return self.command("invite", "--home", str(self.home))
+    def _fingerprint(self) -> str | None:
+        asked = self._run("invite", "--home", str(self.home))
         assert self._programs[0].poll() is None, (self._folder / "operator.log").read_text()[-2000:]
-        return None
+        return asked.stderr.split()[-1] if asked.returncode == 0 else None
 
     def _start(self, module: str, *words: str) -> None:
         with (self._folder / "operator.log").open("ab") as log:
@@ -189,12 +191,13 @@ class Day:
         self.claims: list[Claim] = []
         self.joined: list[tuple[float, str]] = []
         self._service: PlayedService | None = None
+        self._fingerprint = ""
         self._began = time.monotonic()
 
     def play(self) -> None:
         """Live it. Raises `AssertionError` at the first check that fails (rule 3)."""
-        fingerprint = self.operator.open()
-        print(f"the run is open: {fingerprint}\n", flush=True)
+        self._fingerprint = self.operator.open()
+        print(f"the run is open: {self._fingerprint}\n", flush=True)
         self._began = time.monotonic()
         for step in (
             self.install, self.join, self.serve, self.watch, self.play_a_game, self.sleep, self.reboot, self.update,
@@ -238,7 +241,7 @@ class Day:
         assert terminal.end(PATIENCE) == 130, terminal.text()
         self.joined = [(at, text) for at, text in terminal.rows if at <= first and text.strip()]
         self.claims.append(Claim("first accepted group after join", first, "1 s", 30.0, at_most=True))
-        assert "joining first-day" in terminal.text()
+        assert f"joining first-day ({self._fingerprint})" in terminal.text().replace("\n", "")
         accepted = self.volunteer.accepted()
         assert accepted
         return f"echo2-node join https://{PAGE}; Ctrl-C", f"first group after {first:.1f} s; {accepted} accepted"
@@ -335,7 +338,8 @@ class Day:
         until("the daemon has ended", lambda: not self.service.tree())
         receipts = self.volunteer.receipts()
         states = {state: list(receipts.values()).count(state) for state in receipts.values()}
-        accepted, _ = self.operator.groups_of(peer)
+        ends = self.operator.ends_of(peer)
+        accepted = ends["ok"]
         verified = self.volunteer.node("receipts", "verify").strip()
         assert verified.startswith(f"{len(receipts)} receipts right, 0 wrong"), verified
         assert states.get("accepted") == accepted, (states, accepted)
@@ -343,10 +347,8 @@ class Day:
         self.claims.append(Claim("groups without pay", float(lost), "none", 0.0, at_most=True))
         self.volunteer.node("leave", "--forget", "--yes")
         assert not self.volunteer.home.exists() or not list(self.volunteer.home.iterdir())
-        return (
-            "echo2-node leave; leave --forget",
-            f"{accepted} groups accepted, as the ledger has them; {verified[:60]}",
-        )
+        others = ", ".join(f"{count} {code}" for code, count in ends.items() if code != "ok") or "no other end"
+        return "echo2-node leave; leave --forget", f"{accepted} groups accepted, as the ledger has it; {others}"
 
     def _start(self) -> str:
         before = self.volunteer.accepted()
