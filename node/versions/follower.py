@@ -61,7 +61,7 @@ from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
-from echo2.weights.documents import Edge, Version
+from echo2.weights.documents import ITEM_BYTES, Edge, Version
 from echo2.weights.errors import BadSnapshot, MemoryFull, WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
@@ -138,6 +138,8 @@ class Follower:
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
+        self._is_size_known = False
+        """Whether the owner was told how large the model is."""
         self._at_weights = asyncio.Lock()
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
@@ -365,6 +367,9 @@ class Follower:
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
             raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
+        if self.current is None and not self._is_size_known:
+            self._is_size_known = True
+            _log.info(_size_words(version, nbytes))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
             await self._fold(steps=1)
@@ -550,6 +555,14 @@ class Follower:
                 await self._news.wait()
         except TimeoutError:
             return
+
+
+def _size_words(version: Version, fetched: int) -> str:
+    """Say how large a model is. `fetched`: bytes that come over the network."""
+    parameters = sum(entry.nbytes // ITEM_BYTES[entry.dtype] for entry in version.tensors)
+    nbytes = sum(entry.nbytes for entry in version.tensors)
+    weights, payloads = (f"{count / 1e6:,.1f} MB" for count in (nbytes, fetched))
+    return f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights; {payloads} are fetched"
 
 
 def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:
