@@ -66,7 +66,9 @@ Hours = Annotated[str | None, typer.Option("--hours", help="When to work: mon-fr
 YieldTo = Annotated[list[str] | None, typer.Option("--yield-to", help="Rest while this program runs; may be repeated.")]
 YieldWhen = Annotated[
     list[str] | None,
-    typer.Option("--yield-when", help="Rest on gpu, keyboard, battery (the default), metered; may be repeated."),
+    typer.Option(
+        "--yield-when", help="Rest on gpu, fullscreen, keyboard, battery (the default), metered; may be repeated."
+    ),
 ]
 Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
 Uplink = Annotated[float | None, typer.Option("--uplink", help="Most upload to peers, in Mbit/s.")]

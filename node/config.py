@@ -153,8 +153,8 @@ class NodeConfig(BaseModel):
     )
     yield_when: tuple[Occasion, ...] = Field(
         ("battery",),
-        description="Occasions on which this node rests: gpu (another process uses one), keyboard (or mouse is used), "
-        "battery (no mains), metered (line). An empty one: none.",
+        description="Occasions on which this node rests: gpu (another process uses one), fullscreen (a program has "
+        "the whole screen), keyboard (or mouse is used), battery (no mains), metered (line). An empty one: none.",
     )
     quiet: float = Field(60.0, ge=1, le=86_400, description="Seconds without any of these until work goes on.")
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(

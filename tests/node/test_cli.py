@@ -54,7 +54,12 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "hours that never come": (["run", "--hours", "8:00-8:00"], {}, Exit.CONFIG, "8:00-8:00 never comes"),
         "hours on no day": (["join", "--hours", "xyz 8:00-9:00"], {}, Exit.CONFIG, "unknown day xyz"),
         "a program's path": (["run", "--yield-to", "/bin/x"], {}, Exit.CONFIG, "name the program alone"),
-        "an occasion that is none": (["run", "--yield-when", "tv"], {}, Exit.CONFIG, "'gpu', 'keyboard', 'battery'"),
+        "an occasion that is none": (
+            ["run", "--yield-when", "tv"],
+            {},
+            Exit.CONFIG,
+            "'gpu', 'fullscreen', 'keyboard', 'battery'",
+        ),
         "a quiet below zero": (["run", "--quiet", "-1"], {}, Exit.CONFIG, "quiet should be greater"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
