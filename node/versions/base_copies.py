@@ -74,7 +74,7 @@ class BaseCopies:
         self, model: str, manifest: Manifest, path: Path, stops: Callable[[], bool] = lambda: False
     ) -> None:
         """Write the frozen base of a run of adapters to `path`, if a copy gives the file that `manifest` names.
-        `stops`: as of `choose`. Raises `BadConfig` (rule 3), `DiskFull`."""
+        `stops`: question of `choose`. Raises `BadConfig` (rule 3), `DiskFull`."""
         hidden_path(path).unlink(missing_ok=True)  # of a node that was killed as it wrote
         self._first(self._folders(model, None), lambda folder: _write_frozen_base(folder, manifest, path, stops))
 
