@@ -338,7 +338,7 @@ class Day:
         peer = self.volunteer.node("keys", "show").split()[1]
         said = self.volunteer.node("leave")
         assert "of weights are deleted" in said, said
-        until("the daemon has ended", lambda: not self.service.tree())
+        assert self.service.wait(PATIENCE) == 0
         receipts = self.volunteer.receipts()
         states = {state: list(receipts.values()).count(state) for state in receipts.values()}
         ends = self.operator.ends_of(peer)

@@ -91,6 +91,12 @@ class PlayedService:
         self._process.wait()
         psutil.wait_procs([one for one in self._known if one.is_running()], timeout=10)
 
+    def wait(self, seconds: float) -> int:
+        """Wait until it has ended by itself; return its exit code."""
+        assert self._process is not None
+        self.tree()
+        return self._process.wait(seconds)
+
     def stop(self) -> float:
         """Stop it as systemd does; return the seconds that its end took."""
         assert self._process is not None
