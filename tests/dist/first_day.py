@@ -105,9 +105,9 @@ class Operator:
         assert fingerprint is not None
         return fingerprint
 
-    def ends_of(self, peer: str) -> dict[str, int]:
-        """Return how the leases of a node ended, counted by reason, as the operator has them."""
-        return dict(json.loads(self.command("nodes", "show", peer, "--json", "--home", str(self.home)))["codes"])
+    def report_of(self, peer: str) -> dict[str, Any]:
+        """Return what the operator knows of a node."""
+        return dict(json.loads(self.command("nodes", "show", peer, "--json", "--home", str(self.home))))
 
     def _fingerprint(self) -> str | None:
         asked = self._run("invite", "--home", str(self.home))
@@ -171,10 +171,14 @@ class Volunteer:
         """Install the service, on a machine that systemd seems to have started."""
         return self.run([*self._root, *booted([*self.argv("service", "install")[len(self._root) :]])])
 
+    def submissions(self) -> list[dict[str, Any]]:
+        """Return all groups with their answers."""
+        listed = self.node("receipts", "list", "--json", "--most", "1000000")
+        return [json.loads(row) for row in listed.splitlines()]
+
     def receipts(self) -> dict[str, str]:
         """Return the state of each group by its lease."""
-        listed = self.node("receipts", "list", "--json", "--most", "1000000")
-        return {row["lease"]: row["state"] for row in map(json.loads, listed.splitlines())}
+        return {row["lease"]: row["state"] for row in self.submissions()}
 
     def accepted(self) -> int:
         """Return how many groups were accepted so far."""
@@ -339,19 +343,20 @@ class Day:
         said = self.volunteer.node("leave")
         assert "of weights are deleted" in said, said
         assert self.service.wait(PATIENCE) == 0
-        receipts = self.volunteer.receipts()
-        states = {state: list(receipts.values()).count(state) for state in receipts.values()}
-        ends = self.operator.ends_of(peer)
-        accepted = ends["ok"]
+        listed = self.volunteer.submissions()
+        report = self.operator.report_of(peer)
+        accepted = [row for row in listed if row["state"] == "accepted"]
+        assert len(accepted) == report["key"]["accepted"], report
         verified = self.volunteer.node("receipts", "verify").strip()
-        assert verified.startswith(f"{len(receipts)} receipts right, 0 wrong"), verified
-        assert states.get("accepted") == accepted, (states, accepted)
-        lost = len(receipts) - accepted
-        self.claims.append(Claim("groups without pay", float(lost), "none", 0.0, at_most=True))
+        assert verified.startswith(f"{len(listed)} receipts right, 0 wrong"), verified
+        late = [row for row in listed if row["code"] == "late"]  # what was under way as the machine fell asleep
+        lost = len(listed) - len(accepted) - len(late)
+        self.claims.append(Claim("groups lost", float(lost), "none", 0.0, at_most=True))
         self.volunteer.node("leave", "--forget", "--yes")
         assert not self.volunteer.home.exists() or not list(self.volunteer.home.iterdir())
-        others = ", ".join(f"{count} {code}" for code, count in ends.items() if code != "ok") or "no other end"
-        return "echo2-node leave; leave --forget", f"{accepted} groups accepted, as the ledger has it; {others}"
+        ends = {code: count for code, count in report["codes"].items() if code not in ("ok", "canary")}
+        others = ", ".join(f"{count} {code}" for code, count in ends.items()) or "no lease ended otherwise"
+        return "echo2-node leave; leave --forget", f"{len(accepted)} accepted, as the operator has it; {others}"
 
     def _start(self) -> str:
         before = self.volunteer.accepted()
