@@ -34,6 +34,7 @@ import psutil
 from benchmarks.harness.bench import Claim, close
 from benchmarks.harness.figure_mark import figure_mark
 from benchmarks.harness.lab import NotPermitted
+from echo2.runtime.figures import number_of
 from echo2.runtime.installation import NEWER_FILE
 from tests.faults.hosts import Hosts
 from tests.support.installations import Installation
@@ -308,7 +309,9 @@ class Day:
         self.service.send(signal.SIGCONT)
         back = self._works_again()
         self._keeps(before)
-        return "sleep for longer than a lease, line down", f"the next group {back:.0f} s after waking; nothing lost"
+        late = [row for row in self.volunteer.submissions() if row["code"] == "late"]
+        seen = f"the next group {back:.0f} s after waking; {number_of(len(late), 'group')} too late, no other lost"
+        return "sleep for longer than a lease, line down", seen
 
     def reboot(self) -> tuple[str, str]:
         """Lose all processes at once, and the machine's memory; the service starts."""
@@ -441,7 +444,7 @@ def named_page(hosts: Hosts) -> Iterator[None]:
 def page_of(day: Day, words: str) -> str:
     """Return the page of docs/results. `words`: the options of the command."""
     rows = [f"| {_clock(one.at)} | {one.name} | {one.took:.1f} s | {one.seen} |" for one in day.steps]
-    phases = [f"{at:5.1f} s  {text[:130]}" for at, text in day.joined]
+    phases = [f"{at:5.1f} s  {_plain(text, day.volunteer.place.home)}" for at, text in day.joined]
     claims = [f"| {one.name} | {one.ratio:.3g} | {one.bar:g} |" for one in day.claims]
     return "\n".join([
         "# A volunteer's first day", "",
@@ -453,6 +456,12 @@ def page_of(day: Day, words: str) -> str:
         "What `join` said until the first accepted group, with the seconds since the command:", "",
         "```", *phases, "```", "",
     ])  # fmt: skip
+
+
+def _plain(text: str, home: Path) -> str:
+    """Return a row of the terminal without colours and time, with ~ for the volunteer's home."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text).replace(str(home), "~")
+    return re.sub(r"  +", "  ", re.sub(r"^\S+Z \[(\w+) *\] ", r"\1  ", text)).rstrip()
 
 
 def main() -> int:
