@@ -69,8 +69,9 @@ def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
     if isinstance(error, LocalFault):
-        codes = {DiskFull: Exit.TEMPORARY, DeviceMissing: Exit.NO_DEVICE}
-        return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.CONFIG)
+        if isinstance(error, DiskFull):
+            return Exit.TEMPORARY
+        return Exit.NO_DEVICE if isinstance(error, DeviceMissing) else Exit.CONFIG
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return Exit.CONFIG
     told = surroundings.describe(error)

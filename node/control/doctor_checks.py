@@ -222,7 +222,7 @@ def tcp(tried: Sequence[HostTrial]) -> Check:
 def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Check]:
     """Return one row per route, and one for the coordinator, which is bad only if every route fails. `tried`: the hosts
     of their addresses."""
-    trials = {(one.host, one.port): one for one in tried}
+    trials: dict[tuple[str, int | None], HostTrial] = {(one.host, one.port): one for one in tried}
     rows = []
     successful = [attempt for attempt in attempts if attempt.seconds is not None]
     for route in ("direct", "relay", "https"):

@@ -448,7 +448,7 @@ def page_of(day: Day, words: str) -> str:
     claims = [f"| {one.name} | {one.ratio:.3g} | {one.bar:g} |" for one in day.claims]
     return "\n".join([
         "# A volunteer's first day", "",
-        "One machine, two network namespaces, from the installed wheel, by [lend a machine](../volunteer.md) alone.",
+        "One machine, two network namespaces, the installed wheel, and [lend a machine](../volunteer.md).",
         "Sleep is every process stopped and the line down, a reboot is SIGKILL for all and an empty `/dev/shm`.", "",
         figure_mark(f"make first-day{words}"), "",
         "| clock | step | took | seen |", "|---|---|---|---|", *rows, "",
