@@ -338,3 +338,17 @@ def test_an_invite_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> N
     assert by_file.exit_code == by_input.exit_code == Exit.CONFIG
     assert "copy it again" in by_file.stderr
     assert by_file.stderr == by_input.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["coerced", "ASCII"])
+def test_a_home_with_umlauts_and_spaces_works_in_the_locale_c_on_a_dumb_terminal(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    home, plain = tmp_path / "ä ö" / "no de", {"LC_ALL": "C", "LANG": "C", "TERM": "dumb", **more}
+    home.mkdir(parents=True)
+    written = command("config", "set", "uplink", "8", "--home", str(home), **plain)
+    assert (written.returncode, written.stderr) == (Exit.OK, "")
+    assert (home / "node.toml").read_text() == "uplink = 8\n"
+    asked = command("status", "--home", str(home), **plain)
+    assert (asked.returncode, asked.stderr.count("\n")) == (Exit.UNREACHABLE, 1)
