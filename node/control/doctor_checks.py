@@ -51,12 +51,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A host of the coordinator, tried below the handshake. `found`: IP addresses of its name, if it has a known one.
+    """A host of the coordinator, tried below the handshake. `known`: IP addresses of its name, if it has a known one.
     `name_fault`: reason why its name is not known; `tcp_fault`: why no connection came about."""
 
     host: str
     port: int
-    found: str = ""
+    known: str = ""
     name_fault: str = ""
     tcp_fault: str = ""
 
@@ -199,7 +199,7 @@ def port(listen: list[str], taken: str) -> Check:
 def names(tried: Sequence[HostTrial]) -> Check:
     """Check that the system knows the names in an invite."""
     wanted = "every name is known"
-    known = dict.fromkeys(f"{one.host} is {one.found}" for one in tried if one.found)
+    known = dict.fromkeys(f"{one.host} is {one.known}" for one in tried if one.known)
     faults = dict.fromkeys(f"{one.host}: {one.name_fault}" for one in tried if one.name_fault)
     if not faults:
         actual = "; ".join(known) or "none is needed: the invite has IP addresses"

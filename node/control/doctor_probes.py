@@ -219,7 +219,7 @@ async def _host_trial(address: Address, port: int) -> HostTrial:
     except (OSError, TimeoutError, UnicodeError) as error:
         return structs.replace(trial, name_fault=_reason(error))
     if address.is_named:
-        trial = structs.replace(trial, found=", ".join(dict.fromkeys(str(place[0]) for *_, place in places)))
+        trial = structs.replace(trial, known=", ".join(dict.fromkeys(str(place[0]) for *_, place in places)))
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             _, writer = await asyncio.open_connection(address.host, port)

@@ -236,7 +236,7 @@ class Day:
         size = self.volunteer.place.size() / 1e6
         for words in (("name", "owl"), ("priority", "normal"), ("yield_to", GAME), ("quiet", str(QUIET_SECONDS))):
             self.volunteer.node("config", "set", *words)
-        return f"pip install {self._wheel.name.partition('-')[0]}", f"{version}; {size:.0f} MB"
+        return "pip install of the wheel", f"{version}; {size:.0f} MB"
 
     def join(self) -> tuple[str, str]:
         """Join by the page, until the first accepted group; then Ctrl-C."""

@@ -73,8 +73,8 @@ def test_one_working_route_is_enough():
 
 NAMED = "/dns4/c.example/tcp/4311/https/p2p/c"
 UNKNOWN = HostTrial(host="c.example", port=4311, name_fault="Name or service not known")
-SHUT = HostTrial(host="c.example", port=4311, found="192.0.2.7", tcp_fault="Connection refused")
-OPEN = HostTrial(host="c.example", port=4311, found="192.0.2.7")
+SHUT = HostTrial(host="c.example", port=4311, known="192.0.2.7", tcp_fault="Connection refused")
+OPEN = HostTrial(host="c.example", port=4311, known="192.0.2.7")
 
 
 @pytest.mark.parametrize(
