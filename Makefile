@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light docs dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light docs dist test-dist first-day stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -109,6 +109,9 @@ dist: setup ## build the source distribution and the wheel into dist/
 
 test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
+
+first-day: dist ## a volunteer's first day from the wheel: join, play, sleep, reboot, update, leave (root; 6 minutes)
+	$(BIN)/python -m tests.dist.first_day
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
 	$(BIN)/echo2-coord demo
