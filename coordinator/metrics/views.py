@@ -413,6 +413,13 @@ class SettingChange(View, frozen=True, kw_only=True):
         return f"{self.key} = {self.new}, it was {self.old}{when}"
 
 
+class FaultView(View, frozen=True, kw_only=True):
+    """A fault of the coordinator's own processes. `at`: ms since the Unix epoch. `what`: a sentence."""
+
+    at: int
+    what: str
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
@@ -463,7 +470,7 @@ class RunState(View, frozen=True, kw_only=True):
     full_bytes: int
     nodes: list[NodeRow]
     invite: str
-    faults: list[str]
+    faults: list[FaultView]
     objective: str
     relayed_bytes: int = 0
     nodes_known: int = 0

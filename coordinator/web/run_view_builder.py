@@ -32,6 +32,7 @@ from echo2.coordinator.metrics.setting_changes import read_changes
 from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
+    FaultView,
     LinksView,
     NodeRow,
     NodeView,
@@ -96,7 +97,7 @@ class RunViewBuilder:
     training: Training
     scoring: Scoring
     publisher: Publisher
-    faults: list[str]
+    faults: list[FaultView]
     started: int
     clock: Callable[[], float]
     installing: str = ""
@@ -212,7 +213,8 @@ class RunViewBuilder:
             versions=[history.versions[number] for number in sorted(history.versions)], capacity=_NOT_YET,
             broadcast=BroadcastView(source=self.run.peer_id), diff_bytes=history.diff_bytes,
             full_bytes=history.full_bytes, nodes=[], invite=self.invite,
-            faults=[without_places(fault) for fault in self.faults], relayed_bytes=self.relayed, links=self.links,
+            faults=[FaultView(at=one.at, what=without_places(one.what)) for one in self.faults],
+            relayed_bytes=self.relayed, links=self.links,
             root_serial=self.run.root.serial, root_expires=self.run.root.expires,
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
             tasks=task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations),

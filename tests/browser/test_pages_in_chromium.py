@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.metrics.views import RunState, TeamRow
+from echo2.coordinator.metrics.views import FaultView, RunState, TeamRow
 from echo2.coordinator.web.pages import operator_page
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from tests.support import pictures
@@ -69,7 +69,8 @@ def hostile_state() -> RunState:
     ]
     return msgspec.structs.replace(
         pictures.PAID, nodes=nodes, teams=teams, name=HOSTILE[150], model=HOSTILE[151], description=HOSTILE[152],
-        contact=HOSTILE[153], page=HOSTILE[154], installing=HOSTILE[155], faults=HOSTILE[156:166],
+        contact=HOSTILE[153], page=HOSTILE[154], installing=HOSTILE[155],
+        faults=[FaultView(at=0, what=text) for text in HOSTILE[156:166]],
     )  # fmt: skip
 
 
@@ -131,7 +132,11 @@ async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> No
         world.decide_all()
     cache = ResponseCache(FixedRun(hostile_state()).current_state, time.monotonic)
     app = operator_page.application(
-        RunFolder(tmp_path), HOSTILE[:5], cache, TOKEN, tokenizer_of=lambda _: HostileTexts()
+        RunFolder(tmp_path),
+        [FaultView(at=0, what=text) for text in HOSTILE[:5]],
+        cache,
+        TOKEN,
+        tokenizer_of=lambda _: HostileTexts(),
     )
     site = await serve_web(app, "127.0.0.1", 0)
     pages = ["/", "/rollouts", "/rollouts?words=%3Cscript%3E", f"/rollouts/{lease.id.hex()}"]

@@ -19,7 +19,7 @@ from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, FaultView, RunState
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.p2p.discovery.invite import Invite
@@ -311,7 +311,7 @@ def a_picture() -> RunState:
         "refused": {"late": 3},
         "era": 1,
         "steps_wanted": 9,
-        "faults": ["the disk is full"],
+        "faults": [FaultView(at=NOW, what="the disk is full")],
     }
     return RunState(**{**numbers, **lists, **words, **own})
 
@@ -348,7 +348,7 @@ def test_status_prints_the_state_of_the_coordinator(answering: Callable[[int, by
     assert "idle 25.0 % of the time" in out
     assert "step 0 of 9" in out
     assert "0.50 s after the announcement (median), 1.25 s (p95), 2.00 s (slowest of 9)" in out
-    assert out.endswith("the disk is full\n")
+    assert re.search(r"^fault    2\d{3}-\d\d-\d\d \d\d:\d\d:\d\d UTC: the disk is full$", out, re.MULTILINE)
     code, out, _ = said("status", "--url", url, "--json")
     assert json.loads(out)["name"] == "mine"
 

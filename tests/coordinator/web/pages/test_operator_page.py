@@ -13,6 +13,7 @@ from aiohttp import ClientSession, web
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.web.pages import operator_page, rollout_pages
 from echo2.coordinator.web.pages.private_facts import without_places
@@ -24,7 +25,7 @@ from tests.support.group_world import TEXT, World, group
 from tests.support.site_visits import Drawn, Visit, fetched
 
 TOKEN = "t" * 43
-FAULT = "learner ended: No such file: /home/ann/runs/first/model.safetensors"
+FAULT = FaultView(at=1_790_000_000_000, what="learner ended: No such file: /home/ann/runs/first/model.safetensors")
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x1b[31m"
 
 
@@ -69,8 +70,8 @@ async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World,
     drawn = Drawn((await fetched(session, f"/{TOKEN}/"))[2].decode())
     words = " ".join(drawn.words.split())
     for wanted in (
-        FAULT, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm", "Learning rate",
-        "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226", "Age of the work",
+        FAULT.what, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm",
+        "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226", "Age of the work",
     ):  # fmt: skip
         assert wanted in words, wanted
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
@@ -240,7 +241,7 @@ def test_a_public_place_is_refused_with_a_sentence(place: str) -> None:
 
 
 def test_paths_and_hosts_are_left_out_of_public_texts() -> None:
-    assert without_places(FAULT) == "learner ended: No such file: …/model.safetensors"
+    assert without_places(FAULT.what) == "learner ended: No such file: …/model.safetensors"
     assert without_places("connect to 10.0.0.7:29500 or gpu-1.lan:29500 failed") == "connect to … or … failed"
     for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu"):
         assert without_places(text) == text
