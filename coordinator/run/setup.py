@@ -60,7 +60,7 @@ from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
-from echo2.weights import hub_cache
+from echo2.weights import hub_cache, hub_fetch
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -158,10 +158,14 @@ def settings_for(
     model: str, flags: Settings, env: Mapping[str, str] = os.environ, *, name: str | None = None
 ) -> CoordinatorConfig:
     """Return the settings of a new run: flags override variables, which override the model's preset. `name`: the run's
-    where neither says one. Raises `SettingsFault`."""
+    where neither says one. Raises `SettingsFault`, `LocalFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
+    of_hub = hub_fetch.parse(model)
+    if of_hub is not None:
+        merged["run"]["model"] = of_hub.model
+    else:
+        merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
     if name:
         merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
@@ -182,20 +186,24 @@ def init(
     check_model: Callable[[Path], Sequence[str]] = lambda model: (),
     check_task: Callable[[str], None] = check_family,
 ) -> Run:
-    """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
-    for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
-    base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
+    """Make the run folder and return the run. `model`: tiny, smollm2, the path of a model folder, or hf:ORG/NAME of
+    the hub. `warm_up`: settings for making `tiny`; its folder and task are filled in here. `adapter`: makes the
+    versions an adapter over a frozen base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys.
+    `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
     caller knows that it can be trained. `check_task`: checks the name of a task that `inspect` opens. Raises
     `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
-    target, source, opened = RunFolder(folder), Path(model), None
+    target, opened = RunFolder(folder), None
     _check_free(target)
     config = _check_asked(config, report, check_task)
     if adapter is not None:
         _check_ranks(config.learner)
+    if (of_hub := hub_fetch.parse(model)) is not None:
+        model = str(model_folder.fetch(of_hub, report))
+    source = Path(model)
     if model not in PRESETS:
         model_folder.check_importable(source)
     check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)

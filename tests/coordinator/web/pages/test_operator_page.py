@@ -71,7 +71,8 @@ async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World,
     words = " ".join(drawn.words.split())
     for wanted in (
         FAULT.what, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm",
-        "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226", "Age of the work",
+        "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226",
+        "Age of the work",
     ):  # fmt: skip
         assert wanted in words, wanted
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
