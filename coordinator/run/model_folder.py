@@ -44,7 +44,6 @@ from echo2.tasks.task import Task
 from echo2.tasks.turn_ends import Ends
 from echo2.weights import hub_cache, hub_fetch
 from echo2.weights.errors import WeightsError
-from echo2.weights.hub_fetch import HubName
 from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
 
 MODEL_CONFIG: Final = "config.json"
@@ -171,9 +170,11 @@ def check_weights(path: Path) -> None:
         raise LocalFault(f"no weights at {path}: name a safetensors file with a version of this model")
 
 
-def fetch(name: HubName, report: Callable[[str], None]) -> Path:
-    """Fetch a model of the hub; return its folder in the cache. Raises `LocalFault`, `HubUnreachable`, `DiskFull`."""
-    return hub_fetch.fetch(name, (*ASSETS, *OPTIONAL_FILES), ASSETS, report)
+def fetch_named(model: str, report: Callable[[str], None]) -> str:
+    """Fetch the model that a name of the hub names, and return its folder in the cache; any other name stays. Raises
+    `LocalFault`, `HubUnreachable`, `DiskFull`."""
+    of_hub = hub_fetch.parse(model)
+    return model if of_hub is None else str(hub_fetch.fetch(of_hub, (*ASSETS, *OPTIONAL_FILES), ASSETS, report))
 
 
 def import_folder(source: Path, out: Path) -> None:

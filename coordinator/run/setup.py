@@ -201,8 +201,7 @@ def init(
     config = _check_asked(config, report, check_task)
     if adapter is not None:
         _check_ranks(config.learner)
-    if (of_hub := hub_fetch.parse(model)) is not None:
-        model = str(model_folder.fetch(of_hub, report))
+    model = model_folder.fetch_named(model, report)
     source = Path(model)
     if model not in PRESETS:
         model_folder.check_importable(source)
