@@ -1,6 +1,7 @@
 """The operator's page: its token, what it shows, and that nothing of it is at the public port, also behind a proxy."""
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,7 @@ from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.group_world import TEXT, World, group
+from tests.support.reverse_proxies import is_installed, proxying
 from tests.support.site_visits import Drawn, Visit, fetched
 
 TOKEN = "t" * 43
@@ -128,33 +130,31 @@ async def test_texts_of_a_model_are_text(world: World, visit: Visit) -> None:
     assert "<img" not in searched
 
 
-@pytest.fixture
-async def proxied(world: World) -> AsyncIterator[ClientSession]:
-    """Clients of a reverse proxy on this machine before the public page, as nginx is set up."""
+SERVERS = {
+    program: pytest.mark.skipif(
+        not is_installed(program), reason=f"{program} is not installed (Debian: apt install {program})"
+    )
+    for program in ("nginx", "caddy")
+}
+
+
+@pytest.fixture(params=["none", *(pytest.param(program, marks=mark) for program, mark in SERVERS.items())])
+async def proxied(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> AsyncIterator[ClientSession]:
+    """Clients of the public page by its public name: at its port, and at that of a web server, set up as
+    docs/first-run.md says."""
     folder = RunFolder(world.group_service.database.path.parent)
     public = await serve_web(application(FixedRun(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0)
     mine = await operator_page.serve(folder, WebSection(), [FAULT], cache_of())
     assert mine is not None
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        headers = {"Host": "run.example.org", "X-Forwarded-For": request.remote or ""}
-        async with (
-            ClientSession() as onwards,
-            onwards.request(request.method, public.url.rstrip("/") + request.path_qs, headers=headers) as answer,
-        ):
-            return web.Response(status=answer.status, body=await answer.read())
-
-    proxy = web.Application()
-    proxy.router.add_route("*", "/{path:.*}", forward)
-    runner = web.AppRunner(proxy)
-    await runner.setup()
-    entrance = web.TCPSite(runner, "127.0.0.1", 0)
-    await entrance.start()
-    async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-        yield session
-    await runner.cleanup()
-    await mine.stop()
-    await public.stop()
+    place = public.url.removeprefix("http://").rstrip("/")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(public.stop)
+        stack.push_async_callback(mine.stop)
+        entrance = public.url
+        if request.param != "none":
+            entrance = await stack.enter_async_context(proxying(request.param, tmp_path / "proxy", place))
+        named = {"Host": f"run.example.org:{entrance.rstrip('/').rpartition(':')[2]}"}
+        yield await stack.enter_async_context(ClientSession(entrance, headers=named))
 
 
 async def test_the_public_port_has_no_private_route_also_behind_a_proxy(world: World, proxied: ClientSession) -> None:
