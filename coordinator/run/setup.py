@@ -198,6 +198,8 @@ def init(
     check_libraries()
     target, opened = RunFolder(folder), None
     _check_free(target)
+    if model not in PRESETS and hub_fetch.parse(model) is None:
+        model_folder.check_importable(Path(model))
     config = _check_asked(config, report, check_task)
     if adapter is not None:
         _check_ranks(config.learner)
