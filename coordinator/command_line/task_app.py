@@ -31,7 +31,8 @@ def task_try(
     prompts: Annotated[int, typer.Option(min=1, max=1000, help="Number of prompts.")] = 3,
     answer: Annotated[list[str] | None, typer.Option(help="An answer to score, as often as needed.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Show the answers of a model: smollm2, a model folder, hf:ORG/NAME, or RUN@VERSION.")
+        str | None,
+        typer.Option(help="Show the answers of a model: smollm2, a folder, hf:ORG/NAME, or RUN@VERSION."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
     answers: Annotated[int, typer.Option(min=1, max=256, help="The model's answers to a prompt.")] = 4,

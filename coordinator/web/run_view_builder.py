@@ -53,6 +53,7 @@ from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.pages import node_page
 from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
+from echo2.coordinator.web.pages.public_examples import PublicExamples
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
 from echo2.ledger.tile_places import TilePlace
@@ -110,11 +111,13 @@ class RunViewBuilder:
     _nodes_pay: MarketRows = field(default_factory=MarketRows)
     """Of the pages of nodes, which another thread reads."""
     _connections: ReadConnections = field(init=False)
+    _examples: PublicExamples = field(init=False)
     _rates: dict[bytes, float] = field(default_factory=dict)
     """Rates of the earlier states; used by one thread at a time, as states are built one after the other."""
 
     def __post_init__(self) -> None:
         self._connections = ReadConnections(self.group_service.database.path)
+        self._examples = PublicExamples(self.run.folder)
 
     async def current_state(self) -> RunState:
         """Return the current state, built beside the event loop. Only one call at a time."""
@@ -252,6 +255,7 @@ class RunViewBuilder:
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
             changes = read_changes(database, public=True)
+            examples = self._examples.read(database, self.run.config.web.examples, now)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
@@ -263,6 +267,7 @@ class RunViewBuilder:
             spare=counted.spare, canaries=canaries, audits=audits, expired=counted.expired, skipped=counted.skipped,
             capacity=capacity, broadcast=broadcast, nodes=nodes, nodes_known=known, nodes_connected=online,
             weight=weight, tasks=tasks, ledger=ledger, market=market, teams=teams, stages=learned, changes=changes,
+            examples=examples,
         )  # fmt: skip
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:
