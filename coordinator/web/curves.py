@@ -23,7 +23,7 @@ from echo2.runtime.quantiles import quantile, share_bounds
 SMALL_CURVES: Final = (
     ("length", "Length of answers, tokens"),
     ("entropy", "Entropy, nats"),
-    ("kl", "KL to the generating version"),
+    ("kl", "KL to the generating version, nats"),
     ("grad_norm", "Gradient norm"),
     ("learning_rate", "Learning rate"),
 )
