@@ -64,10 +64,10 @@ def parse(text: str) -> HubName | None:
     """Return the model of the hub that a text names; None: it names none. Raises `LocalFault` for a malformed one."""
     if not text.startswith(PREFIX):
         return None
-    found = _NAME.fullmatch(text)
-    if found is None:
+    named = _NAME.fullmatch(text)
+    if named is None:
         raise LocalFault(f"{text!r:.200} names no model of the hub: write hf:ORG/NAME, or hf:ORG/NAME@REVISION")
-    return HubName(found["model"], found["revision"] or "")
+    return HubName(named["model"], named["revision"] or "")
 
 
 def fetch(

@@ -30,7 +30,7 @@ _PROJECT: Final = "echo2"
 
 class Points(NamedTuple):
     """The part of one record that a tracker gets. `group`: train, heldout or version. `number`: its step or version.
-    `at`: milliseconds since the Unix epoch. `values`: by the names of their curves."""
+    `at`: milliseconds since the Unix epoch. `values`: values by the names of their curves."""
 
     group: str
     number: int
@@ -77,7 +77,7 @@ class EventFile:
 
     def __init__(self, logs: Path, begun: int, settings: Mapping[str, float]) -> None:
         """Raises `LocalFault`, OSError."""
-        with _installed("tensorboardX", "tensorboard", "0.5 MB"):
+        with _of_extra("tensorboardX", "tensorboard", "0.5 MB"):
             from tensorboardX.proto.event_pb2 import Event
             from tensorboardX.proto.summary_pb2 import Summary
             from tensorboardX.record_writer import RecordWriter
@@ -129,7 +129,7 @@ class TrackioRun:
             os.environ.pop(name, None)
         # Read at its import; without the hub it does not look up whose token lies on this machine.
         os.environ |= {"TRACKIO_DIR": str(logs.absolute()), "HF_HUB_OFFLINE": "1"}
-        with _installed("trackio", "trackio", "59 MB"):
+        with _of_extra("trackio", "trackio", "59 MB"):
             import trackio
         self._trackio: Any = trackio
         self._earlier = []
@@ -165,7 +165,7 @@ class OfflineRun:
     def __init__(self, logs: Path, begun: int, settings: Mapping[str, float]) -> None:
         """Raises `LocalFault`, OSError."""
         logs.mkdir(parents=True, exist_ok=True)
-        with _installed("wandb", "wandb", "72 MB"):
+        with _of_extra("wandb", "wandb", "72 MB"):
             import wandb
         identity = f"echo2-{begun:x}"
         self._begun, self._step = begun, 0
@@ -204,7 +204,7 @@ class OfflineRun:
 
 
 @contextlib.contextmanager
-def _installed(package: str, extra: str, nbytes: str) -> Iterator[None]:
+def _of_extra(package: str, extra: str, nbytes: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:

@@ -104,12 +104,12 @@ def small_charts(state: RunState) -> list[Chart]:
     return [_with_times(chart, _times(state)) for chart in (*drawn, _pace(state.steps))]
 
 
-def _small(name: str, title: str, points: Sequence[Point], line: str = "now") -> Chart:
+def _small(name: str, title: str, points: Sequence[Point], series: str = "now") -> Chart:
     shown = charts.thin(points, _SMALL_POINTS)
     return charts.line_chart(
         name,
         title,
-        [Series(line, "first", shown)],
+        [Series(series, "first", shown)],
         x_name="step",
         x_last=_last(shown),
         x_wanted=_SMALL_TICKS,

@@ -35,7 +35,7 @@ class PublicExamples:
             self._known = {}
         elif most != self._most or now >= self._read_at + 1000 * READ_SECONDS:
             self._tokenizer = self._tokenizer or tokenizer_of(self._folder)
-            found = dict[bytes, ExampleView]()
+            newest = dict[bytes, ExampleView]()
             for lease in newest_accepted(database, most):
                 known = self._known.get(lease)
                 if (
@@ -44,8 +44,8 @@ class PublicExamples:
                 ):
                     known = _example(group)
                 if known is not None:
-                    found[lease] = known
-            self._known, self._read_at = found, now
+                    newest[lease] = known
+            self._known, self._read_at = newest, now
         self._most = most
         return list(self._known.values())
 
