@@ -17,8 +17,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def share_bounds(share: float, count: int) -> tuple[float, float]:
-    """Return the bounds of a share's 95 % confidence interval. `share`: share of `count` independent trials. Source: Wilson,
-    Probable Inference, 1927, whose interval stays within 0 and 1."""
+    """Return the bounds of a share's 95 % confidence interval. `share`: share of `count` independent trials. Source:
+    Wilson, Probable Inference, 1927, whose interval stays within 0 and 1."""
     if count < 1:
         return 0.0, 1.0
     weight = _Z_95**2 / count

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.files import room
@@ -131,14 +131,18 @@ class _Hub:
             raise LocalFault(f"{self.endpoint} names no commit for {self.name.model}@{self.name.revision or 'newest'}")
         return commit, _files_of(info)
 
-    def fetch(self, commit: str, file: _HubFile, target: io.BufferedWriter, begun: int) -> None:
+    def fetch(self, commit: str, file: _HubFile, target: BinaryIO, begun: int) -> None:
         """Append the bytes of a file from `begun` on. Raises `LocalFault`, OSError of the disk."""
         from huggingface_hub import hf_hub_url
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers, disable_progress_bars, logging
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it names two without exporting them
+            build_hf_headers,
+            disable_progress_bars,
+            logging,
+        )
 
         disable_progress_bars()
-        logging.set_verbosity_error()
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         url = hf_hub_url(self.name.model, file.name, revision=commit, endpoint=self.endpoint)
         with self._faults():
             http_get(url, target, resume_size=begun, headers=build_hf_headers(), expected_size=file.nbytes)

@@ -15,7 +15,7 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
@@ -59,8 +59,9 @@ def open_curves(tool: Tool, logs: Path, begun: int, settings: Mapping[str, float
     Raises `LocalFault`, OSError."""
     if logs.exists() and not logs.is_dir():
         raise LocalFault(f"{logs} is a file: name a folder")
-    curves: Curves = {"tensorboard": EventFile, "trackio": TrackioRun, "wandb": OfflineRun}[tool](logs, begun, settings)
-    return curves
+    makers: Mapping[Tool, Callable[[Path, int, Mapping[str, float]], Curves]]
+    makers = {"tensorboard": EventFile, "trackio": TrackioRun, "wandb": OfflineRun}
+    return makers[tool](logs, begun, settings)
 
 
 def viewer_of(tool: Tool, logs: Path) -> str:
