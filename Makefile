@@ -282,7 +282,7 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
 # The driver of the browser and axe-core are installed; Chromium is the system's own.
-test-web: .browser/.installed setup ## the pages in a real Chromium (Chromium, Node 20 or newer and npm; installs about 60 MB)
+test-web: .browser/.installed setup ## the pages in a real Chromium; QUICK=yes: a few of them (Chromium, Node 20 or newer and npm; installs about 60 MB)
 	$(BIN)/python -m pytest -q -rs tests/browser
 
 .browser/.installed: tests/browser/js/package.json tests/browser/js/package-lock.json

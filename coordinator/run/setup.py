@@ -111,7 +111,7 @@ class Run:
     @property
     def tasks(self) -> tuple[TaskPlace, ...]:
         """The run's tasks, and where each is hosted."""
-        return tuple(_task_place(self.folder.model, self.runspec, self.config.run, one) for one in self.runspec.tasks)
+        return task_places(self.folder, self.runspec, self.config.run)
 
     @property
     def task(self) -> TaskPlace:
@@ -218,7 +218,7 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            _check_card(draft.model, config)
+            check_card(draft.model, config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
@@ -344,7 +344,7 @@ def check_memory(section: RunSection) -> None:
         )
 
 
-def _check_card(model: Path, config: CoordinatorConfig) -> None:
+def check_card(model: Path, config: CoordinatorConfig) -> None:
     """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
     learner = config.learner
     if not learner.device.startswith("cuda"):
@@ -429,6 +429,11 @@ def _check_prompts(place: RunFolder, section: RunSection, spec: RunSpec) -> None
                 "run.template, run.thinking or the model folder's chat template is another one than this run was "
                 "signed with: set it back, or make another run with `echo2-coord init`"
             )
+
+
+def task_places(place: RunFolder, spec: RunSpec, section: RunSection) -> tuple[TaskPlace, ...]:
+    """Return the tasks of a run, and where each is hosted. Raises `LocalFault`."""
+    return tuple(_task_place(place.model, spec, section, task) for task in spec.tasks)
 
 
 def _task_place(model: Path, spec: RunSpec, section: RunSection, task: TaskReference) -> TaskPlace:
