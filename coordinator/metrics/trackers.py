@@ -70,7 +70,7 @@ def viewer_of(tool: Tool, logs: Path) -> str:
         return f"tensorboard --logdir {logs}"
     if tool == "trackio":
         return f"TRACKIO_DIR={logs.absolute()} trackio show --project {_PROJECT}"
-    return f"wandb sync --sync-all {logs}/wandb"
+    return f"wandb sync {logs}/wandb/offline-run-*"
 
 
 class EventFile:
