@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.figures import number_of
 from echo2.runtime.files import room
 from echo2.runtime.lock import AlreadyLocked, lock_file
 from echo2.weights.errors import BadSnapshot
@@ -145,7 +146,8 @@ class _Hub:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         url = hf_hub_url(self.name.model, file.name, revision=commit, endpoint=self.endpoint)
         with self._faults():
-            http_get(url, target, resume_size=begun, headers=build_hf_headers(), expected_size=file.nbytes)
+            headers = {**build_hf_headers(), "Accept-Encoding": "identity"}  # ranges count the bytes of the file
+            http_get(url, target, resume_size=begun, headers=headers, expected_size=file.nbytes)
 
     def _faults(self) -> "_Faults":
         return _Faults(self)
@@ -231,7 +233,8 @@ def _fetch_all(hub: _Hub, commit: str, folder: Path, files: Sequence[_HubFile], 
     if left > free:
         raise DiskFull(f"the disk of {blobs} has {free / _MB:,.0f} MB free, and {left / _MB:,.0f} MB are to be fetched")
     begun = f", of which {progress.done / _MB:,.1f} are here" if progress.done else ""
-    report(f"fetching {hub.name.model}, {len(missing)} files, {progress.total / _MB:,.1f} MB{begun}")
+    files_wanted = number_of(len(missing), "file")
+    report(f"fetching {hub.name.model}, {files_wanted}, {progress.total / _MB:,.1f} MB{begun}")
     for file in missing:
         if not (blobs / file.digest).is_file():
             _fetch_one(hub, commit, blobs, file, progress)

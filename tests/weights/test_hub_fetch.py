@@ -122,7 +122,7 @@ def test_what_another_process_left_is_gone_on_with_and_false_bytes_in_it_are_fou
     fetching.said.clear()
     assert (fetching.fetch() / "model.safetensors").read_bytes() == WEIGHTS
     assert ("model.safetensors", 250_000) in hub.asked
-    assert fetching.said[0] == f"fetching {MODEL}, 1 files, 0.4 MB, of which 0.2 are here"
+    assert fetching.said[0] == f"fetching {MODEL}, 1 file, 0.4 MB, of which 0.2 are here"
 
 
 def test_shards_are_fetched_by_their_index(hub: SmallHub, fetching: Fetching) -> None:
