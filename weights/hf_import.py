@@ -22,8 +22,8 @@ from echo2.weights.documents import ITEM_BYTES, DType, TensorEntry
 from echo2.weights.errors import BadSnapshot, Stopped
 from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
 
-_INDEX: Final = "model.safetensors.index.json"
-_SINGLE_FILE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+SINGLE_FILE: Final = "model.safetensors"
 _MAX_INDEX: Final = 64 << 20
 _PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
@@ -103,7 +103,7 @@ def check_fit(folder: Path, stored: Iterable[TensorEntry], wanted: Sequence[Tens
 
 def holds_model(folder: Path) -> bool:
     """Tell whether a folder has the files of a model, or the index of its shards."""
-    return (folder / _SINGLE_FILE).is_file() or (folder / _INDEX).is_file()
+    return (folder / SINGLE_FILE).is_file() or (folder / INDEX).is_file()
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
@@ -168,11 +168,20 @@ def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if (folder / _SINGLE_FILE).is_file():
-        return [folder / _SINGLE_FILE]
-    index = folder / _INDEX
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    index = folder / INDEX
     if not index.is_file():
-        raise BadSnapshot(f"{folder} holds neither {_SINGLE_FILE} nor {_INDEX}: download a safetensors model there")
+        raise BadSnapshot(f"{folder} holds neither {SINGLE_FILE} nor {INDEX}: download a safetensors model there")
+    names = shard_names(index)
+    for name in names:
+        if not (folder / name).is_file():
+            raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
+    return [folder / name for name in names]
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the files that an index of shards names, each a plain name. Raises `BadSnapshot`."""
     if index.stat().st_size > _MAX_INDEX:
         raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes: download it again")
     try:
@@ -180,9 +189,9 @@ def _files(folder: Path) -> list[Path]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadSnapshot(f"{index} is no shard index: {error}; download it again") from error
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+        if not isinstance(name, str) or Path(name).name != name:
             raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
-    return [folder / name for name in sorted(names)]
+    return sorted(names)
 
 
 def _tensors(path: Path) -> list[tuple[TensorEntry, Bits]]:
