@@ -19,6 +19,7 @@ from echo2.node.errors import BadConfig, own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.named_folder import FOLDER
 from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
 from echo2.runtime.service_app import service_app
@@ -46,7 +47,9 @@ app.add_typer(payout_app, name="payout")
 InviteFile = Annotated[
     Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")
 ]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
+Home = Annotated[
+    Path | None, typer.Option("--home", **FOLDER, help="Folder of this node: key, weights, outbox, receipts.")
+]
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]

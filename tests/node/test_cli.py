@@ -178,6 +178,7 @@ USAGES = {
     "config set": "Missing argument",
     "top --twice": "No such option: --twice",
     "leave --forgot": "No such option: --forgot",
+    "leave --forget --home=": "the name of the folder is empty",
 }
 
 

@@ -42,6 +42,7 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "config unset: a value where a key is wanted": ("config unset run.steps=4 --home {run}", 78, "run.steps"),
     "config set: nothing": ("config set --home {run}", 2, "Missing argument"),
     # finish and other commands to a running coordinator
+    "finish: a folder without a name": ("finish --home=", 2, "the name of the folder is empty"),
     "finish: no coordinator runs": ("finish --home {run}", 69, "no coordinator runs in"),
     "finish: a folder that is no run": ("finish --home {none}", 69, "no coordinator runs in"),
     "pause: no coordinator runs": ("pause --home {run}", 69, "no coordinator runs in"),
