@@ -135,6 +135,7 @@ OURS = (
     "ledger",
     "node",
     "p2p",
+    "plugins",
     "protocol",
     "runtime",
     "tasks",
