@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from echo2.coordinator.database.run_folder import lock_run
 from echo2.coordinator.run.disk_room import check_room_to_run
-from echo2.coordinator.run.learner_libraries import check_libraries
+from echo2.coordinator.run.learner_checks import check_libraries
 from echo2.coordinator.settings.computing import check_present
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime import descriptors

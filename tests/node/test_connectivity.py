@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.engines.engine import DTYPES
 from echo2.node.errors import RefusedByRun
 from echo2.p2p.discovery.peer_records import decode_own
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol.requests import Hello, Refusal
 from echo2.tasks.registry import list_tasks

@@ -12,9 +12,8 @@ import pytest
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.run import first_model, keys, model_folder, setup
-from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
-from echo2.coordinator.run.task_processes import TaskPlace
+from echo2.coordinator.run.task_processes import TaskPlace, without_records
 from echo2.coordinator.settings import computing
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
