@@ -57,9 +57,10 @@ def import_model(
 class FolderWeights:
     """The weights of a model folder as they are stored. `tensors`: ascending by name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises `BadSnapshot`."""
-        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(folder)}
+        self.path = path
+        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(path)}
         self.tensors = [self._bits[name][0] for name in sorted(self._bits)]
         self.aliases: dict[str, str] = {}
 

@@ -28,7 +28,7 @@ from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
 from echo2.engines.transformers.host_transfers import PINNED_DEVICE_KINDS, download, upload
-from echo2.engines.transformers.output_layer import OutputLayer
+from echo2.engines.transformers.output_layer import OutputLayer, compute_checked
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 
 LOGITS: Final = 24
@@ -149,7 +149,7 @@ class Decoder:
     def check(self) -> None:
         """Compare decode steps of rows of two lengths with a plain pass. One of `_PAIRS` must agree: rounding may
         choose another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
-        EngineError."""
+        EngineError, UnknownOutput."""
         try:
             alike, why = any(self._is_alike(number) for number in range(_PAIRS)), ""
         except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
@@ -170,7 +170,7 @@ class Decoder:
             decoded = self._next_logits([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
             # What is filled up at the end of a row changes none of its tokens before.
             filled = torch.tensor([each + [0] * (max(lengths) - len(each)) for each in sequences], device=self._device)
-            whole = self._model(filled).logits[[0, 1], [len(each) - 1 for each in sequences]]
+            whole = compute_checked(self._model, filled)[[0, 1], [len(each) - 1 for each in sequences]]
         self.reset()
         if self._dtype == torch.float16 and not bool(whole.isfinite().all()):
             raise LogitsNotFinite
