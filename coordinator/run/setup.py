@@ -342,7 +342,7 @@ def _check_card(model: Path, config: CoordinatorConfig) -> None:
         return
     compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
     chosen = MemorySettings(
-        compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
+        compute, learner.recompute != "never", learner.optimiser_state, learner.ranks * learner.hosts
     )
     counted = model_folder.count_memory(model, compute)
     if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):

@@ -28,6 +28,7 @@ from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
 from echo2.engines.transformers.host_transfers import PINNED_DEVICE_KINDS, download, upload
+from echo2.engines.transformers.lost_device import lost_device
 from echo2.engines.transformers.output_layer import OutputLayer, compute_checked
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 
@@ -38,8 +39,6 @@ _CLOSE_LOGITS_SHARE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bf
 _PAIRS: Final = 4
 NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
 """Texts of PyTorch's errors of a full processor or GPU."""
-_LOST_GPU_ERRORS: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
-"""Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 
 
 class ComputedPrompt:
@@ -258,6 +257,6 @@ def _computing() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in NO_MEMORY):
             raise OutOfMemory(str(error)) from error
-        if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST_GPU_ERRORS):
-            raise ProgramLost(f"the device failed: {str(error).partition(chr(10))[0]}") from error
+        if why := lost_device(error):
+            raise ProgramLost(why) from error
         raise
