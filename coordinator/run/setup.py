@@ -43,7 +43,7 @@ from echo2.coordinator.run.task_mix import WeightedTask
 from echo2.coordinator.run.task_processes import TaskPlace, check_family, format_tokens, inspect_task, kind_of
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
-from echo2.coordinator.settings.computing import check_present
+from echo2.coordinator.settings.computing import check_present, computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
 from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
 from echo2.p2p.discovery.invite import Invite
@@ -209,8 +209,9 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            _check_card(draft.model, config)
-            if adapter is not None:
+            if adapter is None:
+                check_card(draft.model, config)
+            else:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             config, tasks, chat = opened or _open_tasks(draft.model, config, inspect, report)
@@ -335,10 +336,11 @@ def check_memory(section: RunSection) -> None:
         )
 
 
-def _check_card(model: Path, config: CoordinatorConfig) -> None:
-    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
+def check_card(model: Path, config: CoordinatorConfig) -> None:
+    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Of an adapter, which takes far
+    less, nothing is said. Raises `SettingsFault`."""
     learner = config.learner
-    if not learner.device.startswith("cuda"):
+    if (model / ADAPTER).exists() or not computing_of(learner, config.scorer).device.startswith("cuda"):
         return
     compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
     chosen = MemorySettings(
