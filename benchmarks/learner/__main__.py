@@ -34,7 +34,9 @@ def measured(candidate: str, shape: Shape, layers: int, *, kept: bool) -> dict[s
     command.append("1" if kept else "0")
     answer: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     peak = answer["peak"] / 2**20
-    print(f"{shape.name if kept else AGAIN}, {candidate}: {answer['seconds'][-1]:.1f} CPU s, {peak:,.0f} MiB", flush=True)
+    print(
+        f"{shape.name if kept else AGAIN}, {candidate}: {answer['seconds'][-1]:.1f} CPU s, {peak:,.0f} MiB", flush=True
+    )
     return answer
 
 
