@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def trl(layers: int, groups: list[RolloutGroup], *, kept: bool) -> tuple[Callabl
     """Return TRL's step; its state is AdamW's."""
     from benchmarks.learner.trl_step import step_of
 
-    policy = model(layers)
+    policy: Any = model(layers)  # its methods are not all typed
     if not kept:
         policy.gradient_checkpointing_enable()
     return step_of(policy, groups), lambda: 16.0

@@ -58,8 +58,8 @@ def load(folder: Path, device: str, dtype: torch.dtype = torch.float32, *, by_li
         raise BadModelFolder(
             f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained"
         ) from error
-    check_head(model)
-    return evaluating(model)
+    check_head(evaluating(model))
+    return model
 
 
 def _whole(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:

@@ -33,7 +33,7 @@ CODED_ELEMENTS: Final = 1 << 24
 BLOCK: Final = 256
 _FIRST_RANGE, _SECOND_RANGE = 12, 16
 """Powers of two between the greatest and the least size of a code."""
-_LEAST: Final = 2.0**-46
+_LEAST_SCALE: Final = 2.0**-46
 """A block whose greatest value is below this is 0: it is far below Adam's epsilon, and its square is still normal."""
 _MIX: Final = (-7046029254386353131, -2960836687070126701)
 """Odd factors of a hash (the first is 2^64 by the golden ratio), as signed integers."""
@@ -80,7 +80,7 @@ class PlainMoments:
     def __init__(self, parameter: Tensor, *, on_host: bool) -> None:
         self._device, self._on_host, self._shape = parameter.device, on_host, parameter.shape
         zeros = torch.zeros(parameter.shape, device="cpu" if on_host else parameter.device)
-        self._first, self._second = self._placed(zeros), self._placed(zeros.clone())
+        self._first, self._second = self._place(zeros), self._place(zeros.clone())
 
     @property
     def nbytes(self) -> int:
@@ -112,9 +112,9 @@ class PlainMoments:
 
     def take(self, first: Tensor, second: Tensor) -> None:
         """See `Moments`."""
-        self._first, self._second = self._placed(first), self._placed(second)
+        self._first, self._second = self._place(first), self._place(second)
 
-    def _placed(self, tensor: Tensor) -> Tensor:
+    def _place(self, tensor: Tensor) -> Tensor:
         if not self._on_host:
             return tensor.to(self._device)
         return tensor.cpu().pin_memory() if self._device.type == "cuda" else tensor.cpu()
@@ -192,11 +192,11 @@ class CodedMoments:
 
 def encode(values: Tensor, table: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the codes of values [rows, n] by a table of sizes, uint8, and the greatest value of each block [rows,
-    blocks]. `chance`: in [0, 1), of each element; None: to the nearest code."""
+    blocks]. `chance`: number in [0, 1) for each element; None: to the nearest code."""
     rows, width = values.shape
     blocks = pad(values, (0, -width % min(BLOCK, width))).view(rows, -1, min(BLOCK, width))
     greatest = blocks.abs().amax(dim=2)
-    greatest = torch.where(greatest < _LEAST, 0.0, greatest)
+    greatest = torch.where(greatest < _LEAST_SCALE, 0.0, greatest)
     share = (blocks / torch.where(greatest > 0, greatest, torch.inf)[:, :, None]).view(rows, -1)[:, :width].contiguous()
     above = torch.bucketize(share, table, out_int32=True).clamp_(1, len(table) - 1)
     below = table[above - 1]

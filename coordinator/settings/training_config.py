@@ -399,9 +399,9 @@ class LearnerSection(Section):
     optimiser_state: Annotated[
         Literal["float32", "host", "8bit"],
         Field(
-            description="Where AdamW's moments lie: float32 (on the learner's device), host (in the host's memory, "
-            "8 bytes less per parameter on the device; updates take longer and have the same bits) or 8bit (on the "
-            "device in blocks of 8 bits, 6 bytes less; updates differ by rounding)."
+            description="Where AdamW's moments lie: float32 (on the learner's device), host (in the host's memory: "
+            "8 bytes less per parameter on the device, the same bits, slower updates) or 8bit (on the device, rounded: "
+            "6 bytes less)."
         ),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
