@@ -31,9 +31,9 @@ html_theme_options = {"navigation_with_keys": True}
 
 PARTS = {
     "Lend a machine": "volunteer running-a-node engines earnings hardware trust faq",
-    "Train a model": "training models tasks environments environment-in-ten-minutes planning money compare",
-    "Operate a run": "operations first-run install running-a-run when-something-is-wrong pauses run-tasks versions "
-    "several-gpus calibration nodes-and-verdicts market keys network backups recovery run-folder trackers",
+    "Train a model": "training models tasks environments environment-in-ten-minutes planning versions money compare",
+    "Operate a run": "first-run install running-a-run when-something-is-wrong pauses several-gpus calibration "
+    "nodes-and-verdicts keys network backups run-folder trackers",
     "Check it": "threat-model attack-costs trust-conformance results/README benchmarks",
     "Reference": "reference/commands reference/settings reference/node-settings reference/refusals reference/limits "
     "reference/log-events reference/metrics reference/api reference/math-data",

@@ -17,6 +17,7 @@ import msgspec
 from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_tiles import BundlePart
 from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database, ReadConnections
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
@@ -172,10 +173,10 @@ class RunViewBuilder:
         with self._connections.reading() as database:
             return ledger_tiles.tile(database, level, place)
 
-    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+    def ledger_bundle(self, place: TilePlace, first: int) -> BundlePart | None:
         """Return a part of a bundle of entries; None: there is no such bundle (yet). It blocks: call it in a thread."""
         with self._connections.reading() as database:
-            return ledger_tiles.bundle_part(database, place, first, most)
+            return ledger_tiles.bundle_part(database, place, first)
 
     def sealed_logs(self) -> list[bytes]:
         """Return the documents of the run's restored logs, sealed, in order."""
