@@ -186,13 +186,15 @@ class CodedMoments:
         device = self._codes[0].device
         for number, (values, chance) in enumerate(zip(moments, chances, strict=True)):
             flat = values.to(device).reshape(-1, self._width)
-            codes, greatest = encode(flat.sqrt() if number else flat, self._tables[number], chance)
+            root = number == 1
+            codes, greatest = encode(flat.sqrt() if root else flat, self._tables[number], chance, positive=root)
             self._codes[number][piece], self._greatest[number][piece] = codes, greatest
 
 
-def encode(values: Tensor, table: Tensor, chance: Tensor | None) -> tuple[Tensor, Tensor]:
+def encode(values: Tensor, table: Tensor, chance: Tensor | None, *, positive: bool) -> tuple[Tensor, Tensor]:
     """Return the codes of values [rows, n] by a table of sizes, uint8, and the greatest value of each block [rows,
-    blocks]. `chance`: number in [0, 1) for each element; None: to the nearest code."""
+    blocks]. `chance`: number in [0, 1) for each element; None: to the nearest code. `positive`: whether the table
+    begins with 0, to which no other value is rounded (rule 3)."""
     rows, width = values.shape
     blocks = pad(values, (0, -width % min(BLOCK, width))).view(rows, -1, min(BLOCK, width))
     greatest = blocks.abs().amax(dim=2)
@@ -202,8 +204,8 @@ def encode(values: Tensor, table: Tensor, chance: Tensor | None) -> tuple[Tensor
     below = table[above - 1]
     part = (share - below) / (table[above] - below)
     up = part >= 0.5 if chance is None else part > chance.view(rows, width)
-    if table[0] == 0:
-        up |= (above == 1) & (share > 0)  # rule 3
+    if positive:
+        up |= (above == 1) & (share > 0)
     return torch.where(up, above, above - 1).to(torch.uint8), greatest
 
 
