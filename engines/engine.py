@@ -11,7 +11,7 @@ Rules
    that are equal to within the margin of the engine's class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -225,6 +225,13 @@ class GroupToScore(NamedTuple):
     def tokens(self) -> int:
         """Return the tokens of the prompt and of all samples."""
         return len(self.job.prompt) + sum(len(sample.tokens) for sample in self.samples)
+
+
+@runtime_checkable
+class TellsProgress(Protocol):
+    """An engine that tells of its progress while it loads. `on_progress`: called as it reads the weights."""
+
+    on_progress: Callable[[], None]
 
 
 @runtime_checkable

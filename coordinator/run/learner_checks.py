@@ -6,6 +6,7 @@ from typing import Final
 
 from echo2.coordinator.learner.memory_plan import MemorySettings, refusal
 from echo2.coordinator.run import model_folder
+from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection, RunSection
 from echo2.engines.devices.torch_build import command_for_extra
@@ -13,6 +14,7 @@ from echo2.runtime.declared_requirements import lacking
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
+from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 
 NEEDED_LIBRARIES: Final = ("torch", "transformers")
 TRAINING_EXTRA: Final = "train"
@@ -50,13 +52,14 @@ def check_memory(section: RunSection) -> None:
 
 
 def check_card(model: Path, config: CoordinatorConfig) -> None:
-    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
+    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Of an adapter, which takes far
+    less, nothing is said. Raises `SettingsFault`."""
     learner = config.learner
-    if not learner.device.startswith("cuda"):
+    if (model / ADAPTER).exists() or not computing_of(learner, config.scorer).device.startswith("cuda"):
         return
     compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
     chosen = MemorySettings(
-        compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
+        compute, learner.recompute != "never", learner.optimiser_state, learner.ranks * learner.hosts
     )
     counted = model_folder.count_memory(model, compute)
     if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):

@@ -219,8 +219,9 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            check_card(draft.model, config)
-            if adapter is not None:
+            if adapter is None:
+                check_card(draft.model, config)
+            else:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             config, tasks, chat = opened or _open_tasks(draft.model, config, inspect, report)

@@ -397,10 +397,11 @@ class LearnerSection(Section):
         ),
     ] = "auto"
     optimiser_state: Annotated[
-        Literal["float32", "host"],
+        Literal["float32", "host", "8bit"],
         Field(
-            description="Where AdamW's moments lie: float32 (on the learner's device) or host (in the host's memory, "
-            "8 bytes less per parameter on the device; updates take longer and have the same bits)."
+            description="Where AdamW's moments lie: float32 (on the learner's device), host (in the host's memory: "
+            "8 bytes less per parameter on the device, the same bits, slower updates) or 8bit (on the device, rounded: "
+            "6 bytes less)."
         ),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0

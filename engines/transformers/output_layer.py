@@ -58,13 +58,26 @@ class OutputLayer(NamedTuple):
 def check(model: Any, within: Callable[[Callable[[], Tensor]], Tensor] = lambda work: work()) -> None:
     """Compare the layer's logits with the model's own. `within`: runs work with the model's parameters at hand. Raises
     UnknownOutput."""
-    layer, size = OutputLayer.of(model), model.config.get_text_config().vocab_size
-    ids = torch.arange(min(4, size), device=model.device)[None]
-    by_hand = within(lambda: layer(model.base_model(ids, use_cache=False).last_hidden_state))
-    own = model(ids, use_cache=False).logits.float()
+    size = model.config.get_text_config().vocab_size
+    compute_checked(model, torch.arange(min(4, size), device=model.device)[None], within)
+
+
+@torch.no_grad()
+def compute_checked(
+    model: Any, ids: Tensor, within: Callable[[Callable[[], Tensor]], Tensor] = lambda work: work()
+) -> Tensor:
+    """Return the model's own logits of a pass over `ids`, once they are those of the layer. Raises UnknownOutput."""
+    layer, states = OutputLayer.of(model), list[Tensor]()
+    hook = model.base_model.register_forward_hook(lambda module, _, output: states.append(output.last_hidden_state))
+    try:
+        own: Tensor = model(ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    by_hand = within(lambda: layer(states[0] if states else model.base_model(ids, use_cache=False).last_hidden_state))
     bound = _TOLERANCE if model.dtype == torch.float32 else 2e-2
-    if not torch.allclose(by_hand, own, rtol=bound, atol=bound, equal_nan=True):
+    if not torch.allclose(by_hand, own.float(), rtol=bound, atol=bound, equal_nan=True):
         raise UnknownOutput(
             f"{type(model).__name__} changes its logits after the output layer in a form that is not known here: use "
             "another model"
         )
+    return own
