@@ -73,7 +73,7 @@ def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     other = model.load(Path(policy.name_or_path), "cpu")
     with torch.no_grad():
         head_of(other).linear.weight.mul_(1.1)
-    current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
+    current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro, Hyper())
     terms = LossInputs(
         current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group, micro.expected
     )
@@ -110,7 +110,7 @@ def test_a_kl_term_over_all_groups_covers_those_without_signal(policy: PreTraine
     hyper = Hyper(kl_coefficient=0.5, kl_groups="all")
     flat = TrainBatch(step=1, groups=[mixed().groups[1]])
     (micro,) = pack(rows(flat, "group", flat=True).flat, 10_000)
-    divergence = reference_kl(token_logprobs(policy, micro), step.frozen_logprobs(other, micro))
+    divergence = reference_kl(token_logprobs(policy, micro), step.frozen_logprobs(other, micro, Hyper()))
     expected = torch.autograd.grad(0.5 * divergence.mean(), list(policy.parameters()))
     found = gradients(policy, flat, hyper, other)
     for (name, _), gradient in zip(policy.named_parameters(), expected, strict=True):
