@@ -47,9 +47,9 @@ class EngineRow:
     them, or `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
     missing, where it is not simply packages. `sampling`: the names of its exact rules from seeds to tokens, by which a
     scorer can check each token; a RunSpec states one as `sampling`. `scores`: whether it offers `Engine.score`.
-    `exact`: prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `own_rounding`:
-    whether its formats round in a way of their own (rule 5). `built`: "module:name" of a callable that names the builds
-    of its libraries, where these are not simply packages."""
+    `exact`: prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu".
+    `own_rounding`: whether its formats round in a way of their own (rule 5). `built`: "module:name" of a callable that
+    names the builds of its libraries, where these are not simply packages."""
 
     name: str
     factory: str

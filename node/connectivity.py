@@ -25,6 +25,7 @@ from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.registry import AUTO_ENGINE, choose, installed_engines
 from echo2.node.config import NodeConfig
 from echo2.node.engine_devices import dtype_for, sampling_fault
+from echo2.node.errors import RefusedByRun
 from echo2.node.key_change import SUCCESSION, disputes, record_replacement
 from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.links.neighbours import Neighbours

@@ -12,6 +12,7 @@ from echo2.protocol.authority import MOST_OTHER_ENDS, RunSpec, TaskReference
 from tests.support import paths
 
 GOLDEN = bytes.fromhex(json.loads((paths.VECTORS / "turn_ends.json").read_text())["RunSpec"])
+TEMPERED = bytes.fromhex(json.loads((paths.VECTORS / "temperature.json").read_text())["RunSpec"])
 SPEC = RunSpec(
     run=b"u" * 32, name="a run", model="llama", assets=[], eos=128_001, vocabulary=128_256,
     tasks=[TaskReference(name="math", version=1, kind="single", other_ends=[128_008, 128_009])], staleness=2,
@@ -41,6 +42,21 @@ def test_ends_out_of_bounds_are_malformed(ends: list[object]) -> None:
         decode(msgspec.msgpack.encode({"name": "reverse", "version": 1, "other_ends": ends}), TaskReference)
 
 
-def test_only_a_run_with_several_ends_needs_the_second_number() -> None:
+def test_a_run_at_a_temperature_has_the_bytes_of_the_golden_vector_and_one_at_1_says_nothing_of_it() -> None:
+    tempered = msgspec.structs.replace(SPEC, sampling="gumbel-splitmix64/2", protocols=(3, 3), temperature=800)
+    assert encode(tempered) == TEMPERED
+    assert decode(TEMPERED, RunSpec) == tempered
+    assert b"temperature" not in GOLDEN
+
+
+@pytest.mark.parametrize("temperature", [499, 2001, 0.8, -1])
+def test_a_temperature_out_of_bounds_is_malformed(temperature: float) -> None:
+    fields = msgspec.msgpack.decode(TEMPERED) | {"temperature": temperature}
+    with pytest.raises(Malformed):
+        decode(msgspec.msgpack.encode(fields), RunSpec)
+
+
+def test_a_run_needs_a_later_number_only_for_several_ends_or_a_temperature() -> None:
     assert (numbers.number_range([]), numbers.number_range([7])) == ((1, 1), (2, 2))
-    assert numbers.SPOKEN_NUMBERS == (1, 2)
+    assert [numbers.number_range(ends, tempered=True) for ends in ([], [7])] == [(3, 3), (3, 3)]
+    assert numbers.SPOKEN_NUMBERS == (1, 3)
