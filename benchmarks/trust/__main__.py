@@ -28,6 +28,8 @@ Calibrations of 4,000, 20,000 and 100,000 tokens per machine (benchmarks/trust/l
 the check of a version's signed documents by python-tuf (benchmarks/trust/signed_documents.py). Both are part of a full
 run.
 
+`--temperature 0.8` measures instead a run at that temperature (benchmarks/trust/tempered_runs.py).
+
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
 part of a full run.
 
@@ -210,6 +212,13 @@ def measure_noise(folder: Path, order: argparse.Namespace) -> list[Claim]:
     return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, quick=order.quick)]
 
 
+async def measure_tempered(folder: Path, order: argparse.Namespace) -> list[Claim]:
+    """Measure a run at a temperature; return the claims."""
+    from benchmarks.trust import tempered_runs
+
+    return await tempered_runs.measure(folder, order)
+
+
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
@@ -228,6 +237,7 @@ def main() -> int:
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
+    parser.add_argument("--temperature", type=float, help="a run at this temperature alone")
     order = parser.parse_args()
     bench.one_thread()
     if order.receipt:
@@ -241,11 +251,13 @@ def main() -> int:
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
-        if order.bound or order.noise:
+        if order.temperature:
+            claims = asyncio.run(measure_tempered(Path(name), order))
+        elif order.bound or order.noise:
             claims = (measure_bound if order.bound else measure_noise)(Path(name), order)
         else:
             claims = asyncio.run(measure(Path(name), order))
-    if not (order.versions or order.bound or order.noise):
+    if not (order.versions or order.bound or order.noise or order.temperature):
         claims += (
             receipt_claims(order.quick) + document_claims(order.quick) + audit_share(12.0 if order.quick else 24.0)
         )
