@@ -1,7 +1,7 @@
 """The weights of the benchmark: an honest model, and those that nodes put in its place to save work."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,15 +114,15 @@ SWAPS: Final[Mapping[str, Callable[[nn.Module], None]]] = {
 """Policies that a node may compute instead of the run's: name -> change of the weights, in place."""
 
 
-def write_weights(model: Any, folder: Path, names: Iterable[str] = SWAPS) -> dict[str, Path]:
-    """Write the honest weights ("honest") and those of each swap of these names as snapshots."""
+def write_weights(model: Any, folder: Path) -> dict[str, Path]:
+    """Write the honest weights ("honest") and those of each swap as snapshots."""
     honest = {name: value.clone() for name, value in model.state_dict().items()}
     paths = {"honest": folder / "honest.snapshot"}
     save_model(model, paths["honest"])
-    for name in names:
+    for name, change in SWAPS.items():
         model.load_state_dict({key: value.to(torch.bfloat16).float() for key, value in honest.items()})
         with torch.no_grad():
-            SWAPS[name](model)
+            change(model)
         paths[name] = folder / f"{len(paths)}.snapshot"
         # float32: a node's quantised weights are not rounded a second time.
         save_model(model, paths[name], dtype=torch.float32)
