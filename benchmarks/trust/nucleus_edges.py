@@ -60,18 +60,8 @@ def measure(folder: Path, *, quick: bool) -> None:
         rows.append(["the demo's", dtype, *_edge([one for part in work for one in _positions(demo, *part, LIMIT)])])
         if not quick:
             rows.append(["SmolLM2's shape", dtype, *_edge(list(_shaped(dtype)))])
-    heads = [
-        "model",
-        "format",
-        "positions",
-        "d",
-        "on the edge",
-        "their mass",
-        "free choices",
-        "rollouts of 64 with one",
-    ]
+    heads = ["model", "format", "positions", "d", "on the edge", "their mass", "free choices", "64 tokens with one"]
     bench.table(heads, rows)
-    return []
 
 
 def _shaped(dtype: Dtype) -> Iterator[Position]:
@@ -92,9 +82,7 @@ def _positions(pair: ModelPair, prompts: Sequence[Sequence[int]], name: str, lim
     caches: tuple[Any, Any] = DynamicCache(), DynamicCache()
     fed, live, seeds = torch.tensor(prompts), torch.ones(len(prompts), dtype=torch.bool), seeds_of(name, len(prompts))
     for place in range(limit):
-        exact, rough = (
-            logits_after(one, fed, cache) for one, cache in zip((pair.exact, pair.rough), caches, strict=True)
-        )
+        exact, rough = logits_after(pair.exact, fed, caches[0]), logits_after(pair.rough, fed, caches[1])
         scores = sampling.add_noise(exact.clone(), list(range(len(fed))), [(seed, place) for seed in seeds])
         position = Position(_masses(exact), _masses(rough), exact.softmax(-1), scores, live)
         yield position

@@ -1,7 +1,7 @@
 """Judge honest tokens of a model with random weights in SmolLM2-135M's shape, as the coordinator does.
 
-Groups of `ROWS` samples: in float32 by single tokens and claims; in the 16-bit formats by a Calibration, which takes the
-first tokens of each of `MACHINES`, and by bets on every group after them, all of one node.
+Groups of `ROWS` samples: in float32 by single tokens and claims; in the 16-bit formats by a Calibration, which takes
+the first tokens of each of `MACHINES`, and by bets on every group after them, all of one node.
 """
 
 import argparse

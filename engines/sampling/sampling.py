@@ -58,11 +58,11 @@ def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu")
 def temper(logits: Tensor, temperatures: Sequence[int]) -> Tensor:
     """Bring the logits of each row to its temperature, in thousandths (engines.temperature), float32 [R, V], in
     place where they change; return them. Log-probabilities and choices of such rows are those at that temperature."""
-    found = set(temperatures)
-    if found <= {PLAIN_TEMPERATURE}:
+    distinct = set(temperatures)
+    if distinct <= {PLAIN_TEMPERATURE}:
         return logits
-    if len(found) == 1:
-        return logits.mul_(factor_of(found.pop()))
+    if len(distinct) == 1:
+        return logits.mul_(factor_of(distinct.pop()))
     return logits.mul_(torch.tensor([[factor_of(one)] for one in temperatures], device=logits.device))
 
 

@@ -32,8 +32,8 @@ MEMORY_SHARE: Final = 0.25
 
 class SampledTokens(NamedTuple):
     """The tokens of a rollout to score, arrays of int64 [n]. `places`: places of the hidden states that predict them.
-    `positions`: positions of the tokens within the rollout. `ids`: token ids. `temperature`: as in
-    engines.engine.Job."""
+    `positions`: positions of the tokens within the rollout. `ids`: token ids. `temperature`:
+    temperature of the job."""
 
     seed: bytes
     places: NDArray[np.int64]
@@ -84,7 +84,7 @@ def sampled_tokens_of(
     sample: Sample, seed: bytes, places: NDArray[np.int64], temperature: int = PLAIN_TEMPERATURE
 ) -> SampledTokens:
     """Return the sampled tokens of a rollout; those that its environment gave have no score. `places`: place that
-    predicts each of its tokens. `temperature`: as in engines.engine.Job."""
+    predicts each of its tokens. `temperature`: temperature of the job."""
     number = np.repeat(np.arange(len(sample.turns)), sample.turns)
     positions = np.flatnonzero(number % 2 == 0)
     ids = np.asarray(sample.tokens, np.int64)[positions]
