@@ -141,10 +141,10 @@ for row in vectors["sampling"]:
 for row in vectors["sampling_at_temperature"]:
     by = policy.factor(row["temperature"])
     logits = ((np.arange(321) * 7919) % 640 - 320).astype(np.float32) / np.float32(64) * by
-    told = [value.astype(">f4").tobytes().hex() for value in (by, *logits[:4])]
+    told = np.array([by, *logits[:4]], ">f4").tobytes().hex()
     token = int(np.argmax(logits + policy.noise(bytes.fromhex(row["seed"]), row["position"], 321)))
     off = abs(policy.log_softmax(logits)[token] - row["logprob"])
-    if (told, token, off < 2e-5) != ([row["factor"], *row["tempered"]], row["token"], True):
+    if (told, token, off < 2e-5) != ("".join([row["factor"], *row["tempered"]]), row["token"], True):
         results["wrong"].append([row, token])
 print(json.dumps(results))
 """
