@@ -94,7 +94,7 @@ def _positions(pair: ModelPair, prompts: Sequence[Sequence[int]], name: str, lim
 
 def _masses(logits: Tensor) -> Tensor:
     """Return the mass of the more probable tokens of each token, float32 [R, V]."""
-    chances, places = logits.softmax(-1).sort(-1, descending=True, stable=True)
+    chances, places = torch.sort(logits.softmax(-1), dim=-1, descending=True, stable=True)
     above = chances.cumsum(-1, dtype=torch.float64) - chances
     return torch.empty_like(logits).scatter_(-1, places, above.float())
 

@@ -18,7 +18,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     (audits.py); 0: there are none. `draw`: draw of the learner's batches (coordinator/verdicts/replay_buffer.py, rule
     1). `prompts`: "order": as the tasks have them, "variance": by their last groups
     (coordinator/prompts/prompt_choice.py). `newcomers`: share of the room that new keys get beside known ones
-    (room_shares.py). `temperature`: that of sampling, in thousandths."""
+    (room_shares.py). `temperature`: temperature of sampling, in thousandths."""
 
     staleness: int
     batch_groups: int

@@ -54,7 +54,7 @@ class EvaluationSet:
     """The held-out prompts of an evaluation. `eos`, `other_ends`: the ids that end a turn. `limit`: most sampled tokens
     per answer. `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt
     and of what an environment gives; None: the model states no context. `pace`: how many answers come together.
-    `temperature`: that of the sampled answers, in thousandths."""
+    `temperature`: temperature of the sampled answers, in thousandths."""
 
     host: TaskHost
     eos: int

@@ -24,8 +24,8 @@ def token_logprobs(
     model: PreTrainedModel, micro: MicroBatch, chunk: int | None = None, temperature: int = PLAIN_TEMPERATURE
 ) -> Tensor:
     """Return log softmax(logits)[target] for each sampled token: float32 [n]. `chunk`: most rows of logits in memory;
-    None: as many as suit the device. `temperature`: that of the nodes' sampling, in thousandths. No token is masked.
-    """
+    None: as many as suit the device. `temperature`: temperature of the nodes' sampling, in thousandths. No
+    token is masked."""
     states = predicting_states(model, micro)
     head = head_of(model, temperature)
     size = chunk or _rows_at_once(head.linear.weight)
