@@ -34,8 +34,8 @@ from echo2.weights.store import snapshot_name
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a process. `addresses`, `https`: of the coordinator. `page`: port of its page. `database`: its
     run.sqlite. `invite`: its text. `model`, `snapshots`: folders. `own`: a folder of this process. `eos`,
-    `other_ends`: ends of a turn. `temperature`: thousandths. `market`: whether the run pays by one. `nodes`: seconds per group of each honest node;
-    none: this process attacks, at priority `niceness`."""
+    `other_ends`: ends of a turn. `temperature`: thousandths. `market`: whether the run pays by one. `nodes`: seconds
+    per group of each honest node; none: this process attacks, at priority `niceness`."""
 
     terms: Terms
     addresses: list[str]
