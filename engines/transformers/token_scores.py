@@ -39,7 +39,7 @@ class SampledTokens(NamedTuple):
     places: NDArray[np.int64]
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
-    temperature: int
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class TokenScores:
