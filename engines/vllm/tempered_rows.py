@@ -39,9 +39,9 @@ def choose_rows(logits: Tensor, rows: Sequence[int], asked: Sequence[tuple[Noise
 
 
 def take(kept_as: int, count: int) -> list[float]:
-    """Return the log-probabilities of a request's `count` tokens, and forget them."""
+    """Return the log-probabilities of a request's `count` tokens, and forget them; fewer where one was not kept."""
     kept = _kept.pop(kept_as, {})
-    return [kept[place] for place in range(count)]
+    return [kept[place] for place in range(count) if place in kept]
 
 
 def drop(kept_as: int) -> None:

@@ -5,9 +5,10 @@ import json
 import msgspec
 import pytest
 
+from echo2.engines import temperature
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode, encode
-from echo2.protocol import numbers
+from echo2.protocol import authority, numbers
 from echo2.protocol.authority import MOST_OTHER_ENDS, RunSpec, TaskReference
 from tests.support import paths
 
@@ -49,9 +50,18 @@ def test_a_run_at_a_temperature_has_the_bytes_of_the_golden_vector_and_one_at_1_
     assert b"temperature" not in GOLDEN
 
 
-@pytest.mark.parametrize("temperature", [499, 2001, 0.8, -1])
-def test_a_temperature_out_of_bounds_is_malformed(temperature: float) -> None:
-    fields = msgspec.msgpack.decode(TEMPERED) | {"temperature": temperature}
+def test_the_bounds_on_the_wire_are_those_of_the_engines() -> None:
+    on_wire = authority.PLAIN_TEMPERATURE, authority.LEAST_TEMPERATURE, authority.MOST_TEMPERATURE
+    assert on_wire == (
+        temperature.PLAIN_TEMPERATURE,
+        temperature.LEAST_TEMPERATURE,
+        temperature.MOST_TEMPERATURE,
+    )
+
+
+@pytest.mark.parametrize("wrong", [499, 2001, 0.8, -1])
+def test_a_temperature_out_of_bounds_is_malformed(wrong: float) -> None:
+    fields = msgspec.msgpack.decode(TEMPERED) | {"temperature": wrong}
     with pytest.raises(Malformed):
         decode(msgspec.msgpack.encode(fields), RunSpec)
 

@@ -23,9 +23,9 @@ CHUNK_ELEMENTS = 1 << 24
 def token_logprobs(
     model: PreTrainedModel, micro: MicroBatch, chunk: int | None = None, temperature: int = PLAIN_TEMPERATURE
 ) -> Tensor:
-    """Return log softmax(logits)[target] for each sampled token: float32 [n]. `chunk`: most rows of logits in memory;
-    None: as many as suit the device. `temperature`: temperature of the nodes' sampling, in thousandths. No
-    token is masked."""
+    """Return log softmax(logits)[target] for each sampled token: float32 [n]; no token is masked. `chunk`: most rows of
+    logits in memory; None: as many as suit the device. `temperature`: temperature of the nodes' sampling, in
+    thousandths."""
     states = predicting_states(model, micro)
     head = head_of(model, temperature)
     size = chunk or _rows_at_once(head.linear.weight)
