@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 from echo2.engines.transformers import model_config, output_layer
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
@@ -149,9 +150,10 @@ def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
     return work() if collected is None else collected(work)
 
 
-def head_of(model: PreTrainedModel) -> OutputLayer:
-    """Return the map from hidden states to logits."""
-    return OutputLayer.of(model)
+def head_of(model: PreTrainedModel, temperature: int = PLAIN_TEMPERATURE) -> OutputLayer:
+    """Return the map from hidden states to logits at a temperature, in thousandths."""
+    head = OutputLayer.of(model)
+    return head if temperature == PLAIN_TEMPERATURE else head._replace(factor=factor_of(temperature))
 
 
 def compute_type(name: str, device: torch.device | str) -> torch.dtype:

@@ -56,7 +56,7 @@ from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.protocol import root_chain
-from echo2.protocol.authority import Root, RunSpec, TaskReference
+from echo2.protocol.authority import PLAIN_TEMPERATURE, Root, RunSpec, TaskReference
 from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
@@ -352,6 +352,7 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
     """Check the settings against the signed RunSpec (rule 3). Raises `SettingsFault` for the first that differs."""
     signed = {key: getattr(spec, key) for key in configuration.SIGNED_KEYS if key not in ("task", "engines")}
     signed |= {"task": task_mix.text_of(spec.tasks), "engines": tuple(spec.engines)}
+    signed["temperature"] = spec.temperature / PLAIN_TEMPERATURE
     for key in configuration.SIGNED_KEYS:
         wanted = getattr(settings, key) if key != "task" else task_mix.text_of(task_mix.parse_mix(settings.task))
         if wanted != signed[key]:

@@ -126,8 +126,8 @@ class Learning:
             self.training.period = period_of(config, self.training.group_service.database)
         if config.run.steps != before.run.steps:
             self.training.end_after(config.run.steps)
-        if hyper_of(config.learner) != hyper_of(before.learner):
-            self.training.tune(hyper_of(config.learner))
+        if hyper_of(config) != hyper_of(before):
+            self.training.tune(hyper_of(config))
         self.guarding.take(config.guard)
         self.scoring.evaluate_every, self.scoring.stop_after = config.run.evaluate_every, config.run.stop_after
         self.scoring.evaluation_sets = [
@@ -161,6 +161,7 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
             run.config.run.heldout,
             room=room,
             other_ends=spec.other_ends,
+            temperature=spec.temperature,
             pace=SlicePace(workers=run.config.environment.workers, played=host.facts.kind in ANSWERED_KINDS),
         )
         for host in hosts
@@ -181,6 +182,7 @@ def verifier_of(
         staleness=group_service.terms.staleness,
         published=published,
         evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown_hash),
+        temperature=group_service.terms.temperature,
     )
 
 
@@ -191,10 +193,11 @@ def period_of(config: CoordinatorConfig, database: Database) -> PublishPeriod:
     return PublishPeriod(fixed, config.run.staleness, int(earlier) if earlier else 1)
 
 
-def hyper_of(section: LearnerSection) -> Hyper:
+def hyper_of(config: CoordinatorConfig) -> Hyper:
     """Return the settings of the learner's steps."""
-    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
-    return Hyper(**{name: getattr(section, name) for name in names})
+    names = [name for name in Hyper.__struct_fields__ if hasattr(config.learner, name)]
+    values = {name: getattr(config.learner, name) for name in names}
+    return Hyper(**values, temperature=config.run.temperature_thousandths)
 
 
 def course_of(run: Run) -> TrainingConfig:
@@ -210,7 +213,7 @@ def course_of(run: Run) -> TrainingConfig:
         database,
         computing.device,
         computing.threads,
-        hyper_of(section),
+        hyper_of(config),
         config.run.steps,
         run.runspec.ends,
         section.checkpoint_share,

@@ -1,6 +1,7 @@
 """Continuous batching's backend in PyTorch (engines.batch.continuous_batch.Backend): one token for many rows per pass.
 
-1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
+1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen, at the
+   job's temperature.
 2. Prompts of like length are computed in one pass, padded on the right, where causal attention never looks. Their keys
    and values are then copied into the places of their rows.
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
@@ -93,9 +94,9 @@ class Decoder:
             if first:
                 self._place(first)
                 logits.append(torch.stack([one.prompt.logits for one in first]))
-            choices = [(row.seed, row.number, row.greedy) for row in rows]
-            choices += [(one.seed, one.number, one.greedy) for one in first]
-            tokens, logprobs = self._choose(torch.cat(logits), choices)
+            drawn: list[NextToken | FirstToken[ComputedPrompt]] = [*rows, *first]
+            tempered = sampling.temper(torch.cat(logits), [one.temperature for one in drawn])
+            tokens, logprobs = self._choose(tempered, [(one.seed, one.number, one.greedy) for one in drawn])
             self._last = tokens
             return _reading(tokens, logprobs)
 

@@ -19,11 +19,13 @@ class UnknownOutput(Exception):
 
 
 class OutputLayer(NamedTuple):
-    """logits = cap * tanh(scale * linear(hidden) / cap); `cap` None: scale * linear(hidden)."""
+    """logits = cap * tanh(scale * linear(hidden) / cap); `cap` None: scale * linear(hidden). `factor`: what they are
+    multiplied by then (engines.temperature)."""
 
     linear: nn.Linear
     scale: float = 1.0
     cap: float | None = None
+    factor: float = 1.0
 
     @classmethod
     def of(cls, model: Any) -> "OutputLayer":
@@ -42,16 +44,18 @@ class OutputLayer(NamedTuple):
     def change(self, logits: Tensor) -> Tensor:
         """Return what becomes of the linear map's result."""
         scaled = logits if self.scale == 1.0 else logits * self.scale
-        return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+        capped = scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+        return capped if self.factor == 1.0 else capped * self.factor
 
     @property
     def changes(self) -> bool:
         """Tell whether `change` changes anything."""
-        return self.scale != 1.0 or self.cap is not None
+        return self.scale != 1.0 or self.cap is not None or self.factor != 1.0
 
     def slope(self, logits: Tensor) -> Tensor | float:
         """Return the derivative of `change` where it gave these logits."""
-        return self.scale if self.cap is None else self.scale * (1.0 - (logits / self.cap) ** 2)
+        steepest = self.scale * self.factor
+        return steepest if self.cap is None else steepest * (1.0 - (logits / (self.factor * self.cap)) ** 2)
 
 
 @torch.no_grad()

@@ -373,6 +373,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
         SettingsFault,
         "run.staleness is 5, but this run was signed with 4, .* make another run",
     ),
+    "another temperature than signed": (
+        lambda h: replace_in_config(h, "staleness = 4", "temperature = 0.8\nstaleness = 4"),
+        SettingsFault,
+        "run.temperature is 0.8, but this run was signed with 1.0",
+    ),
     "another task than signed": (
         lambda h: replace_in_config(h, 'task = "reverse"', 'task = "add"'),
         SettingsFault,
