@@ -39,7 +39,7 @@ from echo2.coordinator.leases.lease_terms import LeaseTerms
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
-from echo2.coordinator.training.scorer_weights import ScorerWeights
+from echo2.coordinator.training.scorer_weights import VersionMoves
 from echo2.coordinator.training.verified_rate import VerifiedRate
 from echo2.coordinator.verdicts.group_dispatch import LEAST_AHEAD, GroupDispatch, tokens_of
 from echo2.coordinator.verdicts.group_verifier import GroupVerifier
@@ -71,7 +71,7 @@ class GroupVisits:
 
     scorer: Scorer
     group_service: GroupService
-    weights: ScorerWeights
+    weights: VersionMoves
     verifier: GroupVerifier
     clock: Callable[[], float]
     decided: asyncio.Event

@@ -37,7 +37,7 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     state = _state(place, settings, spec)
     return [
         addresses(_addresses(place, settings, state), state),
-        disk(place.path, bytes_to_run(place, settings.scorer.number)),
+        disk(place.path, bytes_to_run(place, settings.scorer.own_number)),
         clock(),
         public_page(spec.page, spec.run),
         rates(state),
