@@ -66,6 +66,8 @@ class ScorerActor:
         self._engine: EngineProcess | None = None
         self._folder: FetchedFolder | None = None
         self._notices = asyncio.Queue[Notice]()
+        self._fetching = asyncio.Lock()
+        """Has one call at a time change the folder."""
 
     async def open(self, body: bytes) -> bytes:
         """Start the engine, the only one of this process (messages.py, rule 2)."""
@@ -90,7 +92,8 @@ class ScorerActor:
             return _reply(ended="its host has another engine")
         try:
             if method in _CALLS:
-                return _reply(await self._answer(engine, msgspec.msgpack.decode(body, type=_CALLS[method])))
+                async with self._fetching:
+                    return _reply(await self._answer(engine, msgspec.msgpack.decode(body, type=_CALLS[method])))
             raw = cast(msgspec.Struct, msgspec.Raw(body))
             return _reply(bytes(await engine.call(method, raw, msgspec.Raw, withdraw=method in WITHDRAWN)))
         except ChildError as error:
