@@ -305,7 +305,7 @@ def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
 def test_a_run_without_ray_loads_nothing_that_is_for_ray() -> None:
     daemon = "echo2.coordinator.command_line.serving, echo2.coordinator.command_line.process_life"
     assert loaded_after(f"import {daemon}", ("ray", "echo2.coordinator.ray_scorers")) == []
-    fetched = "echo2.coordinator.training.fetched_weights"
+    fetched = "echo2.coordinator.scorer_weights.fetched_weights"
     assert loaded_after(f"import {daemon}", (fetched,)) == []
     driver = "echo2.coordinator.ray_scorers.ray_driver, echo2.coordinator.ray_scorers.remote_engine"
     assert loaded_after(f"import {driver}", ("ray", "torch")) == [], "the driver loads Ray when it joins"

@@ -156,8 +156,8 @@ class RayDriver:
 
         if order.number not in self._actors:
             wanted = {"num_cpus": 1, "num_gpus": 0} if order.device == "cpu" else {"num_cpus": 0, "num_gpus": 1}
-            made = ray.remote(ScorerActor).options(**wanted, max_restarts=-1)
-            self._actors[order.number] = made.remote()
+            placed = ray.remote(ScorerActor).options(**wanted, max_restarts=-1)
+            self._actors[order.number] = placed.remote()
         return self._actors[order.number]
 
 

@@ -22,6 +22,7 @@ from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.scorer_weights.scorer_weights import ScorerWeights, VersionMoves, folder_of, remove_folders_above
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
@@ -35,7 +36,6 @@ from echo2.coordinator.training.publish_period import PublishPeriod
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.run_watch import Watch
-from echo2.coordinator.training.scorer_weights import ScorerWeights, VersionMoves, folder_of, remove_folders_above
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.training.training_loop import PUBLISH_PERIOD_FACT, Training, TrainingConfig
@@ -164,7 +164,9 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
 def _weights_of(number: int, scorer: Scorer, run: Run, service: GroupService, publisher: Publisher) -> VersionMoves:
     """Return the weights of a scorer of this machine, or of one of Ray's, which fetches them over HTTPS."""
     if isinstance(scorer, SupervisedEngine) and run.config.scorer.ray:
-        from echo2.coordinator.training.fetched_weights import FetchedWeights  # a run without Ray loads none of it
+        from echo2.coordinator.scorer_weights.fetched_weights import (
+            FetchedWeights,  # a run without Ray loads none of it
+        )
 
         assert run.https_pin is not None
         return FetchedWeights(

@@ -1,7 +1,7 @@
 """Load the version that a group names into a scorer on another host, which fetches payloads as a node does.
 
-The moves are those of training/scorer_weights.py. The host's own folder stands in the place of this machine's: the
-scorer gets no file from here, but what verifies those that it fetches (coordinator/ray_scorers/fetched_folder.py).
+The moves are those of scorer_weights/scorer_weights.py. The host's own folder stands in the place of this machine's:
+the scorer gets no file from here, but what verifies those that it fetches (coordinator/ray_scorers/fetched_folder.py).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ from echo2.coordinator.ray_scorers.messages import (
     PayloadStep,
     ShowCall,
 )
-from echo2.coordinator.training.scorer_weights import StepBy, StepTo, VersionMoves
+from echo2.coordinator.scorer_weights.scorer_weights import StepBy, StepTo, VersionMoves
 from echo2.engines.engine import Loaded
 from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.p2p.multiaddr import address_of
