@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import psutil
 
@@ -57,7 +56,7 @@ def ray_hosts(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Ra
         "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", **(env or {}),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }  # fmt: skip
-    with mock.patch.dict(os.environ, more):
+    with _environment(more):
         from ray.cluster_utils import Cluster
 
         first = {"num_cpus": 0, "include_dashboard": False}
@@ -66,3 +65,15 @@ def ray_hosts(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Ra
             yield RayHosts(cluster)
         finally:
             cluster.shutdown()
+
+
+@contextmanager
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables within the block: what is started gets them."""
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

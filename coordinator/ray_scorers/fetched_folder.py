@@ -58,7 +58,7 @@ class FetchedFolder:
         Raises `PayloadAway`, `WeightsError`, `DiskFull`."""
         missing = [asset for asset in model if not (self.model / asset.name).exists()]
         if missing or chain:
-            async with _connected(source) as client:
+            async with _connection(source) as client:
                 for asset in missing:
                     await self._fetch(client, asset.manifest, self.model / Path(asset.name).name)
                 for step in chain:
@@ -70,7 +70,7 @@ class FetchedFolder:
 
     async def fetch_step(self, source: PayloadSource, step: PayloadStep) -> Path:
         """Fetch a payload; return its file. Raises `PayloadAway`."""
-        async with _connected(source) as client:
+        async with _connection(source) as client:
             await self._fetch(client, step.manifest, self._file(step))
         return self._file(step)
 
@@ -120,7 +120,7 @@ class FetchedFolder:
 
 
 @asynccontextmanager
-async def _connected(source: PayloadSource) -> AsyncIterator[HttpsClient]:
+async def _connection(source: PayloadSource) -> AsyncIterator[HttpsClient]:
     """Yield a client that has reached the coordinator. Raises `PayloadAway`."""
     client = HttpsClient("scorer", source.pin)
     task = asyncio.create_task(client.run())

@@ -40,7 +40,7 @@ from echo2.runtime.child import Child, ChildDied, ChildError, Confined, error_of
 from echo2.runtime.python_command import module_command
 
 DRIVER: Final = "echo2.coordinator.ray_scorers.ray_driver"
-PLACE_SECONDS: Final = 30.0
+PLACE_SECONDS: Final = 60.0
 JOIN_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 30.0
 """Seconds within which the driver passes the end of an actor on; one that does not is replaced."""
@@ -141,7 +141,7 @@ class RemoteEngine(EngineProcess):
         self._heard = loop.time()
         if reply.fault is not None:
             raise error_of_fault(reply.fault)
-        return await self._decoded(reply.body, type_)
+        return await self._decode(reply.body, type_)
 
     async def stop(self, grace: float = 5.0) -> int:
         """End it, and have Ray end its actor's process."""
@@ -201,7 +201,7 @@ class RemoteEngine(EngineProcess):
                 asked.exception()  # its engine has ended: nobody else looks at the error
         raise self._death(1)
 
-    async def _decoded(self, body: msgspec.Raw, type_: type[T]) -> T:
+    async def _decode(self, body: msgspec.Raw, type_: type[T]) -> T:
         try:
             return msgspec.msgpack.decode(body, type=type_)
         except msgspec.MsgspecError as error:
@@ -216,7 +216,7 @@ class RemoteEngine(EngineProcess):
             while True:
                 reply = await self._ask("notices", self._name, withdraw=True)
                 self._heard = asyncio.get_running_loop().time()
-                for notice in await self._decoded(reply.body, list[Notice]):
+                for notice in await self._decode(reply.body, list[Notice]):
                     if notice.method != SIGN and self._callback is not None:
                         self._callback(notice.method, bytes(notice.body))
         except msgspec.MsgspecError as error:

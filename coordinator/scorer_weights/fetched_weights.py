@@ -42,7 +42,7 @@ class FetchedWeights(VersionMoves):
         addresses: Callable[[], Awaitable[list[str]]],
         oldest: Callable[[], tuple[int, int]],
     ) -> None:
-        """`model`: the model's files. `pin`: of the HTTPS server. `addresses`: those at which nodes reach it."""
+        """`model`: the model's files. `pin`: pin of the HTTPS server. `addresses`: those at which nodes reach it."""
         super().__init__(scorer, publisher, oldest=oldest)
         self._remote, self._model, self._pin, self._addresses = scorer, list(model), pin, addresses
 
