@@ -8,6 +8,7 @@ Rules
    actor, whose pipe closes.
 3. The weights are this host's own copy, in the user's cache folder, so a scorer that comes back to a host steps on from
    there (coordinator/ray_scorers/fetched_folder.py).
+4. The actor ends with its raylet, at once: Ray would let it finish its calls first, and one of them is always waiting.
 """
 
 import asyncio
@@ -43,6 +44,7 @@ from echo2.runtime.stand_ins import process_command
 MODE_VARIABLE: Final = "RAY_AUTH_MODE"
 TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
 FOLDER: Final = "ray-scorers"
+RAYLET_LOOK_SECONDS: Final = 1.0
 _CALLS: Final = {call.method: call for call in FETCHING_CALLS}
 
 
@@ -66,6 +68,7 @@ class ScorerActor:
         self._engine: EngineProcess | None = None
         self._folder: FetchedFolder | None = None
         self._notices = asyncio.Queue[Notice]()
+        self._watch: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
         """Has one call at a time change the folder."""
 
@@ -75,6 +78,7 @@ class ScorerActor:
         if self._life:
             return _reply(ended="its process has an engine")
         self._life = order.life
+        self._watch = asyncio.create_task(_end_with(os.getppid()))
         try:
             self._folder = FetchedFolder(_folder_of(order), lambda: self._notify(SIGN, b"\xc0"))
         except PayloadAway as error:
@@ -143,6 +147,13 @@ class ScorerActor:
 
     def _notify(self, method: str, body: bytes) -> None:
         self._notices.put_nowait(Notice(method, msgspec.Raw(body)))
+
+
+async def _end_with(raylet: int) -> None:
+    """End this process when it has another parent than its raylet (rule 4)."""
+    while os.getppid() == raylet:  # noqa: ASYNC110 (no event tells of it)
+        await asyncio.sleep(RAYLET_LOOK_SECONDS)
+    os._exit(1)
 
 
 def _folder_of(order: OpenOrder) -> Path:

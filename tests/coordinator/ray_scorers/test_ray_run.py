@@ -97,7 +97,12 @@ async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: Ra
         os.kill(hung.pid, SIGSTOP)
         await until(lambda: any("ended as hung" in fault for fault in faults))
         await more_decided(at)
-        hosts.raylet(hosts.hosts.pop()).kill()
+        lost = hosts.raylet(hosts.hosts[-1])
+        await until(lambda: any(actor.parent() == lost for actor in hosts.actors()))
+        (orphan,) = [actor for actor in hosts.actors() if actor.parent() == lost]
+        hosts.hosts.pop()
+        lost.kill()
+        await until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
         await more_decided(at)
         driver = psutil.Process(cluster.pid)
         driver.kill()
