@@ -4,8 +4,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer
-
 ROOT = Path(__file__).parents[1]
 
 project = "echo2"
@@ -44,8 +42,7 @@ PARTS = {
 
 
 def setup(app: Any) -> None:
-    """Add the navigation, and show a diagram's text where a page has one: its program would come from another site."""
-    app.add_lexer("mermaid", TextLexer)
+    """Add the navigation, and a page for the folder of the site."""
     app.connect("source-read", navigate)
     app.connect("build-finished", redirect)
 

@@ -83,7 +83,7 @@ def _check_tensors(folder: Path, model: PreTrainedModel, listed: Mapping[str, Co
     if others:
         raise BadModelFolder(
             f"{folder} has {_some(others)}, which a {type(model).__name__} does not have: correct config.json, or save "
-            "the model again with save_pretrained, which leaves out what is no part of it"
+            "the model again with save_pretrained, which leaves out what does not belong to it"
         )
 
 

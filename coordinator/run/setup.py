@@ -60,7 +60,7 @@ from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
-from echo2.weights import hub_cache
+from echo2.weights import hub_cache, hub_fetch
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -111,7 +111,7 @@ class Run:
     @property
     def tasks(self) -> tuple[TaskPlace, ...]:
         """The run's tasks, and where each is hosted."""
-        return tuple(_task_place(self.folder.model, self.runspec, self.config.run, one) for one in self.runspec.tasks)
+        return task_places(self.folder, self.runspec, self.config.run)
 
     @property
     def task(self) -> TaskPlace:
@@ -158,10 +158,14 @@ def settings_for(
     model: str, flags: Settings, env: Mapping[str, str] = os.environ, *, name: str | None = None
 ) -> CoordinatorConfig:
     """Return the settings of a new run: flags override variables, which override the model's preset. `name`: the run's
-    where neither says one. Raises `SettingsFault`."""
+    where neither says one. Raises `SettingsFault`, `LocalFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
+    of_hub = hub_fetch.parse(model)
+    if of_hub is not None:
+        merged["run"]["model"] = of_hub.model
+    else:
+        merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
     if name:
         merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
@@ -182,20 +186,25 @@ def init(
     check_model: Callable[[Path], Sequence[str]] = lambda model: (),
     check_task: Callable[[str], None] = check_family,
 ) -> Run:
-    """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
-    for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
-    base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
+    """Make the run folder and return the run. `model`: tiny, smollm2, the path of a model folder, or hf:ORG/NAME of
+    the hub. `warm_up`: settings for making `tiny`; its folder and task are filled in here. `adapter`: makes the
+    versions an adapter over a frozen base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys.
+    `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
     caller knows that it can be trained. `check_task`: checks the name of a task that `inspect` opens. Raises
     `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
-    target, source, opened = RunFolder(folder), Path(model), None
+    target, opened = RunFolder(folder), None
     _check_free(target)
+    if model not in PRESETS and hub_fetch.parse(model) is None:
+        model_folder.check_importable(Path(model))
     config = _check_asked(config, report, check_task)
     if adapter is not None:
         _check_ranks(config.learner)
+    model = model_folder.fetch_named(model, report)
+    source = Path(model)
     if model not in PRESETS:
         model_folder.check_importable(source)
     check_room_to_make(folder, model, config.scorer.own_number, trains_all=adapter is None)
@@ -209,7 +218,7 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            _check_card(draft.model, config)
+            check_card(draft.model, config)
             if adapter is not None:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
@@ -339,7 +348,7 @@ def check_memory(section: RunSection) -> None:
         )
 
 
-def _check_card(model: Path, config: CoordinatorConfig) -> None:
+def check_card(model: Path, config: CoordinatorConfig) -> None:
     """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
     learner = config.learner
     if not learner.device.startswith("cuda"):
@@ -424,6 +433,11 @@ def _check_prompts(place: RunFolder, section: RunSection, spec: RunSpec) -> None
                 "run.template, run.thinking or the model folder's chat template is another one than this run was "
                 "signed with: set it back, or make another run with `echo2-coord init`"
             )
+
+
+def task_places(place: RunFolder, spec: RunSpec, section: RunSection) -> tuple[TaskPlace, ...]:
+    """Return the tasks of a run, and where each is hosted. Raises `LocalFault`."""
+    return tuple(_task_place(place.model, spec, section, task) for task in spec.tasks)
 
 
 def _task_place(model: Path, spec: RunSpec, section: RunSection, task: TaskReference) -> TaskPlace:

@@ -61,8 +61,8 @@ from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
-from echo2.weights.documents import Edge, Version
-from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.documents import ITEM_BYTES, Edge, Version
+from echo2.weights.errors import BadSnapshot, MemoryFull, WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
@@ -138,6 +138,8 @@ class Follower:
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
+        self._is_size_known = False
+        """Whether the owner was told how large the model is."""
         self._at_weights = asyncio.Lock()
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
@@ -234,7 +236,7 @@ class Follower:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 if not (folder / asset.name).exists():
                     if asset.name == BASE_FILE:
-                        await anyio.to_thread.run_sync(self._write_frozen_base, asset, folder / asset.name)
+                        await self._with_weights(partial(self._write_frozen_base, asset, folder / asset.name))
                     await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
@@ -365,6 +367,9 @@ class Follower:
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
             raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
+        if self.current is None and not self._is_size_known:
+            self._is_size_known = True
+            _log.info(_size_words(version, nbytes))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
             await self._fold(steps=1)
@@ -381,7 +386,7 @@ class Follower:
             return None  # versions are adapters, and their base is a file of the model (`prepare`)
         if (nbytes := sum(entry.nbytes for entry in version.tensors)) > self._weights.quota:
             raise NoUpdatePath(f"the weights take {self._beyond(nbytes)}")
-        copy = self._copies.choose(spec.value.model, version, edges)
+        copy = self._copies.choose(spec.value.model, version, edges, self._weights.ends.is_set)
         if copy is None:
             return None
         try:
@@ -395,7 +400,7 @@ class Follower:
         """Write a frozen base from a copy, where there is one. Blocks. Raises `BadConfig`, `DiskFull`."""
         spec = self._trust_store.trusted.runspec
         if self._copies is not None and spec is not None:
-            self._copies.write_frozen_base(spec.value.model, asset.manifest, path)
+            self._copies.write_frozen_base(spec.value.model, asset.manifest, path, self._weights.ends.is_set)
 
     def _beyond(self, nbytes: int) -> str:
         """Say that a download exceeds the owner's quota."""
@@ -445,11 +450,21 @@ class Follower:
         for edge, payload in self._remaining_steps(update):
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")
-            await self._engine.advance(payload, self._loaded_version(edge.era, edge.version, edge.root))
+            await self._step(payload, self._loaded_version(edge.era, edge.version, edge.root))
         await self._engine.hold(self._loaded_version(version.era, version.version, version.root))
         if not self._holds(version):
             raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
+
+    async def _step(self, payload: Path, to: LoadedVersion) -> None:
+        """Make one step; on disk, where the machine's memory has no room for it any more."""
+        try:
+            await self._engine.advance(payload, to)
+        except ChildError as error:
+            if error.kind != MemoryFull.__name__:
+                raise
+            await self._with_weights(partial(self._weights.leave_memory, error.message))
+            await self._engine.advance(payload, to)
 
     def _remaining_steps(self, update: Update) -> list[tuple[Edge, Path]]:
         """Return the steps of an update that the weights have not made yet."""
@@ -540,6 +555,14 @@ class Follower:
                 await self._news.wait()
         except TimeoutError:
             return
+
+
+def _size_words(version: Version, fetched: int) -> str:
+    """Say how large a model is. `fetched`: bytes that come over the network."""
+    parameters = sum(entry.nbytes // ITEM_BYTES[entry.dtype] for entry in version.tensors)
+    nbytes = sum(entry.nbytes for entry in version.tensors)
+    weights, payloads = (f"{count / 1e6:,.1f} MB" for count in (nbytes, fetched))
+    return f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights; {payloads} are fetched"
 
 
 def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:

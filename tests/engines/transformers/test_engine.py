@@ -381,7 +381,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "heads by which nothing can be divided": ({"num_attention_heads": 0}, "ZeroDivisionError"),
     "sizes below none": ({"num_key_value_heads": -2}, "RuntimeError: .*negative dimension"),
     "a size beyond all integers": ({"hidden_size": 10**30}, "TypeError"),
-    "a type that is a list": ({"model_type": ["qwen3"]}, r"\['qwen3'\] is no model type"),
+    "a type that is a list": ({"model_type": ["qwen3"]}, r"\['qwen3'\] is not a model type"),
     "a padding token beyond the vocabulary": ({"pad_token_id": 10**9}, "AssertionError"),
     "layers without end": ({"num_hidden_layers": 10**8}, "100,000,000 layers"),
     "code of its own": (
