@@ -21,6 +21,7 @@ from benchmarks.scorers.ray_hosts import RayHosts, ray_hosts
 from benchmarks.scorers.slow_scorer import VARIABLE
 from echo2.coordinator.command_line.serving import scorers_of_run
 from echo2.coordinator.ray_scorers.cluster_check import check_cluster
+from echo2.coordinator.run import key_checks
 from echo2.coordinator.settings.computing import Computing
 from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.runtime import stand_ins
@@ -170,3 +171,10 @@ def test_a_cluster_of_another_version_of_ray_is_refused(hosts: RayHosts) -> None
             check_cluster(ScorerSection(ray=hosts.address, devices=("cuda",)))
     finally:
         client.internal_kv_put(key, stored, True, space)
+
+
+def test_the_doctor_says_what_a_cluster_has_and_that_its_network_must_be_private(hosts: RayHosts) -> None:
+    (check,) = key_checks.ray_cluster(ScorerSection(ray=hosts.address, devices=("cuda",)))
+    assert "GPUs and" in check.actual
+    assert "its network must be private" in check.actual
+    assert check.remedy == ""

@@ -12,6 +12,7 @@ from echo2.coordinator.ray_scorers.fetched_folder import FetchedFolder, PayloadA
 from echo2.coordinator.ray_scorers.messages import ActorReply, FetchAllCall, OpenOrder, PayloadSource
 from echo2.coordinator.ray_scorers.ray_actor import ScorerActor
 from echo2.coordinator.ray_scorers.ray_driver import RayAway, own_cluster
+from echo2.coordinator.run import key_checks
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import parse
 from echo2.coordinator.settings.scorer_config import ScorerSection
@@ -57,6 +58,13 @@ def test_a_run_with_scorers_of_ray_is_refused_where_ray_is_not_installed() -> No
     with pytest.raises(LocalFault, match=r"needs Ray, which this installation of echo2 lacks: .*ray"):
         check_cluster(TWO)
     assert check_cluster(ScorerSection()) == ""
+
+
+def test_the_doctor_names_a_cluster_that_does_not_fit_and_is_silent_without_one() -> None:
+    assert key_checks.ray_cluster(ScorerSection()) == []
+    (check,) = key_checks.ray_cluster(ScorerSection(ray="127.0.0.1:1", devices=("cpu",)))
+    assert "scorer.ray" in check.actual
+    assert check.remedy == "until then the run does not start"
 
 
 def test_the_driver_gets_what_ray_needs_of_the_environment_and_no_secret() -> None:
