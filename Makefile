@@ -74,7 +74,7 @@ setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no c
 # What every process would else compile anew at its first import.
 COMPILED := coordinator engines ledger node p2p protocol runtime tasks weights benchmarks tests/support
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
-MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
+MADE_OF := pyproject.toml plugins/echo2-rails/pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
 ifdef ALONE
 	$(call check-python,setup)
@@ -82,7 +82,7 @@ ifdef ALONE
 	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
 	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) $(UNHASHED_TORCH))
-	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
+	$(call step,$(VENV),echo2 and its plug-in as they stand in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . -e plugins/echo2-rails)
 	$(call step,$(VENV),its byte-code,$(BIN)/python -m compileall -q -j 0 $(COMPILED))
 	@touch $@
 endif

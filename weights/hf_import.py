@@ -62,10 +62,11 @@ def import_model(
 class FolderWeights:
     """The weights of a model folder as they are stored. `tensors`: ascending by name."""
 
-    def __init__(self, folder: Path, stops: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, path: Path, stops: Callable[[], bool] = lambda: False) -> None:
         """`stops`: asked before each tensor whether to raise `Stopped`. Raises `BadSnapshot`."""
+        self.path = path
         self._stops = stops
-        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(folder)}
+        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(path)}
         self.tensors = [self._bits[name][0] for name in sorted(self._bits)]
         self.aliases: dict[str, str] = {}
 

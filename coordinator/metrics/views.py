@@ -112,8 +112,8 @@ class TaskEvaluation(View, frozen=True, kw_only=True):
 
 
 class Evaluation(View, frozen=True, kw_only=True):
-    """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it; over the prompts of
-    all tasks. `tasks`: each alone."""
+    """Held-out exact match of a version: `sampled` at the run's temperature with fixed seeds, `greedy` beside it; over
+    the prompts of all tasks. `tasks`: each alone."""
 
     version: int
     at: int

@@ -16,7 +16,7 @@ from typing import Final
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run import https_identity, keys, setup
+from echo2.coordinator.run import https_identity, keys, learner_checks, setup
 from echo2.coordinator.run.disk_room import bytes_to_run
 from echo2.coordinator.run.key_checks import KeyCheck
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
@@ -96,7 +96,7 @@ def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], in
     check = "memory"
     if settings.learner.device.startswith("cuda"):
         try:
-            setup.check_card(place.model, settings)
+            learner_checks.check_card(place.model, settings)
         except SettingsFault as error:
             return KeyCheck(check, str(error), "set it before the next start")
         return KeyCheck(check, f"the learner fits on {settings.learner.device}")

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
 from echo2.engines.devices.devices import Inventory, choose
-from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
+from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsProgress
 from echo2.engines.process.messages import (
     CALLS,
     DEFERRED_CALLS,
@@ -43,7 +43,8 @@ from echo2.runtime.priority import Priority
 MOST_NAP: Final = 0.25
 """Seconds of rest after which calls are looked at."""
 SIGN_SECONDS: Final = 30.0
-"""Longest time without a notification while groups are generated, seconds: a parent takes silence for a hang."""
+"""Longest time without a notification while groups are generated or weights read, seconds: a parent takes silence for a
+hang."""
 
 
 class EngineHost:
@@ -95,6 +96,8 @@ class EngineHost:
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
         self._engine = row.make(device.kind, call.dtype)
+        if isinstance(self._engine, TellsProgress):
+            self._engine.on_progress = self._sign
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
             kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
@@ -173,6 +176,12 @@ class EngineHost:
         if self._engine is None:
             raise EngineError("no engine is chosen yet: the first call must be probe")
         return self._engine
+
+    def _sign(self) -> None:
+        """Notify, at times, that a load goes on."""
+        if time.monotonic() - self._told_at > SIGN_SECONDS:
+            self._told, self._told_at = None, time.monotonic()
+            self._notify(EngineRows())
 
     def _tell(self) -> None:
         """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single

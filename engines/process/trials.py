@@ -3,8 +3,8 @@
 Rules
 1. A candidate that crashes, hangs or is refused loses itself alone: its process is killed, and its fault is a sentence.
 2. One candidate runs at a time: two would share a device or the CPU.
-3. A candidate gets `TRIAL_SECONDS` seconds, all together `ALL_TRIALS_SECONDS`: load, warm-up and measurement. Those
-   that are left then were not timed, and say so.
+3. A candidate is given up after `TRIAL_SECONDS` without a sign of progress: a load tells of it as it reads the weights.
+   None begins after `ALL_TRIALS_SECONDS`; those that are left were not timed, and say so.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final
 
 from echo2.engines import registry
 from echo2.engines.devices.devices import Inventory, cpu_name
+from echo2.engines.engine import EngineRows
 from echo2.engines.process.candidates import Candidate, Sight, Trial
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.rate import Workload
@@ -93,9 +94,16 @@ async def _trial(make: Make, one: Candidate, model: Path, weights: Path, workloa
 
 @asynccontextmanager
 async def _process(make: Make, patience: float) -> AsyncIterator[EngineProcess]:
-    """Start a process, and kill it at the end of the block. Raises TimeoutError after `patience` seconds."""
-    process = make()
-    async with asyncio.timeout(patience):
+    """Start a process, and kill it at the end of the block. Raises TimeoutError after `patience` seconds without a sign
+    of progress."""
+    process, loop = make(), asyncio.get_running_loop()
+    async with asyncio.timeout(patience) as limit:
+
+        def progress(rows: EngineRows) -> None:
+            if not limit.expired():
+                limit.reschedule(loop.time() + patience)
+
+        process.on_rows = progress
         await process.start()
         try:
             yield process

@@ -8,6 +8,9 @@
     gumbel = -log(-log1p(-w)) in float32
     token  = argmax(logits + gumbel) in float32, the lowest id on a tie
 
+At another temperature than 1 `temper` multiplies the logits before, and nothing else differs: so a bound by logits is
+one by tempered logits.
+
 Reasons: integers are the same on every machine, unlike a GPU's own generator. `-log(-log(u))` would lose the top tail
 in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to minus infinity. `sampling_reference`
 computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
@@ -20,7 +23,7 @@ with the same result. engines.sampling.noise_bits computes the integers.
 import hashlib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -28,6 +31,7 @@ from torch import Tensor
 
 from echo2.engines.engine import GAP_MOST
 from echo2.engines.sampling import noise_bits
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 
 if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")
@@ -49,6 +53,17 @@ def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu")
             raise ValueError(f"a seed must have 16 bytes, this one has {len(seed)}")
         digests += hashlib.blake2b(seed + position.to_bytes(4, "little"), digest_size=8).digest()
     return noise_bits.keys_of(np.frombuffer(digests, dtype="<i8").copy(), device)
+
+
+def temper(logits: Tensor, temperatures: Sequence[int]) -> Tensor:
+    """Bring the logits of each row to its temperature, in thousandths (engines.temperature), float32 [R, V], in
+    place where they change; return them. Log-probabilities and choices of such rows are those at that temperature."""
+    distinct = set(temperatures)
+    if distinct <= {PLAIN_TEMPERATURE}:
+        return logits
+    if len(distinct) == 1:
+        return logits.mul_(factor_of(distinct.pop()))
+    return logits.mul_(torch.tensor([[factor_of(one)] for one in temperatures], device=logits.device))
 
 
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

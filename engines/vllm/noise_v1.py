@@ -2,7 +2,7 @@
 
 Rules
 1. The noise of engines.sampling.sampling is added to the logits, and vLLM takes the greatest: the choice is the rule's
-   own.
+   own. Rows at another temperature than 1: engines.vllm.tempered_rows.
 2. A token's number is the request's `first` (engines.vllm.noise_request) and the tokens that it has generated, which
    vLLM keeps in a list of its own that this processor reads at each step. That list is exact only without asynchronous
    scheduling and speculative decoding.
@@ -15,8 +15,8 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.engines.vllm.tempered_rows import choose_rows
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v1:SeededNoise"
 
@@ -44,8 +44,8 @@ class SeededNoise(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         """Add the noise to the rows that ask for it."""
         rows = sorted(self._rows)
-        pairs = [(noise.seed, noise.first + len(tokens)) for noise, tokens in map(self._rows.__getitem__, rows)]
-        return sampling.add_noise(logits, rows, pairs)
+        asked = [(noise, len(tokens)) for noise, tokens in map(self._rows.__getitem__, rows)]
+        return choose_rows(logits, rows, asked)
 
 
 def _begin_noise(params: Any, prompt: list[int] | None, tokens: list[int]) -> tuple[NoiseRequest, list[int]] | None:

@@ -10,8 +10,8 @@ from typing import Any, Final
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
-from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.engines.vllm.tempered_rows import choose_rows
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v2:SeededNoiseV2"
 
@@ -39,10 +39,10 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Add the noise to the rows that ask for it."""
-        rows, pairs = [], []
+        rows, asked = [], []
         for row, (place, seen) in enumerate(zip(ctx.idx_mapping_np, ctx.seq_lens_upper_bound_np, strict=True)):
             noise, number = self._asked.get(int(place)), int(seen) - int(self._prompt.np[place])
             if noise is not None and number >= 0:
                 rows.append(row)
-                pairs.append((noise.seed, noise.first + number))
-        return sampling.add_noise(logits, rows, pairs)
+                asked.append((noise, number))
+        return choose_rows(logits, rows, asked)

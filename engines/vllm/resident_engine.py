@@ -7,7 +7,8 @@ Rules
 3. After each change of weights the cached prompts are dropped, and the version is stamped with its content root, which
    vLLM puts on each output (`weight_versions`).
 4. Requests are greedy, and the noise is a logits processor's (engines.vllm.noise_v1): the tokens follow the rule of
-   engines.sampling.sampling, and the log-probabilities are those of the plain logits.
+   engines.sampling.sampling, and the log-probabilities are those of the plain logits; at another temperature than 1
+   those that engines.vllm.tempered_rows keeps.
 5. An error within a step leaves vLLM's queues in an unknown state: the process must end (`ProgramLost`).
 """
 
@@ -21,6 +22,8 @@ import numpy as np
 from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
 from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.temperature import PLAIN_TEMPERATURE
+from echo2.engines.vllm import tempered_rows
 from echo2.engines.vllm.engine_arguments import configuration
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.weights.errors import BadSnapshot
@@ -41,6 +44,8 @@ class ResidentEngine:
         except Exception as error:  # vLLM's own, of any kind
             raise EngineError(f"vLLM cannot run this model on {device}: {reason(error)}") from error
         self._sampling: Any = importlib.import_module("vllm.sampling_params")
+        self._tempered: set[int] = set()
+        """Requests at another temperature than 1."""
         model = self._engine.model_config
         self.vocabulary = int(model.get_vocab_size())
         if getattr(model, "use_mla", False):
@@ -72,7 +77,9 @@ class ResidentEngine:
         length, most = len(request.tokens) + request.most, int(self._engine.model_config.max_model_len)
         if length > most:
             raise EngineError(f"a rollout of {length} tokens is too long: the model and the memory allow {most}")
-        noise = None if request.greedy else NoiseRequest(request.seed, request.first).arguments
+        noise = None
+        if not request.greedy:
+            noise = NoiseRequest(request.seed, request.first, request.temperature, id).arguments
         params = self._sampling.SamplingParams(
             temperature=0.0,
             max_tokens=request.most,
@@ -87,10 +94,15 @@ class ResidentEngine:
             self._engine.add_request(str(id), {"type": "token", "prompt_token_ids": request.tokens}, params)
         except ValueError as error:
             raise EngineError(f"vLLM refuses this request: {reason(error)}") from error
+        if request.temperature != PLAIN_TEMPERATURE:
+            self._tempered.add(id)
 
     def withdraw(self, ids: Sequence[int]) -> None:
         """See `CompletionService.withdraw`."""
         self._engine.abort_request([str(id) for id in ids])
+        for id in self._tempered.intersection(ids):
+            self._tempered.discard(id)
+            tempered_rows.drop(id)
 
     def advance(self) -> list[tuple[int, Completion | EngineError]]:
         """See `CompletionService.advance`. Raises ProgramLost (rule 5)."""
@@ -98,7 +110,18 @@ class ResidentEngine:
             outputs = self._engine.step()
         except Exception as error:
             raise ProgramLost(f"vLLM failed within a step: {reason(error)}") from error
-        return [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs if output.finished]
+        ended = [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs if output.finished]
+        return [(id, self._at_temperature(id, one)) for id, one in ended]
+
+    def _at_temperature(self, id: int, answer: Completion | EngineError) -> Completion | EngineError:
+        """Return the answer with the log-probabilities at its request's temperature (rule 4)."""
+        if id not in self._tempered:
+            return answer
+        self._tempered.discard(id)
+        if isinstance(answer, EngineError):
+            tempered_rows.drop(id)
+            return answer
+        return answer._replace(logprobs=tempered_rows.take(id, len(answer.tokens)))
 
     def limit(self, longest: int) -> int:
         """See `CompletionService.limit`: the rows of vLLM's configuration, within its memory for keys and values."""

@@ -192,7 +192,7 @@ def test_the_keys_are_shown_without_their_private_half(home: Path) -> None:
 def test_the_version_names_the_protocol() -> None:
     code, out, _ = said("version")
     assert code == 0
-    assert out.endswith("protocol 1 to 2\n")
+    assert out.endswith("protocol 1 to 3\n")
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {

@@ -136,6 +136,7 @@ OURS = (
     "ledger",
     "node",
     "p2p",
+    "plugins",
     "protocol",
     "runtime",
     "tasks",

@@ -208,7 +208,7 @@ def test_a_wrong_flag_is_a_usage_error() -> None:
 
 def test_the_version_names_the_protocol() -> None:
     done = command("version")
-    assert (done.returncode, done.stdout.endswith("protocol 1 to 2\n")) == (0, True)
+    assert (done.returncode, done.stdout.endswith("protocol 1 to 3\n")) == (0, True)
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.node.versions import follower
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.envelope import Verified
 from echo2.p2p.identity import generate_key
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Submission
 from echo2.protocol.requests import DocumentsRequest

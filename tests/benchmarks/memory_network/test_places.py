@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from echo2.p2p.memory.places import MemoryAddresses
+from benchmarks.memory_network.places import MemoryAddresses
 from echo2.p2p.multiaddr import address_of
 
 SHARED_SPACE = ipaddress.ip_network("100.64.0.0/10")

@@ -3,8 +3,8 @@
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake

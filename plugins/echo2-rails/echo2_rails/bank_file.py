@@ -14,9 +14,13 @@ import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from echo2.coordinator.rails import account_text, minor_units
+from echo2.coordinator.rails import minor_units
 from echo2.coordinator.rails.file_rail import FileFormat, FileRow, PaymentBatch
+from echo2.coordinator.rails.rail import BadAccount
+from echo2.coordinator.rails.rail_kind import RailKind
+from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.errors import LocalFault
+from echo2_rails import bank_account
 
 SPACE: Final = "urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"
 _BIC: Final = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
@@ -32,10 +36,13 @@ class Debtor(NamedTuple):
 
 def bank_format(debtor: Debtor, currency: str) -> FileFormat:
     """Return the format of a bank's files. Raises `LocalFault` for an account of the operator that is none."""
-    account_text.split_bank(f"{debtor.iban} {debtor.name}")
+    try:
+        bank_account.split(f"{debtor.iban} {debtor.name}")
+    except BadAccount as error:
+        raise LocalFault(f"payout.debtor_iban and payout.debtor_name: {error}") from error
     if debtor.bic and not _BIC.fullmatch(debtor.bic):
         raise LocalFault(f"payout.debtor_bic {debtor.bic!r} is no BIC of 8 or 11 letters and digits")
-    return FileFormat("xml", lambda batch: _message(batch, debtor, currency), account_text.check_bank)
+    return FileFormat("xml", lambda batch: _message(batch, debtor, currency), bank_account.check)
 
 
 def _message(batch: PaymentBatch, debtor: Debtor, currency: str) -> bytes:
@@ -73,7 +80,7 @@ def _bank_of(debtor: Debtor) -> tuple[str, str]:
 
 
 def _transfer(block: ET.Element, row: FileRow, currency: str) -> None:
-    iban, name = account_text.split_bank(row.account)
+    iban, name = bank_account.split(row.account)
     one = ET.SubElement(block, "CdtTrfTxInf")
     _put(one, "PmtId/EndToEndId", row.key)
     _put(one, "Amt/InstdAmt", minor_units.decimal(row.amount)).set("Ccy", currency)
@@ -88,3 +95,16 @@ def _put(parent: ET.Element, path: str, text: str) -> ET.Element:
         element = ET.SubElement(element, tag)
     element.text = text
     return element
+
+
+def _format(settings: PayoutSection) -> FileFormat:
+    return bank_format(Debtor(settings.debtor_name, settings.debtor_iban, settings.debtor_bic), settings.currency)
+
+
+BANK_RAIL: Final = RailKind(
+    file_format=_format,
+    needs={"debtor_name": "the holder of the paying account", "debtor_iban": "its IBAN, without blanks"},
+    target=lambda settings: settings.debtor_iban,
+    check=_format,
+    check_account=bank_account.check,
+)

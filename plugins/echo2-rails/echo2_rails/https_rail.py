@@ -32,6 +32,8 @@ import msgspec
 from echo2.coordinator.rails import account_text, provider_words
 from echo2.coordinator.rails.provider_words import MOST_BYTES, unknown
 from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.coordinator.rails.rail_kind import RailKind
+from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.errors import LocalFault
 
 CALL_SECONDS: Final = 30.0
@@ -180,3 +182,21 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
     while len(data) <= MOST_BYTES and (chunk := await content.read(MOST_BYTES + 1 - len(data))):
         data += chunk
     return bytes(data)
+
+
+@asynccontextmanager
+async def _connect(settings: PayoutSection) -> AsyncIterator[HttpsRail]:
+    async with connect_provider(settings.url, Path(settings.credentials)) as exchange:
+        yield HttpsRail(exchange, settings.currency)
+
+
+HTTPS_RAIL: Final = RailKind(
+    connect=_connect,
+    needs={
+        "url": "the provider's address, as in https://payouts.example/v1",
+        "credentials": "the path of a file of mode 0600 with its bearer token",
+    },
+    target=lambda settings: settings.url.rstrip("/"),
+    check=lambda settings: base_of(settings.url),
+    check_here=lambda settings: read_token(Path(settings.credentials)),
+)

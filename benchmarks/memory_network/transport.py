@@ -1,4 +1,4 @@
-"""A whole network in one process: the transport for tests and simulations. Addresses: p2p/memory/places.py.
+"""A whole network in one process: the transport for tests and simulations. Addresses: places.py.
 
 1. Time is the event loop's clock (`anyio.current_time`), chance is `random.Random(seed)`: on a loop with a fake
    clock, a run repeats exactly.
@@ -20,12 +20,12 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
+from benchmarks.memory_network.places import MemoryAddresses
 from echo2.p2p.errors import LocalNetworkFault, TooLong, Unreachable
 from echo2.p2p.guard import guard_handler
 from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.party import Parties
-from echo2.p2p.memory.places import MemoryAddresses
 from echo2.p2p.multiaddr import Route, peer_of
 from echo2.p2p.transport import Stream, StreamHandler
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from echo2.coordinator.rails.https_rail import HttpsRail, NoReply, Reply, base_of, connect_provider, read_token
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.runtime.errors import LocalFault
+from echo2_rails.https_rail import HttpsRail, NoReply, Reply, base_of, connect_provider, read_token
 from tests.support.payout_provider import Provider, served, trusted_certificate
 
 KEY = "ab" * 16
