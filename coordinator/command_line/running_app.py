@@ -205,6 +205,7 @@ def doctor(home: Home = Path(".")) -> None:
     strangers = status.hidden_strangers(place, settings.web, spec.run)
     checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
     checks.append(key_checks.device_and_threads(settings.learner, settings.scorer))
+    checks += key_checks.ray_cluster(settings.scorer)
     checks += machine_checks.examine(place, settings, spec)
     print("\n".join(one.describe_finding() for one in checks))
     price_mode.check_price_mode(settings, spec)

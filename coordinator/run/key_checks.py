@@ -86,6 +86,20 @@ def device_and_threads(learner: LearnerSection, scorer: ScorerSection) -> KeyChe
     return KeyCheck(check, computing_of(learner, scorer).sentence())
 
 
+def ray_cluster(scorer: ScorerSection) -> list[KeyCheck]:
+    """Check the cluster of `scorer.ray`, where it is set, and say what its network must be."""
+    if not scorer.ray:
+        return []
+    from echo2.coordinator.ray_scorers.cluster_check import NETWORK_WARNING, check_cluster
+    from echo2.runtime.errors import LocalFault
+
+    check = "scorers by Ray"
+    try:
+        return [KeyCheck(check, f"{check_cluster(scorer)}; {NETWORK_WARNING}")]
+    except LocalFault as error:
+        return [KeyCheck(check, str(error), "until then the run does not start")]
+
+
 def hidden_from_children(folder: Path) -> KeyCheck:
     """Probe whether this system hides the key folder from learner and scorer (rule 2)."""
     check = "learner and scorer cannot read the keys"
