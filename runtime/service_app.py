@@ -17,7 +17,7 @@ ServiceOf = Callable[[Path | None], Service]
 the program's errors where there is nothing to run in it."""
 Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
 
-Home = Annotated[Path | None, typer.Option("--home", help="The home or run folder that `run` uses.", show_default=False)]
+Home = Annotated[Path | None, typer.Option("--home", help="The home, or run folder, of `run`.", show_default=False)]
 OfHome = Annotated[Path | None, typer.Option("--home", help="Only if it runs this home.", show_default="any")]
 ServiceName = Annotated[str, typer.Option("--name", metavar="WORD", help="Name of the service, if there are several.")]
 
