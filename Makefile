@@ -107,7 +107,7 @@ dist: setup ## build the source distribution and the wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 
-test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
+test-dist: dist ## what a user installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
 
 first-day: dist ## a volunteer's first day from the wheel: join, play, sleep, reboot, update, leave (root; 6 minutes)

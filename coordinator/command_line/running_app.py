@@ -203,7 +203,7 @@ def doctor(home: Home = Path(".")) -> None:
     checks = key_checks.examine(place, settings.payout, command_options.now())
     _, _, _, spec = setup.read_documents(place)
     strangers = status.hidden_strangers(place, settings.web, spec.run)
-    checks.append(key_checks.KeyCheck("addresses of strangers", *strangers))
+    checks.append(key_checks.KeyCheck("addresses of newcomers", *strangers))
     checks.append(key_checks.device_and_threads(settings.learner, settings.scorer))
     checks += key_checks.ray_cluster(settings.scorer)
     checks += machine_checks.examine(place, settings, spec)

@@ -164,7 +164,7 @@ def _passphrase() -> KeyCheck:
 
 
 def _modes(place: RunFolder) -> KeyCheck:
-    check = "key files are readable by their owner alone"
+    check = "key files are readable by their owner only"
     open_ones = [path.name for path in place.keys.glob("*.pem") if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if not open_ones:
         return KeyCheck(check, "yes")
