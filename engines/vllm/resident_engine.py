@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from echo2.engines import start_signs
 from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
 from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import Dtype, EngineError
@@ -60,6 +61,7 @@ class ResidentEngine:
         try:
             for part in in_parts(patches, PART_BYTES):
                 call("update_weights", args=({"patches": [_wire_patch(patch) for patch in part]},))
+                start_signs.sign()
             call("update_weights", args=({"whole": whole},))
             call("finish_weight_update")
         except Exception as error:
@@ -125,7 +127,8 @@ def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any
     transfer.register()
     if device == "cpu":
         transfer.keep_plain_weights()
-    return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
+    with start_signs.from_log("vllm"):
+        return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
 
 
 def _wire_patch(patch: CheckpointPatch) -> dict[str, Any]:

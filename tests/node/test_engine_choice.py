@@ -35,12 +35,18 @@ class Machine:
         self.cards = [CARD]
         self.rates = {"transformers/float32/cuda": 100, "llamacpp/float32/cuda": 50, "llamacpp/float16/cuda": 300}
         self.timed: list[list[str]] = []
-        self.builds = {"torch": "1"}
+        self.builds, self.drivers, self.now = {"torch": "1"}, ["nvidia 580.1"], 1e9
         monkeypatch.setattr(engine_choice, "sights", self._sights)
         monkeypatch.setattr(engine_choice, "run_trials", self._run)
         monkeypatch.setattr(engine_choice, "builds", lambda: self.builds)
+        monkeypatch.setattr(engine_choice, "driver_builds", lambda: self.drivers)
+        monkeypatch.setattr(engine_choice.time, "time", lambda: self.now)
         monkeypatch.setattr(engine_choice, "system_gpus", lambda: [])
         monkeypatch.setattr("echo2.engines.registry.installed_engines", lambda: ["transformers", "llamacpp"])
+
+    def later(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
 
     async def _sights(self, make: object, names: Sequence[str], *, alone: bool) -> list[Sight]:
         inventory = Inventory(cpu="a CPU", gpus={"cuda": self.cards})
@@ -99,6 +105,8 @@ async def test_the_time_of_a_group_at_the_limit_follows_from_the_timing_that_is_
 CHANGES: dict[str, Any] = {
     "a new build": lambda machine, asked: machine.builds.update(torch="2"),
     "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),
+    "a new driver": lambda machine, asked: machine.drivers.append("nvidia 581.0"),
+    "a week": lambda machine, asked: machine.later(engine_choice.KEPT_SECONDS),
     "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16"]),
 }
 
@@ -115,6 +123,13 @@ async def test_it_is_timed_again_when_builds_devices_or_classes_change(
     assert one is not None
     assert one.engine == ("llamacpp" if asked.calibrated else "transformers")
     assert choice(tmp_path).calibrated == asked.calibrated
+
+
+async def test_it_is_kept_for_a_week(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    machine.later(engine_choice.KEPT_SECONDS - 1)
+    await chosen(tmp_path)
+    assert len(machine.timed) == 1
 
 
 async def test_free_memory_that_changes_is_no_change_and_an_order_is(machine: Machine, tmp_path: Path) -> None:

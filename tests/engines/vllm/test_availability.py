@@ -54,7 +54,7 @@ def test_a_build_for_cpus_beside_a_gpu_names_the_fix(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(availability, "system_gpus", lambda: [SimpleNamespace(text="an NVIDIA GPU")])
     seen = availability.inventory()
     assert seen.gpus == {}
-    assert seen.unused.startswith("an NVIDIA GPU is present, but this vLLM is built for cpu: pip install vllm")
+    assert seen.unused.startswith("an NVIDIA GPU is present, but this vLLM is built for cpu: echo2-node engine install")
 
 
 def test_gpus_are_listed_with_the_memory_that_the_driver_says_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
