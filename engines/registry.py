@@ -47,8 +47,9 @@ class EngineRow:
     missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
     scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
     prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `own_rounding`:
-    whether its formats round in a way of their own (rule 5). `built`: "module:name" of a callable that names the builds
-    of its libraries, where these are not simply packages."""
+    whether its formats round in a way of their own (rule 5). `alone`: kinds of devices of which its process sees the
+    one that it computes on, and no other (engines/devices/own_card.py). `built`: "module:name" of a callable that names
+    the builds of its libraries, where these are not simply packages."""
 
     name: str
     factory: str
@@ -63,6 +64,7 @@ class EngineRow:
     scores: bool = True
     exact: tuple[str, ...] = EXACT_CLASSES
     own_rounding: bool = False
+    alone: tuple[str, ...] = ()
     built: str | None = None
 
     def missing(self) -> list[str]:
@@ -113,6 +115,7 @@ TRANSFORMERS: Final = EngineRow(
     packages=("torch", "transformers"),
     extra="torch",
     sampling="gumbel-splitmix64/1",
+    alone=("cuda", "xpu"),
 )
 LLAMACPP: Final = EngineRow(
     name="llamacpp",
@@ -141,6 +144,7 @@ VLLM: Final = EngineRow(
     search="echo2.engines.vllm.availability:missing",
     scores=False,
     exact=("float32/cpu",),
+    alone=("cuda",),
     built="echo2.engines.vllm.availability:builds",
 )
 SERVER: Final = EngineRow(

@@ -94,7 +94,7 @@ class VllmEngine(BatchEngine[_Live]):
 def create(device: str, dtype: Dtype) -> VllmEngine:
     """Make the engine for engines.registry. Raises EngineError."""
     engine_arguments.prepare()
-    availability.select(device)
+    availability.check_device(device)
     start_signs.sign()
     return VllmEngine(device, dtype)
 
