@@ -7,7 +7,9 @@ Rules
    the classes that the run admits and has open, and the owner's settings. While the key is the same, nothing is timed
    again for `KEPT_SECONDS`: a candidate that lost may have lost by what has changed since.
 3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
-4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
+4. The cards that are equal to the chosen one compute as it does (`spread`): a daemon has an engine per device from its
+   start, so one that has just chosen begins again (node/main.py).
+5. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
    rule 6).
 """
 
@@ -25,7 +27,7 @@ from echo2.engines import registry
 from echo2.engines.devices.devices import Gpu
 from echo2.engines.devices.system_gpus import driver_builds, system_gpus
 from echo2.engines.engine import dtype_named
-from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, lines
+from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, equal_cards, lines
 from echo2.engines.process.trials import Make, run_trials, sights
 from echo2.engines.rate import TaskShare, Workload
 from echo2.node.config import NodeConfig
@@ -68,10 +70,19 @@ class EngineChoice:
         self.record = read_record(folder)
         self.trials: list[Trial] = self.record.trials if self.record is not None else []
         self.calibrated: list[str] = self.record.calibrated if self.record is not None else []
+        self.cards: list[Candidate] = []
+        """What the card chosen last stands for: itself, and those equal to it."""
 
     def on_calibrated_classes(self, calibrated: list[str]) -> None:
-        """Take the classes that a welcome names."""
+        """Take the classes that a welcome names. They are kept: a start at which they are others times anew."""
         self.calibrated = calibrated
+        if self.record is not None and self.record.calibrated != calibrated:
+            self._keep(msgspec.structs.replace(self.record, calibrated=calibrated))
+
+    def forget(self) -> None:
+        """Drop what is kept: the engine cannot be used any more."""
+        self.record = None
+        self._file.unlink(missing_ok=True)
 
     def group_milliseconds(self, runspec: RunSpec) -> int | None:
         """Return how long a group of the run takes at its limit, by the kept timing of the engine that computes; None:
@@ -81,12 +92,26 @@ class EngineChoice:
             return None
         return int(1000 * fastest.rate.group_seconds(runspec.group_size, runspec.limit))
 
+    async def spread(self, runspec: RunSpec) -> list[Candidate]:
+        """Return what all equal cards compute with, by a choice that is kept and holds; empty: there is none."""
+        if self.record is None or self.record.chosen is None:
+            return []
+        seen = await self._sights()
+        return equal_cards(self.record.chosen, seen) if self._is_kept(self._key(seen, runspec)) else []
+
     async def choose(self, model: Path, weights: Path, runspec: RunSpec, *, again: bool = False) -> Candidate | None:
         """Return the candidate to compute with; None: this run takes none. `again`: time whatever is kept."""
         seen = await self._sights()
+        chosen = await self._choose(seen, model, weights, runspec, again=again)
+        self.cards = [] if chosen is None else equal_cards(chosen, seen)
+        return chosen
+
+    async def _choose(
+        self, seen: Sequence[Sight], model: Path, weights: Path, runspec: RunSpec, *, again: bool
+    ) -> Candidate | None:
         key = self._key(seen, runspec)
-        if self.record is not None and self.record.key == key and not again and _is_recent(self.record):
-            return self.record.chosen
+        if self._is_kept(key) and not again:
+            return self.record.chosen if self.record is not None else None
         ready, lost = candidates(seen, lambda engine_class: _why_not(engine_class, runspec, self.calibrated))
         lost += [Trial(candidate=_nothing_of(one), fault=one.fault) for one in seen if one.fault]
         if len(ready) < 2 and not again:
@@ -98,6 +123,12 @@ class EngineChoice:
         self._keep(EngineRecord(key=key, trials=self.trials, timed=int(time.time()), calibrated=self.calibrated))
         chosen = best(self.trials)
         return chosen.candidate if chosen is not None else next(iter(ready), None)
+
+    def _is_kept(self, key: str) -> bool:
+        """Tell whether the result that is kept holds (rule 2)."""
+        return (
+            self.record is not None and self.record.key == key and abs(time.time() - self.record.timed) < KEPT_SECONDS
+        )
 
     async def _sights(self) -> list[Sight]:
         asked = self._config
@@ -128,10 +159,6 @@ def read_record(folder: Path) -> EngineRecord | None:
         return msgspec.json.decode((folder / FILE).read_bytes(), type=EngineRecord)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def _is_recent(record: EngineRecord) -> bool:
-    return abs(time.time() - record.timed) < KEPT_SECONDS
 
 
 def builds() -> dict[str, str]:

@@ -123,6 +123,15 @@ def lines(trials: Sequence[Trial]) -> list[str]:
     return [_sentence(one, chosen) for one in ([chosen] if chosen is not None else []) + rest]
 
 
+def equal_cards(chosen: Candidate, sights: Sequence[Sight]) -> list[Candidate]:
+    """Return the candidates on all cards that the chosen one stands for (rule 1), itself among them."""
+    kind, numbered = chosen.kind, chosen.kind not in SINGLE_DEVICE_KINDS
+    gpus = next((sight.inventory.gpus.get(kind, []) for sight in sights if sight.engine == chosen.engine), [])
+    alike = [number for number, gpu in enumerate(gpus) if gpu.name == chosen.hardware and not gpu.fault]
+    devices = [f"{kind}:{number}" for number in alike if numbered]
+    return [msgspec.structs.replace(chosen, device=device) for device in devices] or [chosen]
+
+
 def fleet_lines(trials: Sequence[Trial]) -> list[str]:
     """Return a sentence per device of a node that uses them all: its rate, or why it has none."""
     return [f"{one.candidate.text}: {_rate_text(one) or one.fault}" for one in trials]

@@ -13,6 +13,7 @@ from echo2.engines.rate import Rate
 from echo2.node import engine_choice
 from echo2.node.config import NodeConfig
 from echo2.node.engine_choice import FILE, EngineChoice, read_record
+from echo2.node.engine_devices import spread_over
 from echo2.protocol.authority import RunSpec, TaskReference
 
 CARD = Gpu(name="a card", free=8, total=8)
@@ -187,3 +188,40 @@ async def test_a_kept_file_that_is_damaged_is_timed_again(machine: Machine, tmp_
 
 def test_the_builds_are_those_installed_here() -> None:
     assert engine_choice.builds()["torch"]
+
+
+async def test_equal_cards_compute_as_the_timed_one_does_as_long_as_the_choice_holds(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.cards = [CARD, CARD, Gpu(name="another card", free=9, total=9)]
+    asked = choice(tmp_path)
+    assert await asked.spread(runspec()) == []
+    one = await asked.choose(tmp_path, tmp_path, runspec())
+    assert one is not None
+    assert [card.device for card in asked.cards] == ["cuda:0", "cuda:1"]
+    assert await choice(tmp_path).spread(runspec()) == asked.cards
+    config = spread_over(NodeConfig(home=tmp_path), asked.cards)
+    assert (config.gpu, config.engine, config.dtype) == ("cuda:0,cuda:1", "transformers", "float32")
+    assert len(machine.timed) == 1
+    machine.later(engine_choice.KEPT_SECONDS)
+    assert await choice(tmp_path).spread(runspec()) == []
+
+
+async def test_classes_that_a_run_opens_later_end_what_was_kept(machine: Machine, tmp_path: Path) -> None:
+    machine.cards = [CARD, CARD]
+    await choice(tmp_path).choose(tmp_path, tmp_path, runspec())
+    choice(tmp_path).on_calibrated_classes(["llamacpp/float16"])
+    assert choice(tmp_path).calibrated == ["llamacpp/float16"]
+    assert await choice(tmp_path).spread(runspec()) == []
+
+
+async def test_a_choice_that_cannot_be_used_any_more_is_forgotten(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    choice(tmp_path).forget()
+    assert read_record(tmp_path) is None
+    choice(tmp_path).forget()
+
+
+def test_one_card_leaves_the_settings_as_they_are(tmp_path: Path) -> None:
+    config = NodeConfig(home=tmp_path)
+    assert spread_over(config, []) is config

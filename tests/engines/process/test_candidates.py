@@ -10,6 +10,7 @@ from echo2.engines.process.candidates import (
     Trial,
     best,
     candidates,
+    equal_cards,
     fleet_lines,
     lines,
     preferred,
@@ -188,3 +189,17 @@ def test_vllm_is_started_once_a_card_and_llama_cpp_in_each_format() -> None:
     done = [Trial(candidate=LLAMA, rate=works)]
     assert taken(done, [LLAMA, blocks], blocks) is None
     assert taken(done, [LLAMA, blocks], XPU) == LLAMA
+
+
+def test_all_cards_of_the_chosen_ones_name_compute_alike() -> None:
+    seen = [sight("transformers", {"cuda": [CARD, BUSY, OTHER, BROKEN]})]
+    chosen = Candidate(engine="transformers", dtype="float16", device="cuda:1", hardware="a card")
+    assert [one.device for one in equal_cards(chosen, seen)] == ["cuda:0", "cuda:1"]
+    assert {(one.engine, one.dtype, one.hardware) for one in equal_cards(chosen, seen)} == {
+        ("transformers", "float16", "a card")
+    }
+    alone = Candidate(engine="transformers", dtype="float16", device="cuda:2", hardware="another card")
+    assert equal_cards(alone, seen) == [alone]
+    cpu = Candidate(engine="transformers", dtype="float32", device="cpu", hardware="a CPU")
+    assert equal_cards(cpu, seen) == [cpu]
+    assert equal_cards(chosen, []) == [chosen]
