@@ -157,7 +157,7 @@ async def measure(
     async with AsyncExitStack() as stack:
         running = {}
         for name, (engine, dtype) in engines(compared).items():
-            process = await stack.enter_async_context(EngineProcess(name=name))
+            process = await stack.enter_async_context(EngineProcess(name=name, engine=engine))
             await process.probe("cpu", dtype, engine=engine)
             folder = setup.folder / name.replace(" ", "-")
             Rolling.create(folder, versions.old)

@@ -49,7 +49,8 @@ class EngineRow:
     prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `own_rounding`:
     whether its formats round in a way of their own (rule 5). `alone`: kinds of devices of which its process sees the
     one that it computes on, and no other (engines/devices/own_card.py). `built`: "module:name" of a callable that names
-    the builds of its libraries, where these are not simply packages."""
+    the builds of its libraries, where these are not simply packages. `apart`: "module:name" of a callable that returns
+    the Python of an environment of its own, by which its process runs; None: this one."""
 
     name: str
     factory: str
@@ -66,6 +67,7 @@ class EngineRow:
     own_rounding: bool = False
     alone: tuple[str, ...] = ()
     built: str | None = None
+    apart: str | None = None
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed here, or else what these require and is not installed."""
@@ -88,6 +90,13 @@ class EngineRow:
         """Look for devices. Call only in the engine's process."""
         inventory: Inventory = _import_object(self.finder)()
         return inventory
+
+    def interpreter(self) -> str | None:
+        """Return the Python by which its process runs; None: this one."""
+        if self.apart is None:
+            return None
+        python: str | None = _import_object(self.apart)()
+        return python
 
     def builds(self) -> list[str]:
         """Return the builds of the libraries that it computes with. Call only in the engine's process."""
@@ -146,6 +155,7 @@ VLLM: Final = EngineRow(
     exact=("float32/cpu",),
     alone=("cuda",),
     built="echo2.engines.vllm.availability:builds",
+    apart="echo2.engines.vllm.environment:python",
 )
 SERVER: Final = EngineRow(
     name="server",

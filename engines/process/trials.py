@@ -60,7 +60,7 @@ def _of(row: EngineRow, inventory: Inventory, fault: str = "") -> Sight:
 async def _sight(make: Make, row: EngineRow) -> Sight:
     inventory, fault = Inventory(cpu=""), ""
     try:
-        async with _process(make, DEVICE_LIST_SECONDS) as process:
+        async with _process(make, row.name, DEVICE_LIST_SECONDS) as process:
             inventory = await process.inventory(row.name)
     except _FAULTS as error:
         fault = _fault_text(error, DEVICE_LIST_SECONDS)
@@ -100,7 +100,7 @@ def _not_needed(one: Candidate, trials: Sequence[Trial], first: Sequence[Candida
 async def _trial(make: Make, one: Candidate, model: Path, weights: Path, workload: Workload) -> Trial:
     silent = True
     try:
-        async with _process(make, START_SECONDS + TRIAL_SECONDS) as process:
+        async with _process(make, one.engine, START_SECONDS + TRIAL_SECONDS) as process:
             await _while_it_gives_signs(process, _start(process, one, model, weights))
             silent = False
             async with asyncio.timeout(TRIAL_SECONDS):
@@ -133,9 +133,10 @@ async def _while_it_gives_signs(process: EngineProcess, work: Coroutine[Any, Any
 
 
 @asynccontextmanager
-async def _process(make: Make, patience: float) -> AsyncIterator[EngineProcess]:
-    """Start a process, and kill it at the end of the block. Raises TimeoutError after `patience` seconds."""
-    process = make()
+async def _process(make: Make, engine: str, patience: float) -> AsyncIterator[EngineProcess]:
+    """Start a process for an engine, and kill it at the end of the block. Raises TimeoutError after `patience`
+    seconds."""
+    process = make().aim(engine)
     async with asyncio.timeout(patience):
         await process.start()
         try:
