@@ -155,7 +155,7 @@ VLLM: Final = EngineRow(
     exact=("float32/cpu",),
     alone=("cuda",),
     built="echo2.engines.vllm.availability:builds",
-    apart="echo2.engines.vllm.environment:python",
+    apart="echo2.engines.vllm.own_environment:python",
 )
 SERVER: Final = EngineRow(
     name="server",

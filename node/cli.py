@@ -411,11 +411,11 @@ def engine_install(
     yes: Yes = False,
 ) -> None:
     """Make the environment in which an engine lives that pins its own libraries; again after an update of echo2."""
-    from echo2.engines.vllm import environment
+    from echo2.engines.vllm import own_environment
     from echo2.node.control import engine_install as installing
 
     installing.check(engine, cpu=cpu)
-    place, size = environment.folder(), installing.SIZES[cpu]
+    place, size = own_environment.folder(), installing.SIZES[cpu]
     if not yes and not ask_agreement(f"Install {engine} into {place} ({size})?", default=True):
         return
     installing.install(engine, cpu=cpu, say=_say)

@@ -386,7 +386,7 @@ class NodeDaemon:
             await asyncio.sleep(1.0)
 
     def _times(self, choice: EngineChoice, *, once: bool) -> None:
-        """Let `choice` say what computes: by what it kept, or once the weights are here. `once`: on one card."""
+        """Let `choice` say what computes: by what it kept, or once the weights are here. `once`: whether it computes on one card."""
 
         async def chosen(model: Path, weights: Path) -> Candidate | None:
             runspec = self.context.trust_store.trusted.runspec

@@ -30,7 +30,7 @@ from echo2.engines.engine import dtype_named
 from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, equal_cards, lines
 from echo2.engines.process.trials import Make, run_trials, sights
 from echo2.engines.rate import TaskShare, Workload
-from echo2.engines.vllm import environment
+from echo2.engines.vllm import own_environment
 from echo2.node.config import NodeConfig
 from echo2.node.engine_child import engine_threads
 from echo2.protocol.authority import RunSpec
@@ -170,7 +170,7 @@ def builds() -> dict[str, str]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    if (mark := environment.mark()) is not None:
+    if (mark := own_environment.mark()) is not None:
         versions["vllm's own environment"] = f"{mark.vllm}, {mark.echo2}"
     return versions
 

@@ -141,7 +141,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     key = load_or_create_key(config.home / "node.key", passphrase)
     config = await with_devices(config, partial(engine_child, config))
     signals = _Signals()
-    with signals.taken():
+    with signals.handling():
         cards: Sequence[Candidate] | None = None
         while True:
             daemon, choice = await _daemon_of(config, invite, key, cards, once=once)
@@ -194,7 +194,7 @@ class _Signals:
         self.interrupted = False
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
+    def handling(self) -> Iterator[None]:
         """Take the signals within the block."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)

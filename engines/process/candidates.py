@@ -92,7 +92,7 @@ _ON_CUDA: Final = "vllm"
 _ON_OTHER_CARDS: Final = "llamacpp"
 
 
-def preferred(ready: Sequence[Candidate]) -> list[Candidate]:
+def favourites(ready: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that are taken without a race against the others (rule 5)."""
     on_cuda = [one for one in ready if one.kind == "cuda"]
     if on_cuda:
@@ -100,7 +100,7 @@ def preferred(ready: Sequence[Candidate]) -> list[Candidate]:
     return [one for one in ready if one.kind != "cpu" and one.engine == _ON_OTHER_CARDS]
 
 
-def taken(trials: "Sequence[Trial]", first: Sequence[Candidate], rival: Candidate) -> Candidate | None:
+def winner_over(trials: "Sequence[Trial]", first: Sequence[Candidate], rival: Candidate) -> Candidate | None:
     """Return the one of `first` that has given a rate and that `rival` need not be timed against; None: there is
     none."""
     works = next((one.candidate for one in trials if one.rate is not None and one.candidate in first), None)

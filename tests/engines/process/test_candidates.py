@@ -11,10 +11,10 @@ from echo2.engines.process.candidates import (
     best,
     candidates,
     equal_cards,
+    favourites,
     fleet_lines,
     lines,
-    preferred,
-    taken,
+    winner_over,
 )
 from echo2.engines.rate import Rate
 
@@ -174,21 +174,21 @@ PREFERRED: dict[str, tuple[list[Candidate], list[Candidate]]] = {
 
 @pytest.mark.parametrize(("ready", "first"), PREFERRED.values(), ids=PREFERRED.keys())
 def test_the_engine_made_for_a_card_is_taken_without_a_race(ready: list[Candidate], first: list[Candidate]) -> None:
-    assert preferred(ready) == first
+    assert favourites(ready) == first
 
 
 def test_vllm_is_started_once_a_card_and_llama_cpp_in_each_format() -> None:
     works = Rate(tokens=9, seconds=1.0, cpu_seconds=1.0, rows=1)
     other, second = of("vllm", "cuda:0", "bfloat16"), of("vllm", "cuda:1")
     done = [Trial(candidate=VLLM, rate=works)]
-    assert taken(done, [VLLM, other, second], other) == VLLM
-    assert taken(done, [VLLM, other, second], SLOW) == VLLM
-    assert taken(done, [VLLM, other, second], second) is None
-    assert taken([Trial(candidate=VLLM, fault="it ended")], [VLLM], SLOW) is None
+    assert winner_over(done, [VLLM, other, second], other) == VLLM
+    assert winner_over(done, [VLLM, other, second], SLOW) == VLLM
+    assert winner_over(done, [VLLM, other, second], second) is None
+    assert winner_over([Trial(candidate=VLLM, fault="it ended")], [VLLM], SLOW) is None
     blocks = of("llamacpp", "vulkan:0", "blocks")
     done = [Trial(candidate=LLAMA, rate=works)]
-    assert taken(done, [LLAMA, blocks], blocks) is None
-    assert taken(done, [LLAMA, blocks], XPU) == LLAMA
+    assert winner_over(done, [LLAMA, blocks], blocks) is None
+    assert winner_over(done, [LLAMA, blocks], XPU) == LLAMA
 
 
 def test_all_cards_of_the_chosen_ones_name_compute_alike() -> None:

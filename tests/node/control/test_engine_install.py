@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from echo2.engines.devices.system_gpus import SystemGpu
-from echo2.engines.vllm import environment
+from echo2.engines.vllm import own_environment
 from echo2.node.control import engine_install
-from echo2.node.control.engine_install import Step, check, install, lock, steps
+from echo2.node.control.engine_install import InstallStep, check, install, lock, steps
 from echo2.node.errors import BadConfig, NoUsableDevice, TryLater
 from echo2.runtime.installation import Installation, InstallSource, RunsUninstalled
 from echo2.runtime.lock import lock_file
@@ -31,19 +31,19 @@ sys.exit(int(sys.argv[2]))
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands in for installers: a step makes a folder with a Python, in which echo2 is this one."""
-    monkeypatch.setenv(environment.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(own_environment.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(engine_install, "system_gpus", lambda: [SystemGpu(vendor="nvidia", driver="nvidia")])
     monkeypatch.setattr(engine_install, "read_installation", lambda: Installation("pip", CHECKOUT, sys.executable))
     monkeypatch.setattr(engine_install, "PACKAGES", ("msgspec", "pytest"))
     of_steps(monkeypatch, 0)
-    return environment.folder()
+    return own_environment.folder()
 
 
 def of_steps(monkeypatch: pytest.MonkeyPatch, *statuses: int) -> None:
     monkeypatch.setattr(
         engine_install, "steps",
         lambda new, source, **_: [
-            Step(f"step {status}", [sys.executable, "-c", PROGRAM, str(new), str(status)]) for status in statuses
+            InstallStep(f"step {status}", [sys.executable, "-c", PROGRAM, str(new), str(status)]) for status in statuses
         ],
     )  # fmt: skip
 
@@ -51,9 +51,9 @@ def of_steps(monkeypatch: pytest.MonkeyPatch, *statuses: int) -> None:
 def test_an_environment_that_is_whole_takes_the_place_of_the_old_one(place: Path) -> None:
     said: list[str] = []
     install("vllm", cpu=False, say=said.append)
-    mark = environment.mark()
+    mark = own_environment.mark()
     assert mark is not None
-    assert (mark.echo2, mark.vllm.partition(" ")[0]) == (environment.own_build(), "msgspec")
+    assert (mark.echo2, mark.vllm.partition(" ")[0]) == (own_environment.own_build(), "msgspec")
     assert said[0].split()[:2] == ["step", "0"]
     (place / "left").write_text("of the old one")
     install("vllm", cpu=True, say=said.append)
@@ -66,12 +66,12 @@ def test_a_step_that_fails_says_why_and_leaves_the_old_one(place: Path, monkeypa
     of_steps(monkeypatch, 0, 7, 0)
     with pytest.raises(TryLater, match="step 7 failed with status 7: words of an installer"):
         install("vllm", cpu=False, say=lambda text: None)
-    assert environment.mark() is not None
+    assert own_environment.mark() is not None
     assert sorted(one.name for one in place.parent.iterdir()) == ["vllm", "vllm.lock"]
 
 
 def test_an_environment_with_another_echo2_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "own_build", lambda: "9.9")
+    monkeypatch.setattr(own_environment, "own_build", lambda: "9.9")
     with pytest.raises(TryLater, match=r"its source gives echo2 .*, and this one is 9\.9: update this echo2 first"):
         install("vllm", cpu=False, say=lambda text: None)
     assert not place.exists()
@@ -107,7 +107,7 @@ def test_what_is_refused_before_anything_is_made(place: Path, monkeypatch: pytes
 
 def test_a_folder_that_cannot_be_written_is_named(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(environment.FOLDER_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(own_environment.FOLDER_VARIABLE, str(tmp_path / "file"))
     with pytest.raises(BadConfig, match="name another folder with ECHO2_ENGINES"):
         install("vllm", cpu=False, say=lambda text: None)
 

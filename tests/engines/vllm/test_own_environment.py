@@ -9,24 +9,24 @@ import pytest
 
 from echo2.engines import registry
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.vllm import availability, environment
-from echo2.engines.vllm.environment import Mark
+from echo2.engines.vllm import availability, own_environment
+from echo2.engines.vllm.own_environment import Mark
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An environment that is whole, of an echo2 that has no vLLM beside it."""
-    monkeypatch.setenv(environment.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(own_environment.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    python = environment.python_of(environment.folder())
+    python = own_environment.python_of(own_environment.folder())
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    write(Mark(echo2=environment.own_build(), vllm="vllm 0.32.0"))
-    return environment.folder()
+    write(Mark(echo2=own_environment.own_build(), vllm="vllm 0.32.0"))
+    return own_environment.folder()
 
 
 def write(mark: Mark) -> None:
-    (environment.folder() / environment.MARK).write_bytes(msgspec.json.encode(mark))
+    (own_environment.folder() / own_environment.MARK).write_bytes(msgspec.json.encode(mark))
 
 
 def test_a_process_of_vllm_runs_in_its_environment_and_others_do_not(place: Path) -> None:
@@ -40,15 +40,15 @@ def test_a_process_of_vllm_runs_in_its_environment_and_others_do_not(place: Path
 
 def test_where_vllm_is_installed_beside_echo2_that_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    assert environment.python() is None
+    assert own_environment.python() is None
 
 
 def test_an_environment_of_another_echo2_is_refused_with_both_builds(place: Path) -> None:
     write(Mark(echo2="0.0.1 /elsewhere", vllm="vllm 0.32.0"))
     (lacks,) = availability.missing()
-    assert environment.own_build() in lacks
+    assert own_environment.own_build() in lacks
     assert "its own has 0.0.1 /elsewhere" in lacks
-    assert environment.python() is None
+    assert own_environment.python() is None
     with pytest.raises(registry.UnknownEngine, match="echo2-node engine install vllm"):
         registry.choose("vllm")
 
@@ -58,14 +58,14 @@ def test_an_environment_that_is_not_whole_is_none(fault: str, place: Path) -> No
     if fault == "no Python":
         (place / "bin/python").unlink()
     else:
-        (place / environment.MARK).write_bytes(b"{")
+        (place / own_environment.MARK).write_bytes(b"{")
     if fault == "no mark":
-        (place / environment.MARK).unlink()
-    assert environment.mark() is None
+        (place / own_environment.MARK).unlink()
+    assert own_environment.mark() is None
     assert availability.missing() == ["vllm"]
 
 
 def test_it_lies_in_the_users_data_unless_a_variable_names_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(environment.FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv(own_environment.FOLDER_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert environment.folder() == Path("/data/echo2/engines/vllm")
+    assert own_environment.folder() == Path("/data/echo2/engines/vllm")

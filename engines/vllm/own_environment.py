@@ -48,10 +48,10 @@ def python_of(environment: Path) -> Path:
 def mark() -> Mark | None:
     """Return what the environment was made with; None: there is none, or it is not whole."""
     try:
-        found = msgspec.json.decode((folder() / MARK).read_bytes(), type=Mark)
+        present = msgspec.json.decode((folder() / MARK).read_bytes(), type=Mark)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if os.access(python_of(folder()), os.X_OK) else None
+    return present if os.access(python_of(folder()), os.X_OK) else None
 
 
 def own_build() -> str:
@@ -66,11 +66,11 @@ def own_build() -> str:
 
 def missing() -> list[str]:
     """Return what is lacking for the environment to be used; empty: nothing."""
-    found = mark()
-    if found is None:
+    present = mark()
+    if present is None:
         return [NAME]
     own = own_build()
-    return [] if found.echo2 == own else [f"an environment with this echo2 ({own}; its own has {found.echo2})"]
+    return [] if present.echo2 == own else [f"an environment with this echo2 ({own}; its own has {present.echo2})"]
 
 
 def python() -> str | None:
