@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.sampling import sampling_numpy
 
 HASHED_WORDS: Final = 2**15
@@ -34,10 +35,9 @@ _memory = threading.local()
 
 
 def keys_of(words: NDArray[np.int64], device: torch.device | str) -> Tensor:
-    """Return keys for `bits` on a device: [R] int64, or [R, 2] int32 where rule 3 holds."""
-    if torch.device(device).type == "mps":
-        return torch.from_numpy(words.view(np.int32).reshape(-1, 2)).to(device)
-    return torch.from_numpy(words).to(device)
+    """Return keys for `bits` on a device, without a wait for it: [R] int64, or [R, 2] int32 where rule 3 holds."""
+    device = torch.device(device)
+    return upload(words.view(np.int32).reshape(-1, 2) if device.type == "mps" else words, device)
 
 
 def bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:

@@ -59,16 +59,13 @@ def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, _logprobs(logits, tokens, spare)
 
 
-def add_noise(logits: Tensor, rows: list[int], pairs: list[tuple[bytes, int]]) -> Tensor:
-    """Add the noise of each (seed, position) to its row of float32 logits [R, V], in place, and return them: the argmax
-    of such a row is the choice of `choose`."""
-    if not rows:
-        return logits
-    w, _ = _noise(keys(pairs, logits.device), logits.shape[1])
-    if len(rows) == len(logits) and rows == sorted(rows):
+def add_noise_of(logits: Tensor, key: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Add noise to float32 logits [R, V], in place, and return them: the argmax of such a row is the choice of
+    `choose`. `key`: keys of the rows. `rows`: their places, int64; None: each row has one."""
+    w, _ = _noise(key, logits.shape[1])
+    if rows is None:
         return logits.add_(_gumbel(w))
-    logits[rows] += _gumbel(w)
-    return logits
+    return logits.index_add_(0, rows, _gumbel(w))
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:

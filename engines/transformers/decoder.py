@@ -4,7 +4,7 @@
 2. Prompts of like length are computed in one pass, padded on the right, where causal attention never looks. Their keys
    and values are then copied into the places of their rows.
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
-   needs of the host is copied without a wait (engines.transformers.host_transfers). So no step waits for this process,
+   needs of the host is copied without a wait (engines.devices.host_transfers). So no step waits for this process,
    and the noise is computed on the device, MPS included (engines.sampling.noise_bits).
 4. It serves decoder models whose layers all have full or sliding attention (engines.transformers.model_config). `check`
    compares a decode step with a plain pass over the same tokens, so that a model of another kind is refused.
@@ -22,12 +22,12 @@ from transformers import DynamicCache
 from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.row_limit import Memory
+from echo2.engines.devices.host_transfers import PINNED_DEVICE_KINDS, download, upload
 from echo2.engines.engine import EngineError, LogitsNotFinite
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
-from echo2.engines.transformers.host_transfers import PINNED_DEVICE_KINDS, download, upload
 from echo2.engines.transformers.output_layer import OutputLayer
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from echo2.engines.transformers.host_transfers import upload
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.transformers.packed_flex import TokenMasks
 
 KEYS_AT_ONCE: Final = 2**14

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from echo2.engines.transformers.host_transfers import upload
+from echo2.engines.devices.host_transfers import upload
 
 LEAST_SPARE_TOKENS: Final = 64
 """Least spare tokens of a larger buffer; a quarter of the tokens if that is more."""

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.engine import Sample, SampleScore
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers.device_memory import free_memory
-from echo2.engines.transformers.host_transfers import upload
 from echo2.engines.transformers.output_layer import OutputLayer
 
 HEAD_ROWS: Final = 4096

@@ -3,9 +3,10 @@
 Rules
 1. The noise of engines.sampling.sampling is added to the logits, and vLLM takes the greatest: the choice is the rule's
    own.
-2. A token's number is the request's `first` (engines.vllm.noise_request) and the tokens that it has generated, which
-   vLLM keeps in a list of its own that this processor reads at each step. That list is exact only without asynchronous
-   scheduling and speculative decoding.
+2. A token's number is the request's `first` (engines.vllm.noise_request) and the number of tokens that it has
+   generated, which is the length of a list of vLLM's own. With asynchronous scheduling the list has a placeholder for a
+   token that is chosen and has not reached the host: its length is exact, and the tokens are not read
+   (engines/vllm/resident_engine.py, rule 7). Speculative decoding would make it wrong.
 3. With `raw_logprobs` vLLM computes log-probabilities before processors run: they are those of the plain logits.
 """
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_request import NoiseRequest
 
@@ -45,7 +47,11 @@ class SeededNoise(LogitsProcessor):  # type: ignore[misc]
         """Add the noise to the rows that ask for it."""
         rows = sorted(self._rows)
         pairs = [(noise.seed, noise.first + len(tokens)) for noise, tokens in map(self._rows.__getitem__, rows)]
-        return sampling.add_noise(logits, rows, pairs)
+        if not rows:
+            return logits
+        keys = sampling.keys(pairs, logits.device)
+        every = len(rows) == len(logits)
+        return sampling.add_noise_of(logits, keys, None if every else upload(rows, logits.device))
 
 
 def _begin_noise(params: Any, prompt: list[int] | None, tokens: list[int]) -> tuple[NoiseRequest, list[int]] | None:

@@ -1,16 +1,22 @@
 """The seeded choice in vLLM, for its model runner V2. Load it as `PROCESSOR`. The rules are those of
-engines.vllm.noise_v1, but for this one:
+engines.vllm.noise_v1, but for these:
 
-A token's number is read from the step's own layout: the tokens that its row sees, less those of the request's prompt.
-The row of a prompt of which a part is still to be computed gets no noise: vLLM drops what is chosen for it.
+1. A token's number is read from the step's own layout on the device: the tokens that its row sees, less those of the
+   request's prompt. The row of a prompt of which a part is still to be computed gets some noise: vLLM drops what is
+   chosen for it.
+2. The keys are on the device before they are needed (engines/vllm/noise_keys.py). The host counts from the step's
+   layout when the next ones are due; it reads nothing from the device.
 """
 
 from typing import Any, Final
 
+import numpy as np
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
+from echo2.engines.devices.host_transfers import upload
 from echo2.engines.sampling import sampling
+from echo2.engines.vllm.noise_keys import NoiseKeys
 from echo2.engines.vllm.noise_request import NoiseRequest
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v2:SeededNoiseV2"
@@ -20,9 +26,8 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
     """See the rules."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        self._prompt = req_states.prompt_len
-        self._asked: dict[int, NoiseRequest] = {}
-        """Place of a request -> its noise."""
+        self._prompt, self._device = req_states.prompt_len, req_states.device
+        self._keys = NoiseKeys(req_states.max_num_reqs, req_states.device)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -32,17 +37,20 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Take the noise of a request that gets a place; the place may have been another's."""
         noise = NoiseRequest.read(sampling_params.extra_args)
-        self._asked.pop(req_idx, None)
-        if noise is not None:
-            self._asked[req_idx] = noise
+        self._keys.begin(req_idx, noise)
         return noise is not None
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Add the noise to the rows that ask for it."""
-        rows, pairs = [], []
-        for row, (place, seen) in enumerate(zip(ctx.idx_mapping_np, ctx.seq_lens_upper_bound_np, strict=True)):
-            noise, number = self._asked.get(int(place)), int(seen) - int(self._prompt.np[place])
-            if noise is not None and number >= 0:
-                rows.append(row)
-                pairs.append((noise.seed, noise.first + number))
-        return sampling.add_noise(logits, rows, pairs)
+        places = ctx.idx_mapping_np
+        seen = ctx.seq_lens_upper_bound_np.astype(np.int64) - self._prompt.np[places]
+        self._keys.hash_ahead(places, seen)
+        asking = self._keys.has_noise[places]
+        if not asking.any():
+            return logits
+        place = ctx.expanded_idx_mapping.long()
+        number = (ctx.pos + 1 - self._prompt.gpu[place]).long()
+        if asking.all():
+            return sampling.add_noise_of(logits, self._keys.keys(place, number))
+        rows = upload(np.flatnonzero(asking), self._device)
+        return sampling.add_noise_of(logits, self._keys.keys(place[rows], number[rows]), rows)

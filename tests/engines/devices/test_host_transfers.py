@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from echo2.engines.transformers import host_transfers
-from echo2.engines.transformers.host_transfers import download, upload
+from echo2.engines.devices import host_transfers
+from echo2.engines.devices.host_transfers import download, upload
 
 CPU = torch.device("cpu")
 
