@@ -189,6 +189,7 @@ class NodeDaemon:
         self.rollouts = EngineWorkers(
             self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state, served
         )
+        self.follower.group_seconds = self.rollouts.group_seconds
         self.commands = ControlCommands(
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
@@ -386,7 +387,8 @@ class NodeDaemon:
             await asyncio.sleep(1.0)
 
     def _times(self, choice: EngineChoice, *, once: bool) -> None:
-        """Let `choice` say what computes: by what it kept, or once the weights are here. `once`: whether it computes on one card."""
+        """Let `choice` say what computes: by what it kept, or once the weights are here. `once`: whether one card is to
+        compute."""
 
         async def chosen(model: Path, weights: Path) -> Candidate | None:
             runspec = self.context.trust_store.trusted.runspec

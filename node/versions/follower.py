@@ -18,7 +18,8 @@ Rules
    b. A verified document is handed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
-7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
+7. A change waits until age asks for it (node/versions/change_time.py); payloads are fetched at once. While an update
+   waits for that, or for the groups under way, newer ones are fetched, and the newest one here is applied: a node
    passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
    so, and is not replaced.
 8. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
@@ -30,7 +31,7 @@ Rules
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -47,6 +48,7 @@ from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.node.versions.base_copies import BaseCopies
+from echo2.node.versions.change_time import StepTime, is_due
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
@@ -74,6 +76,8 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
 FREE_SECONDS: Final = 2.0
 """Seconds in which a pause frees the memory of the weights, or leaves it."""
+DUE_SECONDS: Final = 0.5
+"""Seconds until it is looked again whether a change is due."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 VERSIONS_LOG_SECONDS: Final = 300.0
@@ -146,6 +150,9 @@ class Follower:
         self.refused: list[str] = []
         self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         """Waits until payloads may be fetched."""
+        self.group_seconds: Callable[[], float | None] = lambda: None
+        """Returns how long a group takes this node, from its lease to its submission; None: not known yet."""
+        self._step_time = StepTime()
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
         weights.on_damage = self._note
@@ -177,6 +184,7 @@ class Follower:
         self._candidate, self._source = verified, peer
         self._candidate_root = self._trust_store.serial
         self._acknowledger.on_message(head.era, head.version)
+        self._step_time.on_head(head.version, head.issued)
         self._news.set()
         self._heard.set()
         _log.debug("head heard", version=head.version, sequence=head.sequence)
@@ -291,6 +299,7 @@ class Follower:
             steps = list(zip(first.chain, first.payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, steps)
         async with self._fetching_newer(first) as updates:
+            await self._until_due(updates)
             async with self._engine.exclusive(self._ahead(first)):
                 update = updates[-1]
                 version = update.version
@@ -301,6 +310,26 @@ class Follower:
             )
             self._log_loaded(version)
         await self._tidy(version)
+
+    async def _until_due(self, updates: Sequence[Update]) -> None:
+        """Wait until age asks for a change to the newest of the updates (rule 7), which grow meanwhile."""
+        began, lag = asyncio.get_running_loop().time(), 0
+        while not self._is_due(updates[-1]):
+            lag = len(updates)
+            await asyncio.sleep(DUE_SECONDS)
+        if lag:
+            waited = asyncio.get_running_loop().time() - began
+            _log.debug("change waited for age", seconds=round(waited, 1), passed_over=len(updates) - 1)
+
+    def _is_due(self, update: Update) -> bool:
+        spec, current, version = self._trust_store.trusted.runspec, self.current, update.version
+        if spec is None or current is None or update.anew or current.era != version.era or not self._engine.working:
+            return True
+        group, step = self.group_seconds(), self._step_time.seconds()
+        if group is None or not step:
+            return True
+        since = self._step_time.since(self._clock.now()) / step
+        return is_due(version.version - current.version, since, spec.value.staleness, group / step)
 
     def _log_loaded(self, version: Version) -> None:
         _log.debug("version held", era=version.era, version=version.version)
