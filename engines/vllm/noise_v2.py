@@ -6,11 +6,15 @@ engines.vllm.noise_v1, but for these:
    chosen for it.
 2. The keys are on the device before they are needed (engines/vllm/noise_keys.py). The host counts from the step's
    layout when the next ones are due; it reads nothing from the device.
+3. On a GPU one kernel adds the noise (engines/vllm/noise_kernel.py), where it proves to work.
 """
 
-from typing import Any, Final
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
@@ -18,6 +22,9 @@ from echo2.engines.devices.host_transfers import upload
 from echo2.engines.sampling import sampling
 from echo2.engines.vllm.noise_keys import NoiseKeys
 from echo2.engines.vllm.noise_request import NoiseRequest
+
+if TYPE_CHECKING:
+    from echo2.engines.vllm.noise_kernel import AddNoise
 
 PROCESSOR: Final = "echo2.engines.vllm.noise_v2:SeededNoiseV2"
 
@@ -28,6 +35,9 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
         self._prompt, self._device = req_states.prompt_len, req_states.device
         self._keys = NoiseKeys(req_states.max_num_reqs, req_states.device)
+        self._every = torch.arange(req_states.max_num_reqs, device=self._device)
+        """The rows of a step in which all ask for noise, and more."""
+        self._kernel = _kernel(self._device)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -51,6 +61,20 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
         place = ctx.expanded_idx_mapping.long()
         number = (ctx.pos + 1 - self._prompt.gpu[place]).long()
         if asking.all():
-            return sampling.add_noise_of(logits, self._keys.keys(place, number))
+            return self._add(logits, self._keys.keys(place, number), None)
         rows = upload(np.flatnonzero(asking), self._device)
-        return sampling.add_noise_of(logits, self._keys.keys(place[rows], number[rows]), rows)
+        return self._add(logits, self._keys.keys(place[rows], number[rows]), rows)
+
+    def _add(self, logits: Tensor, key: Tensor, rows: Tensor | None) -> Tensor:
+        """Add the noise of these keys, `rows` as in `sampling.add_noise_of`."""
+        if self._kernel is None:
+            return sampling.add_noise_of(logits, key, rows)
+        return self._kernel(logits, key, self._every[: len(key)] if rows is None else rows)
+
+
+def _kernel(device: torch.device) -> "AddNoise | None":
+    """Return the kernel that adds noise, on a GPU on which it works."""
+    if device.type != "cuda":
+        return None
+    checked: Callable[[torch.device], AddNoise | None] = import_module("echo2.engines.vllm.noise_kernel").checked
+    return checked(device)

@@ -1,5 +1,6 @@
-"""Asynchronous scheduling with the real vLLM, on a CPU: the tokens are the rule's own, though the host has not seen the last
-one when it schedules the next. vLLM turns it off on CPUs; it is turned on here, with stand-ins for a GPU's streams."""
+"""Asynchronous scheduling with the real vLLM, on a CPU: the tokens are the rule's own, though the host has not seen the
+last one when it schedules the next. vLLM turns it off on CPUs; it is turned on here, with stand-ins for a GPU's
+streams."""
 
 from collections.abc import Iterator
 from pathlib import Path
