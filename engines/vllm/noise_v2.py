@@ -76,5 +76,7 @@ def _kernel(device: torch.device) -> "AddNoise | None":
     """Return the kernel that adds noise, on a GPU on which it works."""
     if device.type != "cuda":
         return None
-    checked: Callable[[torch.device], AddNoise | None] = import_module("echo2.engines.vllm.noise_kernel").checked
-    return checked(device)
+    working_kernel: Callable[[torch.device], AddNoise | None] = import_module(
+        "echo2.engines.vllm.noise_kernel"
+    ).working_kernel
+    return working_kernel(device)

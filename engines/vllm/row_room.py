@@ -30,7 +30,7 @@ class RowRoom:
         """Note a row that ended with so many tokens, prompt included."""
         self._lengths.append(length)
 
-    def expected(self, longest: int, free: int) -> int:
+    def row_tokens(self, longest: int, free: int) -> int:
         """Return how many tokens a row is expected to take (rule 1). `free`: free blocks."""
         if not self._lengths:
             return longest
@@ -39,5 +39,5 @@ class RowRoom:
 
     def limit(self, longest: int, running: int, free: int) -> int:
         """Return for how many rows there is room, at least 1 (rule 2). `running`: rows under way."""
-        blocks = max(1, -(-self.expected(longest, free) // self._block))
+        blocks = max(1, -(-self.row_tokens(longest, free) // self._block))
         return max(1, min(self._most, self._blocks // blocks, running + free // blocks))

@@ -34,12 +34,12 @@ assert (ours - plain).abs().max() < 1e-5
 
 
 
-assert noise_kernel.checked(torch.device("cpu")) is noise_kernel.add_noise
+assert noise_kernel.working_kernel(torch.device("cpu")) is noise_kernel.add_noise
 noise_kernel.ROUNDING = 0.0
 noise_kernel.sampling.add_noise_of = lambda logits, key, rows=None: logits + 1.0
-assert noise_kernel.checked(torch.device("cpu")) is None
+assert noise_kernel.working_kernel(torch.device("cpu")) is None
 noise_kernel.add_noise = lambda *_: 1 / 0
-assert noise_kernel.checked(torch.device("cpu")) is None
+assert noise_kernel.working_kernel(torch.device("cpu")) is None
 print("as it should be")
 """
 
