@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken
 from echo2.engines.batch.row_limit import Memory
+from echo2.engines.llamacpp.row_choice import RowChoice
 from echo2.engines.llamacpp.sequences import MOST_BATCH_TOKENS, Fed, Sequences
-from echo2.engines.sampling import sampling_numpy
 
 Floats = NDArray[np.float32]
 ROW_ARRAYS: Final = 4
@@ -40,9 +40,10 @@ class SequenceBackend:
 
     overlap = False
 
-    def __init__(self, sequences: Sequences, vocabulary: int, free: Callable[[], int]) -> None:
-        """`free`: returns the free bytes of the device."""
+    def __init__(self, sequences: Sequences, vocabulary: int, free: Callable[[], int], threads: int = 1) -> None:
+        """`free`: returns the free bytes of the device. `threads`: threads that choose tokens."""
         self._sequences, self._vocabulary, self._free = sequences, vocabulary, free
+        self._choice = RowChoice(threads)
         self._places: list[int] = []
         """Place -> sequence."""
         self._kept: dict[int, KeptPrompt] = {}
@@ -150,19 +151,13 @@ class SequenceBackend:
             if some:
                 picked = logits if len(some) == len(rows) else logits[some]
                 pairs = [(rows[order[number]].seed, rows[order[number]].number) for number in some]
-                for number, token, logprob in zip(some, *_choose(picked, pairs, greedy), strict=True):
+                for number, token, logprob in zip(
+                    some, *self._choice.choose(picked, pairs, greedy=greedy), strict=True
+                ):
                     tokens[order[number]], logprobs[order[number]] = token, logprob
         return tokens, logprobs
 
     def _first(self, new: FirstToken[KeptPrompt]) -> tuple[int, float]:
         assert new.prompt.logits is not None
-        (token,), (logprob,) = _choose(new.prompt.logits[None], [(new.seed, new.number)], new.greedy)
+        (token,), (logprob,) = self._choice.choose(new.prompt.logits[None], [(new.seed, new.number)], greedy=new.greedy)
         return token, logprob
-
-
-def _choose(logits: Floats, pairs: list[tuple[bytes, int]], greedy: bool) -> tuple[list[int], list[float]]:
-    if greedy:
-        tokens, logprobs = sampling_numpy.greedy(logits)
-    else:
-        tokens, logprobs = sampling_numpy.choose(logits, sampling_numpy.keys(pairs))
-    return tokens.tolist(), logprobs.tolist()

@@ -4,7 +4,8 @@ and 238 bytes per logit. It reads each logit once and writes it once.
 Rules
 1. The bits are the same. The two logarithms are float32's own, as in any implementation: `log1p(-w)` is
    `log(u) * -w / (u - 1)` with u = 1 - w rounded, which loses no more than the rounding of each operation.
-2. It is used only where it gives, on the device at hand, what PyTorch's operations give (`working_kernel`): else these are.
+2. It is used only where it gives what PyTorch's operations give on the device at hand (`working_kernel`); else these
+   are used.
 """
 
 from collections.abc import Callable

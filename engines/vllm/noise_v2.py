@@ -9,7 +9,6 @@ engines.vllm.noise_v1, but for these:
 3. On a GPU one kernel adds the noise (engines/vllm/noise_kernel.py), where it proves to work.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +75,6 @@ def _kernel(device: torch.device) -> "AddNoise | None":
     """Return the kernel that adds noise, on a GPU on which it works."""
     if device.type != "cuda":
         return None
-    working_kernel: Callable[[torch.device], AddNoise | None] = import_module(
-        "echo2.engines.vllm.noise_kernel"
-    ).working_kernel
-    return working_kernel(device)
+    module = import_module("echo2.engines.vllm.noise_kernel")
+    kernel: AddNoise | None = module.working_kernel(device)
+    return kernel

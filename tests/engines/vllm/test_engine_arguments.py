@@ -26,7 +26,7 @@ def test_what_would_change_the_choice_of_a_token_is_fixed(tmp_path: Path) -> Non
     assert (config.scheduler_config.async_scheduling, config.speculative_config) == (
         False,
         None,
-    )  # vLLM has none on CPUs
+    )
     assert (config.scheduler_config.max_num_seqs, config.cache_config.enable_prefix_caching) == (3, True)
     assert config.weight_transfer_config.backend == "echo2"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
