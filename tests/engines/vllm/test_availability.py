@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from echo2.engines.batch.row_limit import OWNERS_MOST
 from echo2.engines.engine import EngineError
-from echo2.engines.vllm import availability
+from echo2.engines.vllm import availability, engine
 
 
 def stand_in(kind: str, **more: Any) -> Any:
@@ -78,3 +79,12 @@ def test_a_device_that_the_build_does_not_compute_on_is_refused(
     monkeypatch.setattr(availability, "_platform", lambda: stand_in(built))
     with pytest.raises(EngineError, match=f"this vLLM is built for {built}, not for {device[:3]}"):
         availability.check_device(device)
+
+
+def test_the_owners_bound_on_rows_reaches_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "check_device", lambda device: None)
+    monkeypatch.setattr(engine.engine_arguments, "prepare", lambda: None)
+    monkeypatch.setenv(OWNERS_MOST, "3")
+    assert engine.create("cuda:0", "float16")._most_rows == 3
+    monkeypatch.delenv(OWNERS_MOST)
+    assert engine.create("cuda:0", "float16")._most_rows is None
