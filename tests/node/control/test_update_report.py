@@ -104,4 +104,4 @@ def test_an_update_names_the_environment_of_vllm_too(home: Path, monkeypatch: py
 
 
 def test_the_variable_of_its_folder_is_no_unknown_setting(home: Path) -> None:
-    load_config({own_environment.FOLDER_VARIABLE: str(home)}, home / "none.toml")
+    load_config({}, {own_environment.FOLDER_VARIABLE: str(home), "ECHO2_CONFIG": str(home / "none.toml")})
