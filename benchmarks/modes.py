@@ -103,7 +103,7 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
     rows = [
         "# Modes at equal time and at equal rollouts", "",
         f"Held-out accuracy, sampled, {SECONDS:.0f} s after the first version and at version {VERSION}; mean and "
-        "standard error of the seeds. Made by `python -m benchmarks.modes`.", "",
+        "standard error of the seeds.", "",
         figure_mark("python -m benchmarks.modes run", "modes.json"), "",
         "![Held-out accuracy by mode](modes.svg)", "",
         f"| mode | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|",

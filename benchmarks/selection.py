@@ -309,7 +309,7 @@ def table(curves: Sequence[Curve]) -> str:
     lines = [
         "# Selection: what is learned from equal rollouts",
         "",
-        f"Made by `python -m benchmarks.selection run`: {len(first)} seeds, {curves[0].rollouts:,} rollouts each.",
+        f"{len(first)} seeds, {curves[0].rollouts:,} rollouts each.",
         f"Accuracy is that on 300 held-out prompts, of which 0.6 can be known: the mean of the last {LAST}",
         "evaluations, with its standard error over the seeds; then the difference from the first row, seed by seed.",
         "",

@@ -35,6 +35,7 @@ from benchmarks.harness.bench import Claim
 
 bench.one_thread()
 
+from benchmarks.memory_network.transport import MemoryNetwork  # noqa: E402
 from benchmarks.turns_cost import make_model  # noqa: E402
 from echo2.node.config import load_config  # noqa: E402
 from echo2.node.daemon import NodeDaemon  # noqa: E402
@@ -46,7 +47,6 @@ from echo2.node.owner.work_hours import WorkHours  # noqa: E402
 from echo2.node.run_context import RunContext  # noqa: E402
 from echo2.node.run_state import NodeRunState  # noqa: E402
 from echo2.p2p.identity import generate_key, peer_id, public_bytes  # noqa: E402
-from echo2.p2p.memory.transport import MemoryNetwork  # noqa: E402
 from echo2.p2p.network import Network  # noqa: E402
 from echo2.p2p.peer.peer import Peer  # noqa: E402
 from echo2.protocol.leases import Lease, LeaseRequest  # noqa: E402

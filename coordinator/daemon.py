@@ -51,7 +51,7 @@ from echo2.coordinator.run.setup import Run, read_again
 from echo2.coordinator.run.signing import ends_soon
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import verdict_commands
-from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.submissions.request_handler import GreetingPorts, RequestHandler
 from echo2.coordinator.training.live_settings import LiveSettings
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.model_processes import Models
@@ -135,13 +135,16 @@ class Coordinator:
             signing_of(run), store, network, head_file=run.folder.head, addresses=self.advertiser.addresses,
             clock=clock, on_announce=self.group_service.broadcasts.on_announcement,
         )  # fmt: skip
-        self.learning = Learning(run, hosts, self.group_service, self.publisher, self.history, models, clock)
+        self.learning = Learning(
+            run, hosts, self.group_service, self.publisher, self.history, models, clock, lambda: self.settings.finish()
+        )
         self.settings = LiveSettings(run, [host.facts for host in hosts], self.group_service, self.learning, clock)
         self.settings.others.append(self._take_settings)
+        self.market = market_of(run, self.group_service, self.ledger_heads, lambda: self.view_builder.need(), entropy)
         self.view_builder = RunViewBuilder(
             run=run, group_service=self.group_service, training=self.learning.training, scoring=self.learning.scoring,
             publisher=self.publisher, faults=models.faults, started=self.now(), clock=clock,
-            installing=public_install_command(),
+            installing=public_install_command(), market=None if self.market is None else self.market.figures,
         )  # fmt: skip
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
@@ -160,25 +163,25 @@ class Coordinator:
         self.tick_seconds, self.tidy_seconds = EXPIRY_POLL_SECONDS, TIDY_SECONDS
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
-        self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now
-        )  # fmt: skip
-        self._control.serve(network.handlers, network.inbound.origin)
         watch = self.learning.training.watch
         self.foreign_heads = ForeignHeads(
             run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
             lambda: trusted_parties.trusted_nodes(database),
         )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        self._control.on_ledger_head = self.foreign_heads.on_claim
+        ports = GreetingPorts(self.foreign_heads.on_claim)
+        if self.market is not None:
+            ports = ports._replace(on_replaced=self.market.replaced_keys.on_greeting)
+        self._control = RequestHandler(
+            run, self.group_service, self.publisher, self.history, self.absence, self.now, ports
+        )  # fmt: skip
+        self._control.serve(network.handlers, network.inbound.origin)
         ledger = LedgerService(
             self.ledger_heads, EndProofs(database), network.inbound.origin, self._works, self.group_service.durable,
             time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
-        self.market = market_of(run, self.group_service, self.ledger_heads, self.view_builder.need, entropy)
         if self.market is not None:
-            self.view_builder.market = self.market.figures
             self.market.serve(self._control)
 
     def _planner(self) -> BroadcastPlanner:

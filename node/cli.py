@@ -14,10 +14,12 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from echo2.engines.gpu_check.gpu_check_app import add_gpu_check
 from echo2.node.errors import BadConfig, own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.named_folder import FOLDER
 from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
 from echo2.runtime.service_app import service_app
@@ -47,7 +49,9 @@ app.add_typer(engine_app, name="engine")
 InviteFile = Annotated[
     Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")
 ]
-Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
+Home = Annotated[
+    Path | None, typer.Option("--home", **FOLDER, help="Folder of this node: key, weights, outbox, receipts.")
+]
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]
@@ -67,7 +71,9 @@ Hours = Annotated[str | None, typer.Option("--hours", help="When to work: mon-fr
 YieldTo = Annotated[list[str] | None, typer.Option("--yield-to", help="Rest while this program runs; may be repeated.")]
 YieldWhen = Annotated[
     list[str] | None,
-    typer.Option("--yield-when", help="Rest on gpu, keyboard, battery (the default), metered; may be repeated."),
+    typer.Option(
+        "--yield-when", help="Rest on gpu, fullscreen, keyboard, battery (the default), metered; may be repeated."
+    ),
 ]
 Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
 Uplink = Annotated[float | None, typer.Option("--uplink", help="Most upload to peers, in Mbit/s.")]
@@ -463,21 +469,7 @@ def doctor(
     return code
 
 
-@app.command()
-@errors_reported
-def gpu_check(
-    device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is missed."""
-    from echo2.engines.gpu_check.checking import check, show
-
-    for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
-        _say(text_line)
+add_gpu_check(app, errors_reported)
 
 
 @app.command()
@@ -655,6 +647,15 @@ def config_unset(
 ) -> None:
     """Remove one setting from the home's file, or else from the user's."""
     _write_setting(key, None, home)
+
+
+@config_app.command("schema")
+@errors_reported
+def config_schema() -> None:
+    """Print the JSON schema of all settings, for editors and programs."""
+    from echo2.node.config import NodeConfig
+
+    typer.echo(json.dumps(NodeConfig.model_json_schema(), indent=1))
 
 
 @payout_app.command("set")

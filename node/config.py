@@ -40,7 +40,7 @@ NOT_SETTINGS: Final = {
 class NodeConfig(BaseModel):
     """The settings of a node. Each description states effect and unit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     invite: str | None = Field(
         None, description="The run's invite, one string, or its page's address. Unset: the one joined last."
@@ -50,7 +50,10 @@ class NodeConfig(BaseModel):
         description="Join the run of this fingerprint, by its page or on the local network. Unset: it is asked for.",
     )
     directories: tuple[Annotated[str, Field(pattern=r"^https?://[^\s#/]+[^\s#]*#[0-9a-f]{64}$")], ...] = Field(
-        (), max_length=16, description="Lists of runs for `echo2-node discover`, each as URL#KEY of its author."
+        (),
+        max_length=16,
+        examples=["https://lists.example.org/runs.json#KEY (KEY: the 64 hexadecimal digits of its author's key)"],
+        description="Lists of runs for `echo2-node discover`, each as URL#KEY of its author.",
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field(
@@ -150,8 +153,8 @@ class NodeConfig(BaseModel):
     )
     yield_when: tuple[Occasion, ...] = Field(
         ("battery",),
-        description="Occasions on which this node rests: gpu (another process uses one), keyboard (or mouse is used), "
-        "battery (no mains), metered (line). An empty one: none.",
+        description="Occasions on which this node rests: gpu (another process uses one), fullscreen (a program has "
+        "the whole screen), keyboard (or mouse is used), battery (no mains), metered (line). An empty one: none.",
     )
     quiet: float = Field(60.0, ge=1, le=86_400, description="Seconds without any of these until work goes on.")
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(

@@ -82,8 +82,8 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
         with writing(path) as file:
             file.write(source.encode())
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR):
+            raise  # /proc, for one, takes no folder and says "no such file"
         other = "name another file in ECHO2_CONFIG" if home is None else "choose another folder with --home"
         raise BadConfig(f"cannot write {path}: {error.strerror}; {other}") from error
     return load_config(at, environ)[0]

@@ -24,7 +24,8 @@ from echo2.engines.engine import DTYPES, Dtype, dtype_named
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.registry import AUTO_ENGINE, choose, installed_engines
 from echo2.node.config import NodeConfig
-from echo2.node.engine_devices import dtype_for
+from echo2.node.engine_devices import dtype_for, sampling_fault
+from echo2.node.errors import RefusedByRun
 from echo2.node.key_change import SUCCESSION, disputes, record_replacement
 from echo2.node.links.coordinator_client import CoordinatorClient
 from echo2.node.links.neighbours import Neighbours
@@ -103,10 +104,13 @@ class Connectivity:
 
     async def fit(self, runspec: RunSpec) -> None:
         """Switch the engine to the run's compute dtype, or where the run admits this engine in others only to the first
-        of those; if the dtype changed, greet the coordinator again."""
+        of those; if the dtype changed, greet the coordinator again. Raises `RefusedByRun` for an engine without the
+        run's rule of sampling."""
+        probed = self._engine.probed or await self._engine.start()
+        if not self._engine.chosen and (fault := sampling_fault(probed.engine_class, runspec)):
+            raise RefusedByRun(fault)
         if self._config.dtype != "auto" or self._engine.chosen:
             return
-        probed = self._engine.probed or await self._engine.start()
         dtype = dtype_for(runspec, probed.engine_class)
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)

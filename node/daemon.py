@@ -189,7 +189,6 @@ class NodeDaemon:
         self.rollouts = EngineWorkers(
             self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state, served
         )
-        self.follower.group_seconds = self.rollouts.group_seconds
         self.commands = ControlCommands(
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,

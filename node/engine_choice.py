@@ -33,6 +33,7 @@ from echo2.engines.rate import TaskShare, Workload
 from echo2.engines.vllm import own_environment
 from echo2.node.config import NodeConfig
 from echo2.node.engine_child import engine_threads
+from echo2.node.engine_devices import sampling_fault
 from echo2.protocol.authority import RunSpec
 from echo2.protocol.engine_classes import admits
 from echo2.protocol.task_kinds import PURE_KIND
@@ -144,7 +145,8 @@ class EngineChoice:
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
-        facts = [devices, builds(), driver_builds(), runspec.engines, self.calibrated, engine_threads(self._config)]
+        run = runspec.engines, runspec.sampling, self.calibrated
+        facts = [devices, builds(), driver_builds(), run, engine_threads(self._config)]
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
     def _keep(self, record: EngineRecord) -> None:
@@ -180,7 +182,7 @@ def _why_not(engine_class: str, runspec: RunSpec, calibrated: Sequence[str]) -> 
         return f"the run admits {', '.join(runspec.engines)} only"
     if not registry.is_exact(engine_class) and registry.rounding_of(engine_class) not in calibrated:
         return "the run has no calibration of this class"
-    return ""
+    return sampling_fault(engine_class, runspec)
 
 
 def _lasting(gpus: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Gpu]]:

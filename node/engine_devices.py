@@ -18,6 +18,7 @@ from echo2.engines.engine import Dtype, dtype_named
 from echo2.engines.process.candidates import Candidate
 from echo2.engines.process.device_list import ALL_DEVICES, device_list, hardware_of, has_bare_numbers, numbered_devices
 from echo2.engines.process.trials import Make, sights
+from echo2.engines.temperature import RULES, rule_of
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig, NoUsableDevice
 from echo2.protocol.authority import RunSpec
@@ -86,6 +87,14 @@ def spread_over(config: NodeConfig, cards: Sequence[Candidate]) -> NodeConfig:
         return config
     devices = ",".join(one.device for one in cards)
     return config.model_copy(update={"gpu": devices, "engine": cards[0].engine, "dtype": cards[0].dtype})
+
+
+def sampling_fault(engine_class: str, runspec: RunSpec) -> str:
+    """Return why an engine cannot choose tokens as a run says; empty: it can."""
+    fault = registry.fault_of_sampling(parts(engine_class)[0], runspec.sampling)
+    if not fault and runspec.sampling in RULES and runspec.sampling != rule_of(runspec.temperature):
+        return f"the run contradicts itself: rule {runspec.sampling}, temperature {runspec.temperature / 1000}"
+    return fault
 
 
 async def candidates_of(config: NodeConfig, make: Make, compute_dtype: str) -> list[Candidate]:

@@ -50,7 +50,7 @@ LEFT: Final = "invite.left"
 def invite_for_reading(home: Path) -> Invite:
     """Return the invite of the run joined last, also after it was left. Raises as `invite_of_joined_run`."""
     if not (home / "invite").exists() and (home / LEFT).exists():
-        return Invite.from_text((home / LEFT).read_text())
+        return Invite.from_text((home / LEFT).read_text(errors="replace"))
     return invite_of_joined_run(home)
 
 
@@ -58,6 +58,6 @@ def invite_of_joined_run(home: Path) -> Invite:
     """Return the invite of the run joined last. Raises `BadConfig` if no run was joined, and `LocalFault` if the stored
     invite is damaged."""
     try:
-        return Invite.from_text((home / "invite").read_text())
-    except FileNotFoundError as error:
+        return Invite.from_text((home / "invite").read_text(errors="replace"))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise BadConfig(f"no run was joined in {home}: give an invite with echo2-node join INVITE") from error

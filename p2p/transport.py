@@ -1,8 +1,8 @@
 """The interface between this project and any network stack: connections, and streams of frames.
 
-Two implementations exist: `p2p.memory.transport` (a whole network in one process, with loss, delay and partition) and
-`p2p.libp2p.transport`. A transport runs natively in the event loop that owns it: asyncio for the in-memory one, trio
-for libp2p. Code written on anyio runs, and is tested, on either.
+Two implementations exist: `p2p.libp2p.transport`, and for tests and benchmarks `benchmarks.memory_network.transport` (a
+whole network in one process, with loss, delay and partition). A transport runs natively in the event loop that owns it:
+asyncio for the in-memory one, trio for libp2p. Code written on anyio runs, and is tested, on either.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

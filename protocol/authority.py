@@ -44,6 +44,10 @@ MOST_OTHER_ENDS = 15
 """Most tokens that end a turn beside `RunSpec.eos`."""
 MOST_WEIGHT = 1000
 """Greatest weight of a task."""
+PLAIN_TEMPERATURE = 1000
+"""Thousandths: a temperature of 1."""
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 500, 2000
+"""Bounds of a run's temperature, in thousandths."""
 MOST_WORDS = 500
 """Most characters of what a RunSpec says to people."""
 
@@ -95,7 +99,8 @@ class RunSpec(Wire, frozen=True):
     `limit`: most sampled tokens per rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
     each a prefix of "<engine>/<dtype>/<device>". `price_mode`: "points" or "market". `currency`: currency in which the
     market pays; empty: the run pays points. `protocols`: lowest and highest protocol version spoken. `description`: the
-    purpose of the run, `page`: its public page, `contact`: how to reach the operator; for people."""
+    purpose of the run, `page`: its public page, `contact`: how to reach the operator; for people. `temperature`:
+    temperature of sampling, in thousandths (protocol/numbers.py, rule 3)."""
 
     run: Hash
     name: Name
@@ -116,6 +121,7 @@ class RunSpec(Wire, frozen=True):
     description: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
     page: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
     contact: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
+    temperature: Annotated[int, Meta(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = PLAIN_TEMPERATURE
 
     def kind_of(self, task: str, version: int) -> str | None:
         """Return the kind of a task; None: the run has no such task."""

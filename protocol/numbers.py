@@ -5,6 +5,8 @@ Rules
 2. Number 2 has the same formats. Its nodes also end a turn at each of `TaskReference.other_ends`, where a node of
    number 1 would sample on. A run with such tokens speaks number 2 alone, so that a node of number 1 is refused at its
    hello; any other run speaks number 1.
+3. Number 3 has the same formats too. Its nodes choose tokens at `RunSpec.temperature`. A run with another temperature
+   than 1 speaks number 3 alone.
 """
 
 import importlib.metadata
@@ -13,13 +15,16 @@ from typing import Final
 
 OLDEST_NUMBER: Final = 1
 SEVERAL_ENDS: Final = 2
-SPOKEN_NUMBERS: Final = (OLDEST_NUMBER, SEVERAL_ENDS)
+TEMPERED: Final = 3
+SPOKEN_NUMBERS: Final = (OLDEST_NUMBER, TEMPERED)
 """Lowest and highest number that this build's nodes speak."""
 
 
-def number_range(other_ends: Sequence[int]) -> tuple[int, int]:
-    """Return the lowest and highest number of a run. `other_ends`: those of its tasks."""
-    return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST_NUMBER, OLDEST_NUMBER)
+def number_range(other_ends: Sequence[int], *, tempered: bool = False) -> tuple[int, int]:
+    """Return the lowest and highest number of a run. `other_ends`: those of its tasks. `tempered`: its temperature is
+    not 1."""
+    number = TEMPERED if tempered else SEVERAL_ENDS if other_ends else OLDEST_NUMBER
+    return number, number
 
 
 def spoken(low: int, high: int) -> str:

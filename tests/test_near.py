@@ -14,7 +14,7 @@ CASES = {
     "a test": ("tests/p2p/swarm/test_exchange.py", {"tests/p2p/swarm"}),
     "a test of the whole tree": ("tests/test_report.py", {"tests/test_report.py"}),
     "a benchmark": ("benchmarks/flood/world.py", {"tests/benchmarks"}),
-    "a document": ("docs/operations.md", {"tests/docs", "tests/test_packaging.py"}),
+    "a document": ("docs/index.md", {"tests/docs", "tests/test_packaging.py"}),
     "a lock": ("requirements.lock", {"tests/docs", "tests/test_packaging.py"}),
     "a file at the root": ("hatch_build.py", set()),
 }

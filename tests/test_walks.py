@@ -16,6 +16,7 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.learner.batches.batch_groups import read
 from echo2.coordinator.learner.messages import Export, ExportedEdge
 from echo2.coordinator.publishing.publisher import Publisher
@@ -36,7 +37,6 @@ from echo2.p2p.identity import generate_key, public_bytes
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.libp2p.trio_bridge import TrioThread
 from echo2.p2p.limits.origin import LOCAL_ORIGIN
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.swarm.download import Download
 from echo2.p2p.swarm.exchange import ChunkExchange

@@ -5,12 +5,17 @@
     ├── WrongBase      no fault of a peer: the local snapshot is not the one that the diff starts from
     ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
     │   └── UnfitSnapshot  the publisher: whole, but of another model than the run's files describe
+    ├── MemoryFull     no fault of a peer: the machine's memory lacks room for the present version
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
     └── StoreBusy      another process holds the store
 
 `runtime.errors.DiskFull` (this machine cannot hold the bytes; the earlier content is intact), `FileNotFoundError` and
 the like pass through as they are.
 """
+
+
+class Stopped(Exception):
+    """The weights were not read to their end, as the caller is to end: no error."""
 
 
 class WeightsError(Exception):
@@ -31,6 +36,10 @@ class BadSnapshot(WeightsError):
 
 class UnfitSnapshot(BadSnapshot):
     """A snapshot whose bytes are whole, of another model than the one that is to take it: no new copy mends that."""
+
+
+class MemoryFull(WeightsError):
+    """A write to a folder in the machine's memory found no room; base and log on disk are intact."""
 
 
 class StoreCorrupt(WeightsError):

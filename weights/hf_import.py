@@ -10,7 +10,7 @@
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,11 +19,11 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from echo2.weights.documents import ITEM_BYTES, DType, TensorEntry
-from echo2.weights.errors import BadSnapshot
+from echo2.weights.errors import BadSnapshot, Stopped
 from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
 
-_INDEX: Final = "model.safetensors.index.json"
-_SINGLE_FILE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+SINGLE_FILE: Final = "model.safetensors"
 _MAX_INDEX: Final = 64 << 20
 _PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
@@ -38,9 +38,14 @@ class _Place(NamedTuple):
 
 
 def import_model(
-    folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
+    folder: Path,
+    out: Path,
+    tensors: Sequence[TensorEntry] | None = None,
+    aliases: dict[str, str] | None = None,
+    stops: Callable[[], bool] = lambda: False,
 ) -> Snapshot:
-    """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
+    """Write the snapshot `out` from a model folder. Memory: one piece. `stops`: asked before each piece whether to
+    raise `Stopped`. Raises `BadSnapshot`, `DiskFull`."""
     stored = _places(folder)
     wanted = (
         sorted((one.entry for one in stored.values()), key=lambda entry: entry.name) if tensors is None else tensors
@@ -48,7 +53,7 @@ def import_model(
     check_fit(folder, [one.entry for one in stored.values()], wanted)
     with writing_snapshot(out, wanted, aliases or {}) as writer:
         for entry in wanted:
-            for piece in _pieces(stored[entry.name], entry.dtype):
+            for piece in _pieces(stored[entry.name], entry.dtype, stops):
                 writer.write(piece)
         root = writer.finish()
     return Snapshot(out, root=root)
@@ -57,26 +62,32 @@ def import_model(
 class FolderWeights:
     """The weights of a model folder as they are stored. `tensors`: ascending by name."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises `BadSnapshot`."""
-        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(folder)}
+    def __init__(self, path: Path, stops: Callable[[], bool] = lambda: False) -> None:
+        """`stops`: asked before each tensor whether to raise `Stopped`. Raises `BadSnapshot`."""
+        self.path = path
+        self._stops = stops
+        self._bits = {entry.name: (entry, bits) for entry, bits in stored_tensors(path)}
         self.tensors = [self._bits[name][0] for name in sorted(self._bits)]
         self.aliases: dict[str, str] = {}
 
     def bits(self, name: str) -> Bits:
-        """Return the elements of a tensor, flat."""
+        """Return the elements of a tensor, flat. Raises `Stopped`."""
+        if self._stops():
+            raise Stopped
         return self._bits[name][1]
 
 
-def tensor_hashes(folder: Path, tensors: Sequence[TensorEntry]) -> list[bytes]:
-    """Return the BLAKE3 of the bytes of each of `tensors`, as `import_model` writes them. Memory: one piece. Raises
-    `BadSnapshot`."""
+def tensor_hashes(
+    folder: Path, tensors: Sequence[TensorEntry], stops: Callable[[], bool] = lambda: False
+) -> list[bytes]:
+    """Return the BLAKE3 of the bytes of each of `tensors`, as `import_model` writes them. Memory: one piece. `stops`:
+    as there. Raises `BadSnapshot`."""
     stored = _places(folder)
     check_fit(folder, [one.entry for one in stored.values()], tensors)
     hashes = list[bytes]()
     for entry in tensors:
         hasher = blake3()
-        for piece in _pieces(stored[entry.name], entry.dtype):
+        for piece in _pieces(stored[entry.name], entry.dtype, stops):
             hasher.update(piece.view(np.uint8).data)
         hashes.append(hasher.digest())
     return hashes
@@ -93,7 +104,7 @@ def check_fit(folder: Path, stored: Iterable[TensorEntry], wanted: Sequence[Tens
 
 def holds_model(folder: Path) -> bool:
     """Tell whether a folder has the files of a model, or the index of its shards."""
-    return (folder / _SINGLE_FILE).is_file() or (folder / _INDEX).is_file()
+    return (folder / SINGLE_FILE).is_file() or (folder / INDEX).is_file()
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[TensorEntry, Bits]]:
@@ -127,14 +138,16 @@ def _places(folder: Path) -> dict[str, _Place]:
     return stored
 
 
-def _pieces(stored: _Place, dtype: DType) -> Iterator[Bits]:
+def _pieces(stored: _Place, dtype: DType, stops: Callable[[], bool]) -> Iterator[Bits]:
     """Yield the elements of a tensor, cast (rule 2), in pieces. They are read, not mapped: a file that another process
-    cuts short meanwhile would else end this one. Raises `BadSnapshot`."""
+    cuts short meanwhile would else end this one. Raises `BadSnapshot`, `Stopped`."""
     entry, width = stored.entry, ITEM_BYTES[stored.entry.dtype]
     with stored.path.open("rb") as file:
         file.seek(stored.at)
         left = entry.nbytes
         while left:
+            if stops():
+                raise Stopped
             data = file.read(min(left, _PIECE_ELEMENTS * width))
             if not data or len(data) % width:
                 raise BadSnapshot(f"{stored.path} was cut short while it was read: download it again")
@@ -156,11 +169,20 @@ def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if (folder / _SINGLE_FILE).is_file():
-        return [folder / _SINGLE_FILE]
-    index = folder / _INDEX
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    index = folder / INDEX
     if not index.is_file():
-        raise BadSnapshot(f"{folder} holds neither {_SINGLE_FILE} nor {_INDEX}: download a safetensors model there")
+        raise BadSnapshot(f"{folder} holds neither {SINGLE_FILE} nor {INDEX}: download a safetensors model there")
+    names = shard_names(index)
+    for name in names:
+        if not (folder / name).is_file():
+            raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
+    return [folder / name for name in names]
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the files that an index of shards names, each a plain name. Raises `BadSnapshot`."""
     if index.stat().st_size > _MAX_INDEX:
         raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes: download it again")
     try:
@@ -168,9 +190,9 @@ def _files(folder: Path) -> list[Path]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadSnapshot(f"{index} is no shard index: {error}; download it again") from error
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+        if not isinstance(name, str) or Path(name).name != name:
             raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
-    return [folder / name for name in sorted(names)]
+    return sorted(names)
 
 
 def _tensors(path: Path) -> list[tuple[TensorEntry, Bits]]:

@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,13 @@ def name_of(folder: Path) -> str:
     if (place == repository or place.parent.name == "snapshots") and repository.name.startswith(_PREFIX):
         return _model_name(repository)
     return place.name
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of a model's folder in such a cache; None for any other."""
+    place = folder.resolve()
+    cached = place.parent.name == "snapshots" and place.parent.parent.name.startswith(_PREFIX)
+    return place.name if cached and re.fullmatch("[0-9a-f]{40}", place.name) else None
 
 
 def revisions(cache: Path, model: str = "") -> list[Path]:

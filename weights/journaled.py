@@ -41,12 +41,13 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from echo2.runtime.files import hidden_path, move, sync_file, sync_folder, writing
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.files import NO_ROOM, hidden_path, move, sync_file, sync_folder, writing
 from echo2.weights import diff
 from echo2.weights.codec.frames import Bits
 from echo2.weights.diff import Change, by_tensor, open_payload, patches
 from echo2.weights.diff_log import DiffLog
-from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from echo2.weights.errors import BadPayload, BadSnapshot, MemoryFull, StoreCorrupt, WrongBase
 from echo2.weights.payload_format import Frame, PayloadReader, frames_of
 from echo2.weights.snapshot import BITS, RootHasher, Snapshot, WeightsSource
 from echo2.weights.virtual_snapshot import write_out
@@ -172,8 +173,14 @@ class Rolling:
         threads: int | None = None,
     ) -> None:
         """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`: the same as in
-        `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied
-        (write a new file with `diff.apply` then)."""
+        `diff.apply`. Raises `BadPayload`, `WrongBase`, `MemoryFull` where there is a log, and `BadSnapshot` where the
+        diff changes which tensors are tied (write a new file with `diff.apply` then)."""
+        with memory_room() if self.log is not None else contextlib.nullcontext():
+            self._step(payload, expect_root, keep, threads)
+        if self.log is not None:
+            self.log.append(payload, expect_root)
+
+    def _step(self, payload: Path, expect_root: bytes, keep: int, threads: int | None) -> None:
         base, reader = self.snapshot, PayloadReader(payload)
         table = open_payload(reader, base, expect_root)
         if table.aliases != base.aliases:
@@ -195,8 +202,6 @@ class Rolling:
         # The newest always stays: it names the present root.
         for path in self._journals("undo")[: -max(1, keep)]:
             path.unlink()
-        if self.log is not None:
-            self.log.append(payload, expect_root)
 
     def last_changes(self, *, back: bool = False) -> Iterator[Change]:
         """Return the changes of the last step forward, by tensor, with the bits that it wrote; with `back`, those of
@@ -283,6 +288,19 @@ class Rolling:
     def _journals(self, of: str) -> list[Path]:
         """Return the journals in folder `of`, the oldest step first."""
         return sorted((self.folder / of).iterdir())
+
+
+@contextlib.contextmanager
+def memory_room() -> Iterator[None]:
+    """Translate "no room" of a folder in the machine's memory into `MemoryFull`."""
+    try:
+        yield
+    except DiskFull as error:
+        raise MemoryFull(str(error)) from error
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise MemoryFull(f"no room in the machine's memory ({error.strerror})") from error
+        raise
 
 
 def replace_folder(new: Path, place: Path) -> None:

@@ -21,9 +21,9 @@ from typing import Final
 from echo2.runtime.files import sync_folder
 from echo2.runtime.memory_folder import is_private, make_memory_folder, memory_folder, memory_lock
 from echo2.weights.diff_log import LOG_FOLDER, DiffLog
-from echo2.weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from echo2.weights.errors import BadPayload, BadSnapshot, Stopped, StoreCorrupt, WrongBase
 from echo2.weights.fold import finish_fold, fold
-from echo2.weights.journaled import Rolling
+from echo2.weights.journaled import Rolling, memory_room
 from echo2.weights.snapshot import Bits, WeightsSource
 from echo2.weights.virtual_snapshot import VirtualSnapshot
 
@@ -31,21 +31,20 @@ _COPY: Final = "weights"
 _FILE: Final = "snapshot.safetensors"
 
 
-class Stopped(Exception):
-    """The present version was not made, as the caller is to end."""
-
-
 def open_weights(folder: Path, stops: Callable[[], bool] = lambda: False) -> Rolling:
     """Open a folder of weights, with or without a log. `stops`: asked for each frame that is made in memory whether to
-    raise `Stopped`. Raises `StoreCorrupt`, `BadSnapshot`, `DiskFull`, `FileNotFoundError` where there is none."""
+    raise `Stopped`. Raises `StoreCorrupt`, `BadSnapshot`, `MemoryFull`, `DiskFull`, `FileNotFoundError` where there is
+    none."""
     if not has_log(folder):
         return Rolling(folder)
-    log, copy = log_of(folder), make_memory_folder(folder) / _COPY
-    with memory_lock(copy.parent):
-        if not _is_at(copy, log.root):
-            log.check()
-            _replay(folder, log, copy, stops)
-    return Rolling(copy, log)
+    log = log_of(folder)
+    with memory_room():
+        copy = make_memory_folder(folder) / _COPY
+        with memory_lock(copy.parent):
+            if not _is_at(copy, log.root):
+                log.check()
+                _replay(folder, log, copy, stops)
+        return Rolling(copy, log)
 
 
 def has_log(folder: Path) -> bool:

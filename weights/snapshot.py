@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, TypeAlias
 
@@ -87,13 +87,18 @@ class Snapshot:
     @property
     def root(self) -> bytes:
         """The content root, computed at the first use: one pass over the file."""
+        return self.find_root(lambda: None)
+
+    def find_root(self, tell: Callable[[], None]) -> bytes:
+        """Return the content root. `tell`: called as the file is read."""
         if self._root is None:
-            self._root = root_of(self.tensors, self.aliases, self.tensor_hashes())
+            self._root = root_of(self.tensors, self.aliases, self.tensor_hashes(tell))
         return self._root
 
-    def tensor_hashes(self) -> list[bytes]:
-        """Return the BLAKE3 of each tensor's bytes, in the order of `tensors`: one pass over the file."""
-        return [tensor_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
+    def tensor_hashes(self, tell: Callable[[], None] = lambda: None) -> list[bytes]:
+        """Return the BLAKE3 of each tensor's bytes, in the order of `tensors`: one pass over the file. `tell`: called
+        as it is read."""
+        return [tensor_hash(self._bytes[at : at + entry.nbytes], tell) for entry, at in self._places.values()]
 
     def bits(self, name: str) -> Bits:
         """Return the elements of a tensor, flat, as a read-only view. An alias returns the tensor to which it is
@@ -209,11 +214,12 @@ def header_metadata(aliases: dict[str, str]) -> dict[str, str]:
     return {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
 
 
-def tensor_hash(bits: Bits) -> bytes:
-    """Return BLAKE3 of a tensor's bytes."""
+def tensor_hash(bits: Bits, tell: Callable[[], None] = lambda: None) -> bytes:
+    """Return BLAKE3 of a tensor's bytes. `tell`: called after each piece."""
     data, hasher = bits.view(np.uint8), blake3()
     for at in range(0, len(data), _HASH_PIECE):
         hasher.update(data[at : at + _HASH_PIECE].data)
+        tell()
     return hasher.digest()
 
 

@@ -6,12 +6,14 @@
    (transformers' `all_tied_weights_keys`). Without a declaration it is the first name in order.
 3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
 4. A version of a model with low-rank adapters has the adapters' tensors alone; the rest is frozen (weights.lora).
+5. Weights for a device are loaded by pieces, in the type of the file, and cast there: the host never has a whole tensor
+   of them beside the file's pages.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -42,6 +44,24 @@ TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
     "F64": torch.float64,
 }
 _NAMES: Final = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+PIECE_ELEMENTS: Final = 1 << 24
+"""Elements of a tensor that are loaded at once (rule 5)."""
+
+
+class NamedWeights(Protocol):
+    """Weights that a model can take: a `Snapshot`, or the files of a model's folder."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def tensors(self) -> Sequence[TensorEntry]: ...
+
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+
+    def bits(self, name: str) -> Bits:
+        """Return the elements of a tensor, flat."""
 
 
 def save_model(model: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> Snapshot:
@@ -101,16 +121,28 @@ def aliases_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str
     return aliases
 
 
-def load_into(model: nn.Module, snapshot: Snapshot) -> None:
-    """Copy a snapshot into a model, cast to the dtype of each of its parameters. Raises `BadSnapshot`, before anything
-    is written, unless names and shapes are the same."""
-    targets = _targets(model, snapshot.aliases)
-    _check_names(targets, snapshot)
-    for entry in snapshot.tensors:
-        source = tensor_of(snapshot.bits(entry.name), entry.dtype).reshape(entry.shape)
-        with torch.no_grad():
-            for target in targets[entry.name]:
-                target.copy_(source)
+def load_into(model: nn.Module, weights: NamedWeights, tell: Callable[[], None] = lambda: None) -> None:
+    """Copy weights into a model, cast to the dtype of each of its parameters. `tell`: called after each piece. Raises
+    `BadSnapshot`, before anything is written, unless names and shapes are the same."""
+    targets = _targets(model, weights.aliases)
+    _check_names(targets, weights)
+    for entry in weights.tensors:
+        for target in targets[entry.name]:
+            _load(target, weights.bits(entry.name), entry.dtype, tell)
+
+
+@torch.no_grad()
+def _load(target: Tensor, bits: Bits, dtype: str, tell: Callable[[], None]) -> None:
+    """Copy all elements of a tensor into one of a model (rule 5)."""
+    if not target.is_contiguous():
+        target.copy_(tensor_of(bits, dtype).reshape(target.shape))
+        return
+    flat = target.view(-1)
+    for start in range(0, len(bits), PIECE_ELEMENTS):
+        piece = tensor_of(bits[start : start + PIECE_ELEMENTS], dtype)
+        # A copy between devices that also casts would cast first, on the host.
+        flat[start : start + PIECE_ELEMENTS].copy_(piece if target.device.type == "cpu" else piece.to(target.device))
+        tell()
 
 
 def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
@@ -158,15 +190,15 @@ def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Ten
     return targets
 
 
-def _check_names(targets: Mapping[str, list[Tensor]], snapshot: Snapshot) -> None:
-    names = {entry.name for entry in snapshot.tensors}
+def _check_names(targets: Mapping[str, list[Tensor]], weights: NamedWeights) -> None:
+    names = {entry.name for entry in weights.tensors}
     # A name that the snapshot lacks is covered if the model itself ties it to one that the snapshot has.
     covered = {target.data_ptr() for name in names & targets.keys() for target in targets[name]}
     lacking = {name for name in targets.keys() - names if any(t.data_ptr() not in covered for t in targets[name])}
     differing = sorted(lacking | (names - targets.keys()))
     if differing:
-        raise BadSnapshot(f"{snapshot.path} is of another model: {len(differing)} names differ, first {differing[0]!r}")
-    for entry in snapshot.tensors:
+        raise BadSnapshot(f"{weights.path} is of another model: {len(differing)} names differ, first {differing[0]!r}")
+    for entry in weights.tensors:
         for target in targets[entry.name]:
             if tuple(target.shape) != entry.shape:
                 raise BadSnapshot(

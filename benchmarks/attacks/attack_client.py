@@ -31,6 +31,7 @@ from echo2.protocol.leases import (  # fmt: skip
     Submission,
     VerdictsRequest,
 )
+from echo2.protocol.numbers import SPOKEN_NUMBERS  # fmt: skip
 from echo2.protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
 from echo2.protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
 from echo2.weights.shown_ranges import shown_of
@@ -101,7 +102,7 @@ class Client:
 
     async def hello(self) -> None:
         greeting = Hello(
-            protocols=(1, 1), software="redteam/1", name="redteam", engine=self.engine_class, device="cpu",
+            protocols=SPOKEN_NUMBERS, software="redteam/1", name="redteam", engine=self.engine_class, device="cpu",
             tasks=[TaskReference(name="reverse", version=1)],
             record=RecordIssuer(self.key, self.invite.run).issue([], int(time.time() * 1000)),
         )  # fmt: skip
@@ -165,7 +166,7 @@ class Client:
         return Job(
             prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=self.spec.eos,
             other_ends=self.spec.other_ends, task=lease.task, task_version=lease.task_version, split="train",
-            index=lease.index,
+            index=lease.index, temperature=self.spec.temperature,
         )  # fmt: skip
 
     def tagged(self, lease: Lease, samples: list[Sample]) -> Submission:

@@ -23,6 +23,7 @@ from benchmarks.attacks.light_node import Terms
 from benchmarks.attacks.wire_place import WirePlace
 from echo2.engines import direct
 from echo2.engines.engine import Job, Sample
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.p2p.identity import generate_key
 from echo2.protocol.leases import Lease, Submission
 from echo2.tasks import registry, tokenizer
@@ -33,8 +34,8 @@ from echo2.weights.store import snapshot_name
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a process. `addresses`, `https`: of the coordinator. `page`: port of its page. `database`: its
     run.sqlite. `invite`: its text. `model`, `snapshots`: folders. `own`: a folder of this process. `eos`,
-    `other_ends`: ends of a turn. `market`: whether the run pays by one. `nodes`: seconds per group of each honest node;
-    none: this process attacks, at priority `niceness`."""
+    `other_ends`: ends of a turn. `temperature`: thousandths. `market`: whether the run pays by one. `nodes`: seconds
+    per group of each honest node; none: this process attacks, at priority `niceness`."""
 
     terms: Terms
     addresses: list[str]
@@ -46,6 +47,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     own: str
     eos: int
     other_ends: list[int] = []
+    temperature: int = PLAIN_TEMPERATURE
     nodes: list[float] = []
     market: bool = False
     niceness: int = 0
@@ -108,7 +110,7 @@ class EnginePlace(WirePlace):
         return Job(
             prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=self.order.eos,
             other_ends=tuple(self.order.other_ends), task=lease.task, task_version=lease.task_version,
-            split="train", index=lease.index,
+            split="train", index=lease.index, temperature=self.order.temperature,
         )  # fmt: skip
 
     async def prepared(self, key: Key) -> None:

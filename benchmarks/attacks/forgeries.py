@@ -206,7 +206,7 @@ FORGERIES: Final[dict[str, tuple[Forgery, set[str]]]] = {
     "a request under another method's name": (_request(method="verdicts"), {"wrong-method"}),
     "another request under an id that was used": (_id_twice, {"id-reused"}),
     "a request replayed": (_replay, {"ok", "no-room", "newer-version"}),
-    "bytes that are no request": (_garbage, {"malformed"}),
+    "bytes that are not a request": (_garbage, {"malformed"}),
     "a frame larger than any submission": (_oversize, {"Malformed", "Unreachable"}),
     "a lease asked for under a root that is not the version's": (_asking(root=bytes(32)), {"wrong-version"}),
     "a lease asked for under a version of the future": (_asking(version=1 << 30), {"wrong-version"}),

@@ -16,6 +16,7 @@ from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.engine_classes import parts
 from echo2.protocol.leases import Lease, LeaseRequest, VerdictsRequest
+from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Request, Response
 
 
@@ -75,7 +76,7 @@ class LightNode:
         name = f"light-{public_bytes(self.key)[:4].hex()}"
         tasks = [TaskReference(name=terms.task, version=terms.task_version)]
         hello = Hello(
-            protocols=(1, 1), software="echo2 load", name=name, engine=terms.engine, device="none", tasks=tasks,
+            protocols=SPOKEN_NUMBERS, software="echo2 load", name=name, engine=terms.engine, device="none", tasks=tasks,
             record=record,
         )  # fmt: skip
         return self.sealed("hello", encode(hello))

@@ -1,4 +1,4 @@
-"""Frauds of an operator who holds all keys of his run: each is tried in every form known here, and names what finds it.
+"""Frauds of an operator who holds all keys of a run: each is tried in every form known here, and names what finds it.
 
 Rules
 1. A fraud in the file (a row changed or deleted, its triggers dropped) is to be found by `echo2-coord ledger verify`.
@@ -74,7 +74,7 @@ def operator() -> Iterator[Operator]:
 
 
 def backdated() -> AttackFinding:
-    """Date an entry back: in the file, in a history written anew, and an ask of his own once he knows all others."""
+    """Date an entry back: in the file, in a history written anew, and the operator's ask once all others are known."""
     check = FraudCheck()
     with operator() as one:
         honest = one.told()
@@ -116,8 +116,8 @@ def repriced() -> AttackFinding:
 
 
 def accused() -> AttackFinding:
-    """Accuse a node to keep its money: by the rules, by postings to his own fund, from what is payable already, of more
-    than its group earned, or without a group that was taken back."""
+    """Accuse a node to keep its money: by the rules, by postings to the operator's fund, from what is payable already,
+    of more than its group earned, or without a group that was taken back."""
     check = FraudCheck()
     with operator() as one:
         honest, accusing = one.told(), one.told(Story(accused=ACCUSED))
@@ -129,8 +129,9 @@ def accused() -> AttackFinding:
         named = f"gains {gained}, and the next epoch pays {more} more" if fair else None
         check.note("the same where the budget binds", named)
         forms: dict[str, Callable[[list[NewEntry]], list[NewEntry]]] = {
-            "to his own fund": _to_the_fund, "of more than can be taken": _too_much, "of more than it earned": _more,
-            "of a group that stands": _another_group, "of none": partial(_another_group, lease=b""),
+            "to the operator's fund": _to_the_fund, "of more than can be taken": _too_much,
+            "of more than it earned": _more, "of a group that stands": _another_group,
+            "of none": partial(_another_group, lease=b""),
         }  # fmt: skip
         for form, forge in forms.items():
             check.note(f"a forfeit {form}", by_replay(one.forged(accusing, forge)))
@@ -138,14 +139,14 @@ def accused() -> AttackFinding:
 
 
 def chosen_beacon() -> AttackFinding:
-    """Choose the beacon of a lottery: one that is no head's, or a second one once the first is out."""
+    """Choose the beacon of a lottery: one that is not a head's, or a second one once the first is out."""
     check = FraudCheck()
     with operator() as one:
         honest = one.told()
-        check.note("a beacon that is no head's", by_verify(one.forged(honest, _own_beacon).folder))
+        check.note("a beacon that is not a head's", by_verify(one.forged(honest, _own_beacon).folder))
         check.note("a draw before an ask is sealed", by_verify(one.forged(honest, _early_draw).folder))
         check.note("a second draw", by_verify(one.forged(honest, _second_draw).folder))
-    return check.finding("of the heads that he signs he can keep the one that suits, unseen")
+    return check.finding("of the heads that the operator signs, the one that suits can be kept, unseen")
 
 
 FRAUDS: Final[dict[str, Callable[[], AttackFinding]]] = {

@@ -13,6 +13,7 @@ from benchmarks.attacks.engine_place import EnginePlace
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.wire_types import encode
 from echo2.protocol.authority import TaskReference
+from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello
 
 NAMES: Final = ("<script>alert(1)</script>", '=HYPERLINK("x")', "\x1b[2Jroot", "a\nb", "\u202eevil")
@@ -38,7 +39,7 @@ class Names:
             assert client.spec is not None
             task = client.spec.tasks[0]
             greeting = Hello(
-                protocols=(1, 1), software=name, name=name, engine=client.engine_class, device=name,
+                protocols=SPOKEN_NUMBERS, software=name, name=name, engine=client.engine_class, device=name,
                 tasks=[TaskReference(name=task.name, version=task.version)],
                 record=RecordIssuer(client.key, client.invite.run).issue([], place.now()),
             )  # fmt: skip

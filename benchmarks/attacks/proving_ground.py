@@ -261,6 +261,7 @@ class ProvingGround:
             own=str(own),
             eos=self.run.runspec.eos,
             other_ends=list(self.run.runspec.other_ends),
+            temperature=self.run.runspec.temperature,
             nodes=list(NODES) if name == "honest" else [],
             niceness=LOW if name == "flooders" else 0,
             market=self._market,

@@ -1,6 +1,6 @@
 """A ledger with two epochs of a market in it, told by the product's own code into files that an operator may forge.
 
-1. `Operator` has the keys of a run, and writes as many histories of its ledger as he likes, each into a database of its
+1. `Operator` has the keys of a run, and writes as many histories of its ledger as wanted, each into a database of its
    own: real entries, real heads signed with the run's key, and a real export.
 2. The history: three nodes are measured, ask, and return `GROUPS` groups each in each of two epochs of a quarter of an
    hour; the asks for the second are sealed and opened during the first. A head is signed once the asks of each epoch

@@ -38,10 +38,10 @@ import trio
 import trio.testing
 
 from benchmarks.harness import bench
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.transport import LibP2PTransport
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.transport import Transport
 

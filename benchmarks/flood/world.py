@@ -28,13 +28,13 @@ from benchmarks.attacks.light_node import Terms, terms_of
 from benchmarks.attacks.place import AttackPlace
 from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
 from benchmarks.load.folder import make_run
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Models
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.p2p.limits.origin import Origin
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.protocol.leases import Lease, Submission

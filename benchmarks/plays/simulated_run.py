@@ -37,7 +37,6 @@ from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activate_offers
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.prompts.prompt_window import POSITIONS_AHEAD
-from echo2.node.versions.change_time import is_due
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
 
@@ -149,7 +148,7 @@ class SimulatedRun:
 
     def _ask(self, node: SimulatedNode) -> None:
         while node.here and node.active and len(node.running) < self.scene.at_once:
-            if node.loaded < node.newest and self._changes(node) and not self._loads(node):
+            if node.loaded < node.newest and not self._loads(node):
                 return
             node.waits = False
             again = self._refused(node)
@@ -158,12 +157,6 @@ class SimulatedRun:
                 self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
                 return
             self._give(node)
-
-    def _changes(self, node: SimulatedNode) -> bool:
-        """Tell whether a node changes its version now (node/versions/change_time.py)."""
-        since = max(0.0, (self._now() - self.published_at) / 1000 / self._step_seconds)
-        takes = statistics.median(node.measured) / self._step_seconds if node.measured else None
-        return not node.running or is_due(node.newest - node.loaded, since, self.scene.staleness, takes)
 
     def _loads(self, node: SimulatedNode) -> bool:
         """Let a node load the newest version that it has, once its groups under way have ended

@@ -70,7 +70,7 @@ def markdown(curves: Curves, before: float) -> str:
     rows = [
         "# Staleness: figures", "",
         f"Sampled accuracy on held-out prompts after 40 steps of 256 rollouts ({before:.3f} before), mean and standard "
-        "error of the seeds. Made by `python -m benchmarks.staleness`.", "",
+        "error of the seeds.", "",
         figure_mark("python -m benchmarks.staleness run", "staleness.json"), "",
     ]  # fmt: skip
     for objective in dict.fromkeys(objective for objective, _ in curves):

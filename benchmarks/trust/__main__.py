@@ -28,6 +28,10 @@ Calibrations of 4,000, 20,000 and 100,000 tokens per machine (benchmarks/trust/l
 the check of a version's signed documents by python-tuf (benchmarks/trust/signed_documents.py). Both are part of a full
 run.
 
+`--temperature 0.8` measures a run at that temperature, with a node that samples at 1 among the bad ones.
+
+`--shape` measures instead honest tokens of SmolLM2-135M's shape (benchmarks/trust/shape_tokens.py).
+
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
 part of a full run.
 
@@ -65,6 +69,7 @@ from echo2.engines.engine import Dtype
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import is_exact
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""
@@ -155,6 +160,8 @@ class Experiment:
         groups = {
             name: await engines.generate(frauds.MACHINE, dtype, path, FIRST) for name, path in self._weights.items()
         }
+        if engines.prompts.temperature != PLAIN_TEMPERATURE:
+            groups["T = 1"] = await frauds.at_temperature_one(engines, dtype, honest, FIRST)
         return groups | {
             "other seeds": frauds.other_seeds(engines, groups["honest"]),
             "copied": frauds.copied(engines, groups["honest"]),
@@ -170,6 +177,7 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
 
     tokens = order.tokens or (40_960 if order.versions else 2_400 if order.quick else 16_384)
     model, prompts = (policies.import_smollm2 if order.smollm2 else policies.make_model)(folder / "model")
+    prompts = prompts._replace(temperature=round(order.temperature * PLAIN_TEMPERATURE))
     weights = policies.write_weights(model, folder)
     del model
     async with EngineProcess(name="scorer") as scorer:
@@ -178,7 +186,7 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         claims = []
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
-            if not (exact or order.versions or order.smollm2 or order.honest):
+            if not (exact or order.versions or order.smollm2 or order.honest or order.temperature != 1):
                 claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS)
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
@@ -210,6 +218,13 @@ def measure_noise(folder: Path, order: argparse.Namespace) -> list[Claim]:
     return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, quick=order.quick)]
 
 
+async def measure_shape(folder: Path, order: argparse.Namespace) -> list[Claim]:
+    """Measure honest tokens of SmolLM2-135M's shape; return the claims."""
+    from benchmarks.trust import shape_tokens
+
+    return await shape_tokens.measure(folder, order, round(order.temperature * PLAIN_TEMPERATURE))
+
+
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
@@ -228,6 +243,8 @@ def main() -> int:
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
+    parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
     order = parser.parse_args()
     bench.one_thread()
     if order.receipt:
@@ -241,11 +258,13 @@ def main() -> int:
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
-        if order.bound or order.noise:
+        if order.shape:
+            claims = asyncio.run(measure_shape(Path(name), order))
+        elif order.bound or order.noise:
             claims = (measure_bound if order.bound else measure_noise)(Path(name), order)
         else:
             claims = asyncio.run(measure(Path(name), order))
-    if not (order.versions or order.bound or order.noise):
+    if not (order.versions or order.bound or order.noise or order.shape or order.temperature != 1):
         claims += (
             receipt_claims(order.quick) + document_claims(order.quick) + audit_share(12.0 if order.quick else 24.0)
         )

@@ -11,6 +11,7 @@ from echo2.coordinator.verification.mixed_machines import MixedMachine
 from echo2.engines.engine import Dtype, Job, Sample
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 
 CHOICES: Final = 4
 """Rollouts from which `best_of` chooses one: the lease's own among them."""
@@ -36,6 +37,13 @@ def replayed(engines: Engines, groups: Sequence[Generated]) -> list[Generated]:
 
 def _under(engines: Engines, group: Generated, index: int, seeds: str) -> Generated:
     return Generated(engines.prompts.job(index, len(group.samples), seeds), group.samples)
+
+
+async def at_temperature_one(engines: Engines, dtype: Dtype, weights: Path, first: int) -> list[Generated]:
+    """Return groups of a node that samples at temperature 1, whatever the run's is."""
+    temperature, plain = engines.prompts.temperature, engines.prompts._replace(temperature=PLAIN_TEMPERATURE)
+    groups = await engines._replace(prompts=plain).generate(MACHINE, dtype, weights, first)
+    return [one._replace(job=msgspec.structs.replace(one.job, temperature=temperature)) for one in groups]
 
 
 async def best_of(engines: Engines, dtype: Dtype, weights: Path, first: int) -> list[Generated]:

@@ -12,6 +12,7 @@ from echo2.coordinator.verification.token_evidence import TokenArray, compare_gr
 from echo2.engines.engine import Dtype, Job, Sample
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.runtime.checkout import checkout_command
 
 ALTERED: Final = "benchmarks.trust.altered_host"
@@ -27,17 +28,19 @@ PLAIN_LAYERS: Final = MixedMachine(env={PLAIN: "1"})
 
 
 class Prompts(NamedTuple):
-    """The prompts of a model, taken again and again, and its end-of-sequence id."""
+    """The prompts of a model, taken again and again, its end-of-sequence id, and the run's temperature in
+    thousandths."""
 
     prompts: Sequence[list[int]]
     eos: int
+    temperature: int = PLAIN_TEMPERATURE
 
     def job(self, index: int, rows: int, seeds: str = "") -> Job:
         """Make a group's job. `seeds`: text that the seeds depend on."""
         drawn = [f"{seeds}{index}/{row}".encode().ljust(16, b".")[:16] for row in range(rows)]
         return Job(
             prompt=self.prompts[index % len(self.prompts)], seeds=drawn, limit=LIMIT, eos=self.eos, task="reverse",
-            task_version=1, split="train", index=index % TRAIN,
+            task_version=1, split="train", index=index % TRAIN, temperature=self.temperature,
         )  # fmt: skip
 
 

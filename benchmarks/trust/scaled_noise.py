@@ -56,8 +56,8 @@ class ModelPair(NamedTuple):
         caches, fed = (DynamicCache(), DynamicCache()), torch.tensor(prompts)
         going, columns = torch.ones(len(fed), dtype=torch.bool), list[tuple[Tensor, ...]]()
         for place in range(limit):
-            exact = _logits(self.exact, fed, caches[0])
-            logits = exact + noise * (_logits(self.rough, fed, caches[1]) - exact) if noise else exact
+            exact = logits_after(self.exact, fed, caches[0])
+            logits = exact + noise * (logits_after(self.rough, fed, caches[1]) - exact) if noise else exact
             keys = sampling.keys((seed, place) for seed in seeds)
             chosen, _ = sampling.choose(logits, keys)
             if forced is not None:
@@ -83,7 +83,7 @@ class ModelPair(NamedTuple):
         ]  # fmt: skip
 
 
-def _logits(model: Any, fed: Tensor, cache: DynamicCache) -> Tensor:
+def logits_after(model: Any, fed: Tensor, cache: DynamicCache) -> Tensor:
     """Return the logits after the last of the tokens that are fed, float32 [rows, V]."""
     hidden = model.base_model(fed, past_key_values=cache, use_cache=True).last_hidden_state[:, -1]
     logits: Tensor = model.get_output_embeddings()(hidden).float()

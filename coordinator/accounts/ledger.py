@@ -189,8 +189,13 @@ class Ledger:
     def canonical_of(self, seq: int) -> bytes | None:
         """Return the canonical bytes of entry `seq`, if there is one. Its postings are not decoded: the close of an
         epoch has thousands."""
-        row = self._database.one("SELECT seq, at, kind, key, postings, facts FROM entries WHERE seq = ?", (seq,))
-        return None if row is None else _encode([*row[:4], msgspec.Raw(row[4]), row[5]])
+        return next(self.canonical_between(seq, seq), None)
+
+    def canonical_between(self, first: int, last: int) -> Generator[bytes, None, None]:
+        """Yield the canonical bytes of entries `first` to `last`, as they are read."""
+        query = "SELECT seq, at, kind, key, postings, facts FROM entries WHERE seq BETWEEN ? AND ? ORDER BY seq"
+        for row in self._database.each(query, (first, last)):
+            yield _encode([*row[:4], msgspec.Raw(row[4]), row[5]])
 
     def verify(self, paced: Callable[[Iterator[Entry]], Iterator[Entry]] = iter) -> Tip:
         """Verify the chain and the tree, and add up the postings; return the end. Raises `Tampered`. `paced`: yields

@@ -1,9 +1,21 @@
 """Read tiles of the ledger's tree and bundles of its entries from run.sqlite (ledger/tile_places.py)."""
 
+from contextlib import closing
+from typing import Final, NamedTuple
+
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
-from echo2.ledger.ledger_entries import canonical
 from echo2.ledger.tile_places import LENGTH, LOG_WIDTH, WIDTH, TilePlace, is_covered
+
+PART_BYTES: Final = 64 << 10
+"""The size at which a part of a bundle ends; its last entry may pass it."""
+
+
+class BundlePart(NamedTuple):
+    """Entries of a bundle. `end`: number in the bundle, from 0, of the entry behind them."""
+
+    content: bytes
+    end: int
 
 
 def signed_size(database: Database) -> int:
@@ -16,18 +28,18 @@ def tile(database: Database, level: int, place: TilePlace) -> bytes | None:
     if not is_covered(signed_size(database), level, place):
         return None
     tree, first = Ledger(database).tree, place.number * WIDTH
-    return b"".join(tree.subtree(LOG_WIDTH * level, first + at) for at in range(place.width))
+    return b"".join(tree.subtrees(LOG_WIDTH * level, first, first + place.width))
 
 
-def bundle_part(database: Database, place: TilePlace, first: int, most: int) -> bytes | None:
-    """Return entries `first` (from 0) to before `first + most` of a bundle; None: there is no such bundle (yet)."""
+def bundle_part(database: Database, place: TilePlace, first: int) -> BundlePart | None:
+    """Return the part of a bundle from its entry `first` (from 0) on; None: there is no such bundle (yet)."""
     if not is_covered(signed_size(database), 0, place):
         return None
-    ledger, part = Ledger(database), []
-    for at in range(first, min(first + most, place.width)):
-        entry = ledger.entry(place.number * WIDTH + at + 1)
-        if entry is None:
-            return None
-        written = canonical(*entry[:6])
-        part.append(LENGTH.pack(len(written)) + written)
-    return b"".join(part)
+    content, end, start = bytearray(), first, place.number * WIDTH + 1
+    with closing(Ledger(database).canonical_between(start + first, start + place.width - 1)) as entries:
+        for written in entries:
+            content += LENGTH.pack(len(written)) + written
+            end += 1
+            if len(content) >= PART_BYTES:
+                break
+    return BundlePart(bytes(content), end)

@@ -6,6 +6,8 @@ Rules
 3. A root, and a proof of inclusion or of consistency, reads O(log n) rows, whatever the size asked for.
 """
 
+from collections.abc import Iterator
+
 from echo2.coordinator.database.database import Database
 from echo2.ledger.ledger_entries import sha256
 from echo2.p2p.swarm import merkle, merkle_log
@@ -37,6 +39,14 @@ class LedgerTree:
     def subtree(self, level: int, position: int) -> bytes:
         """Return the digest of complete subtree `position` of those over 2^`level` leaves."""
         return self._log.subtree(level, position)
+
+    def subtrees(self, level: int, first: int, end: int) -> Iterator[bytes]:
+        """Yield the digests of complete subtrees `first` to before `end` of those over 2^`level` leaves."""
+        if level:
+            yield from (self.subtree(level, position) for position in range(first, end))
+        else:
+            query = "SELECT digests FROM tree WHERE leaf BETWEEN ? AND ? ORDER BY leaf"
+            yield from (digests[:32] for (digests,) in self._database.each(query, (first, end - 1)))
 
     def inclusion(self, entry: int, size: int) -> list[bytes]:
         """Return the audit path of an entry in the tree over the first `size`. Raises `IndexError`."""

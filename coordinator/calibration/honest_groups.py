@@ -144,7 +144,7 @@ class _Source(NamedTuple):
         seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in rows]
         return Job(
             prompt=await host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
-            other_ends=runspec.other_ends,
+            other_ends=runspec.other_ends, temperature=runspec.temperature,
             task=task.name, task_version=task.version, split="train", index=index,
             single_turn=task.kind == SINGLE_KIND,
         )  # fmt: skip

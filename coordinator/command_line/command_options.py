@@ -10,11 +10,12 @@ import typer
 
 from echo2.coordinator.command_line.exit_table import own_code
 from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.named_folder import FOLDER
 from echo2.runtime.units import unix_milliseconds
 
 PROGRAM: Final = "echo2-coord"
 
-Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
+Home = Annotated[Path, typer.Option("--home", **FOLDER, envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
 LeaseId = Annotated[str, typer.Argument(metavar="LEASE", help="Its 32 hexadecimal digits.", show_default=False)]
 Sets = Annotated[

@@ -20,6 +20,7 @@ CODE_OF_CLASS: Final[Mapping[str, Exit]] = {
     "echo2.weights.errors.BadSnapshot": Exit.CONFIG,
     "echo2.weights.errors.StoreCorrupt": Exit.CONFIG,
     "echo2.p2p.errors.Unreachable": Exit.UNREACHABLE,
+    "echo2.weights.hub_fetch.HubUnreachable": Exit.UNREACHABLE,
 }
 """Full name of a class -> exit code of its errors, and of those of its subclasses."""
 _CHILD_ERROR: Final = "echo2.runtime.child.ChildError"

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from echo2.coordinator.accounts import ledger_service
+from echo2.coordinator.accounts import ledger_service, ledger_tiles
 from echo2.coordinator.epochs import presence
 from echo2.coordinator.leases import expiry_budgets, open_lease_limit, retry_times
 from echo2.coordinator.nodes import node_registry
@@ -128,7 +128,7 @@ LIMITS: Final = (
           "`coordinator/web/rationed_reads.py`"),
     Limit("reads of the page that wait, of each kind", _count(rationed_reads.MOST_OF_PARTY), "party", NONE,
           "its turn", "`coordinator/web/rationed_reads.py`"),
-    Limit("a part of a bundle that nobody receives", f"{tile_routes.AT_ONCE} entries", "connection", NONE,
+    Limit("a part of a bundle that nobody receives", f"{ledger_tiles.PART_BYTES >> 10} KiB", "connection", NONE,
           f"{_count(tile_routes.TILE_SECONDS)} s", "`coordinator/web/tile_routes.py`"),
     Limit("proofs of the ledger over RPC", f"{_count(ledger_service.LEDGER_REQUEST_RATE)} requests a second, "
           f"{_count(ledger_service.PER_PARTY)} of a party", "coordinator",

@@ -28,7 +28,10 @@ making_app = typer.Typer()
 def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
     model: Annotated[
-        str, typer.Option(help="tiny, smollm2, a model folder, or RUN@VERSION: a version of another run, or its best.")
+        str,
+        typer.Option(
+            help="tiny, smollm2, a model folder, hf:ORG/NAME[@REVISION] of the hub, or RUN@VERSION, or RUN@best."
+        ),
     ] = "tiny",
     name: Annotated[str | None, typer.Option(help="The run's name.", show_default="the folder's")] = None,
     task: Annotated[

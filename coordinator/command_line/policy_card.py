@@ -1,10 +1,12 @@
 """The model card of an exported version: where it comes from, how good it was, how to verify and to load it."""
 
+import json
 from typing import TYPE_CHECKING
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.history import Curve
 from echo2.coordinator.run import task_mix
+from echo2.coordinator.run.model_folder import SOURCE
 from echo2.protocol.authority import RunSpec
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def card_of(home: RunFolder, spec: RunSpec, told: "VersionFile", gguf: str) -> s
             f"| version | {told.version} |",
             f"| content root | `{told.root}` |",
             f"| weights | {_FORMS[told.form]} |",
+            *_base(home),
             *([f"| `{gguf}` | the same weights for llama.cpp, not quantised |"] if gguf else []),
             "",
             *_results(home, told.version),
@@ -64,6 +67,15 @@ _VERIFY = {
     "adapter": _SIGNED,
     "merged": "Merging rounds, so these weights are no signed version. The adapter of the same version is one.",
 }
+
+
+def _base(home: RunFolder) -> list[str]:
+    """Return the row that names the commit of the base, where it came from a hub."""
+    try:
+        source = json.loads((home.model / SOURCE).read_bytes())
+        return [f"| base | `{source['model']}` at commit `{source['commit']}` |"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _results(home: RunFolder, version: int) -> list[str]:

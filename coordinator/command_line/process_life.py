@@ -13,27 +13,25 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from echo2.coordinator.database.run_folder import lock_run
 from echo2.coordinator.run.disk_room import check_room_to_run
-from echo2.coordinator.run.learner_libraries import check_libraries
+from echo2.coordinator.run.learner_checks import check_card, check_libraries
+from echo2.coordinator.run.setup import Run
 from echo2.coordinator.settings.computing import check_present
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 
-if TYPE_CHECKING:
-    from echo2.coordinator.run.setup import Run
 
-
-def check_start(run: "Run") -> None:
-    """Check the libraries, the devices, the room on the disk, the run folder's lock and every TCP port
-    (rule 2). Raises `FolderInUse`, `LocalFault`, `SettingsFault`."""
+def check_start(run: Run) -> None:
+    """Check the libraries, the devices, the card's memory, the room on the disk, the run folder's lock and every TCP
+    port (rule 2). Raises `FolderInUse`, `LocalFault`, `SettingsFault`."""
     web = run.config.web
     check_libraries()
     check_present(run.config.learner, run.config.scorer)
+    check_card(run.folder.model, run.config)
     check_room_to_run(run.folder, run.config.scorer.number)
     with lock_run(run.folder):
         check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")
@@ -43,7 +41,7 @@ def check_start(run: "Run") -> None:
                 check_port(host, port, host_setting=setting, fix=f"choose another in {setting}")
 
 
-def serve_until_stopped(run: "Run") -> None:
+def serve_until_stopped(run: Run) -> None:
     """Run the coordinator; blocks until SIGTERM, which returns, or Ctrl-C, which raises KeyboardInterrupt. Raises the
     daemon's errors."""
     descriptors.raise_limit()
@@ -73,7 +71,7 @@ def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
         raise LocalFault(f"port {port} of {host} {why}: {fix}") from error
 
 
-async def serve_until_cancelled(run: "Run") -> bool:
+async def serve_until_cancelled(run: Run) -> bool:
     """Run the daemon until SIGTERM or SIGINT; any other cancellation is raised. Return whether it was SIGINT."""
     from echo2.coordinator.command_line.serving import serve
 

@@ -8,6 +8,8 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
+from echo2.coordinator.demo.interruption import noting_the_end
+from echo2.coordinator.metrics.trackers import Tool
 from echo2.runtime.exit_codes import Exit
 
 running_app = typer.Typer()
@@ -188,8 +190,8 @@ def export_page(
 @running_app.command()
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
-    """Say whether keys, child processes, newcomers, addresses, disk, clock, page and rates are in order, and what to do
-    for each that is not."""
+    """Say whether keys, child processes, newcomers, addresses, disk, memory, tasks, clock, page and rates are in order,
+    and what to do for each that is not."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
@@ -263,25 +265,27 @@ track_app = typer.Typer(
     no_args_is_help=True,
 )
 
-Logs = Annotated[Path, typer.Argument(help="The folder that TensorBoard reads.", show_default=False)]
+Logs = Annotated[Path, typer.Argument(help="The folder that the tracker reads.", show_default=False)]
+Tracker = Annotated[Tool, typer.Option("--to", help="The tracker, an extra of echo2 each.")]
 
 
 @track_app.command("replay")
 @errors_reported
-def track_replay(logs: Logs, home: Home = Path(".")) -> None:
-    """Write the whole history into a folder for TensorBoard, in the place of what was written there before."""
+def track_replay(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")) -> None:
+    """Write the whole history into a folder for a tracker, in the place of what was written there before."""
     from echo2.coordinator.metrics import track
 
-    print(track.replay(home, logs))
+    print(track.replay(home, logs, to))
 
 
 @track_app.command("follow")
 @errors_reported
-def track_follow(logs: Logs, home: Home = Path(".")) -> None:
+def track_follow(logs: Logs, to: Tracker = "tensorboard", home: Home = Path(".")) -> None:
     """Do as `replay`, and go on with what the coordinator adds, until Ctrl-C. Run it as a service of its own."""
     from echo2.coordinator.metrics import track
 
-    track.follow(home, logs, lambda sentence: print(sentence, flush=True))
+    with noting_the_end() as wait:
+        track.follow(home, logs, lambda sentence: print(sentence, flush=True), to, wait)
 
 
 @running_app.command()

@@ -14,6 +14,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
 from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.run import keys
 from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS, answer_as, former_of
 from echo2.coordinator.run.setup import Run, check_all_sizes
@@ -88,13 +89,13 @@ async def serve(run: Run) -> None:
     from echo2.p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
-    faults: list[str] = []
+    faults = list[FaultView]()
     section = run.config.learner
     computing = computing_of(section, run.config.scorer)
     log.info(computing.sentence())
 
     def died(fault: str) -> None:
-        faults.append(fault[:MOST_FAULT])
+        faults.append(FaultView(at=unix_milliseconds(), what=fault[:MOST_FAULT]))
         del faults[:-KEPT_FAULTS]
 
     learner = LearnerChild(

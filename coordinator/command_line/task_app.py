@@ -31,7 +31,8 @@ def task_try(
     prompts: Annotated[int, typer.Option(min=1, max=1000, help="Number of prompts.")] = 3,
     answer: Annotated[list[str] | None, typer.Option(help="An answer to score, as often as needed.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Show the answers of a model: smollm2, a model folder, or RUN@VERSION.")
+        str | None,
+        typer.Option(help="Show the answers of a model: smollm2, a folder, hf:ORG/NAME, or RUN@VERSION."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
     answers: Annotated[int, typer.Option(min=1, max=256, help="The model's answers to a prompt.")] = 4,
@@ -47,14 +48,15 @@ def task_try(
     """Show prompts of a task and scores: of its own answers and yours, or with --model of a model's."""
     from echo2.coordinator.calibration import model_trial, task_trial
     from echo2.coordinator.command_line import policy_folder
-    from echo2.coordinator.run import task_mix
+    from echo2.coordinator.run import model_folder, task_mix
 
     name = task_mix.only(name)
     if model is not None and answer:
         raise LocalFault("--answer and --model are for two calls: leave out one of them")
     trial = model_trial.ModelTrial(split, prompts, answers, limit, greedy, template, thinking)
     if model is not None:
-        with policy_folder.model_of_version(model) as folder:
+        with policy_folder.model_of_version(model) as named:
+            folder = model_folder.fetch_named(named, partial(print, flush=True))
             model_trial.try_model(name, folder, weights, trial, partial(print, flush=True))
         return
     if weights is not None or trial != model_trial.ModelTrial(split, prompts):

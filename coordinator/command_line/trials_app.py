@@ -9,7 +9,7 @@ import typer
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import errors_reported
-from echo2.runtime.printable import printable
+from echo2.engines.gpu_check.gpu_check_app import add_gpu_check
 
 trials_app = typer.Typer()
 MOST_FIGURE: Final = 1_000_000_000
@@ -73,21 +73,7 @@ def demo(
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 
-@trials_app.command()
-@errors_reported
-def gpu_check(
-    device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
-) -> None:
-    """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is missed."""
-    from echo2.engines.gpu_check.checking import check, show
-
-    for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
-        print(printable(text_line))
+add_gpu_check(trials_app, errors_reported)
 
 
 @trials_app.command()

@@ -1,6 +1,8 @@
 """End a command that has processes and a folder to clear away: by SIGTERM, and the end of its terminal, as by Ctrl-C,
 and undisturbed meanwhile."""
 
+import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,24 @@ def terminated_like_interrupted() -> Iterator[None]:
         _handle_signal(signal.SIGHUP, end if hangup is signal.SIG_DFL else hangup),
     ):
         yield
+
+
+@contextmanager
+def noting_the_end() -> Iterator[Callable[[float], bool]]:
+    """Yield what waits for so many seconds, or until the first SIGINT or SIGTERM, and returns whether one has come. The
+    block is not disturbed by it; a second one ends the process."""
+    ends, writer = os.pipe()
+
+    def note(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.write(writer, b"x")
+
+    try:
+        with _handle_signal(signal.SIGINT, note), _handle_signal(signal.SIGTERM, note):
+            yield lambda seconds: bool(select.select([ends], [], [], seconds)[0])
+    finally:
+        os.close(ends)
+        os.close(writer)
 
 
 @contextmanager

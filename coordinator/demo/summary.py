@@ -71,7 +71,7 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     if wrongly:
         missing.append(f"groups of honest nodes were refused: {', '.join(wrongly)}")
     missing += engine_nodes.flaws(settings.engines, state.nodes)
-    missing += [f"a process of the coordinator died: {fault}" for fault in state.faults]
+    missing += [f"a process of the coordinator died: {fault.what}" for fault in state.faults]
     return missing
 
 

@@ -110,7 +110,6 @@ class RunningMarket:
 
     def serve(self, control: RequestHandler) -> None:
         """Answer the methods of the market."""
-        control.on_replaced = self.replaced_keys.on_greeting
         control.also_answers(PAYEE, lambda asked, request: self.payees.answer(asked.node, request, asked.now))
         control.also_answers(MARKET, lambda asked, request: self.answer(asked.node, request, asked.now, asked.origin))
 

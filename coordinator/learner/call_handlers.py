@@ -6,7 +6,8 @@ weights. The main process then calls `open` again, and the learner continues fro
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +39,8 @@ from echo2.coordinator.learner.smollm2 import import_model
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf
 from echo2.coordinator.learner.warmup import warm_up
 from echo2.engines.devices.devices import choose
+from echo2.engines.transformers.lost_device import lost_device
+from echo2.runtime.errors import LocalFault
 from echo2.weights import hf_import
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import TORCH_DTYPES, load_into, save_model
@@ -48,6 +51,10 @@ _KINDS: Final = ("cuda", "xpu", "mps", "cpu")
 
 class NotOpen(Exception):
     """`step` before `open`, or after a step that failed."""
+
+
+class DeviceLost(LocalFault):
+    """The learner's device failed; no group of a batch is at fault."""
 
 
 class LearnerHandlers:
@@ -76,11 +83,13 @@ class LearnerHandlers:
         if order.device != "cpu":
             choose(order.device, kinds=_KINDS)
         try:
-            self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
+            with _device_faults():
+                self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
         except torch.OutOfMemoryError as error:
             raise TooLittleMemory(
                 f"the model with its state does not fit into the memory of {order.device}: end what else computes "
-                f"there, set learner.optimiser_state to host, or divide it among more devices (learner.ranks): {error}"
+                "there, set learner.optimiser_state to host or 8bit, or divide it among more devices (learner.ranks): "
+                f"{error}"
             ) from error
         return self._session.answer_open()
 
@@ -89,7 +98,8 @@ class LearnerHandlers:
         if session is None:
             raise NotOpen("open the learner first")
         try:
-            stepped = session.step(batch, self._begun)
+            with _device_faults():
+                stepped = session.step(batch, self._begun)
         except BadBatch:
             self._session = session
             raise
@@ -110,12 +120,23 @@ class LearnerHandlers:
 
     def write_as_base(self, order: WriteAsBase) -> BaseWritten:
         """Write a version as transformers saves the model: under the names that it was loaded from."""
-        model, path = load(Path(order.model), "cpu"), Path(order.path)
+        model, path = load(Path(order.model), "cpu", by_library=True), Path(order.path)
         load_into(model, version := Snapshot(Path(order.version)))
         with tempfile.TemporaryDirectory(dir=path.parent) as saved:
             torch.nn.Module.to(model, TORCH_DTYPES[version.tensors[0].dtype])
             model.save_pretrained(saved)
             return BaseWritten(root=hf_import.import_model(Path(saved), path).root)
+
+
+@contextmanager
+def _device_faults() -> Iterator[None]:
+    """Raise DeviceLost for the errors of a device that failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        if why := lost_device(error):
+            raise DeviceLost(f"{why}; the learner is started again, and goes on at its checkpoint") from error
+        raise
 
 
 def report(sentence: str) -> None:

@@ -1,7 +1,8 @@
 """Say what a run's model takes of a card's memory, and which settings make it fit. Pure.
 
-1. The learner's state is 12 bytes per parameter where it computes in bfloat16, 14 in float32; 8 of them are AdamW's
-   moments. A pass adds 6, or 4, of gradients. Both are divided among ranks.
+1. The learner's state is 4 bytes per parameter where it computes in bfloat16, 6 in float32, and AdamW's moments: 8
+   bytes, 2.03 in 8 bits, none where they are on the host. A pass adds 6, or 4, of gradients. All are divided among
+   ranks.
 2. Activations are of one rollout at least: a rollout is never split (coordinator/learner/batches/batch.py). Their
    figures are counted (coordinator/learner/memory_count.py).
 3. The head has its weight's gradient in float32, and twice the logits of some thousand rows. Embedding and head are
@@ -23,30 +24,33 @@ HEAD_ROWS: Final = 4096
 HEAD_ELEMENTS: Final = 1 << 29
 """Rows and logits of a chunk of the head on a GPU (coordinator/learner/objective/fused_head.py)."""
 RANKS: Final = (1, 2, 4, 8)
+MOMENT_BYTES: Final = {"float32": 8.0, "host": 0.0, "8bit": 2 + 2 * 4 / 256}
+"""Kind of `learner.optimiser_state` -> bytes per parameter on the card (coordinator/learner/moments.py)."""
 _UNITS: Final = {"GB": 10**9, "GiB": 1 << 30}
 
 
 class MemorySettings(NamedTuple):
-    """Settings of the learner. `compute`: float32 or bfloat16. `recompute`: whether layers are computed again. `host`:
-    whether the moments are on the host. `ranks`: number of cards."""
+    """Settings of the learner. `compute`: float32 or bfloat16. `recompute`: whether layers are computed again. `state`:
+    `optimiser_state`. `ranks`: number of cards."""
 
     compute: str = "bfloat16"
     recompute: bool = True
-    host: bool = False
+    state: str = "float32"
     ranks: int = 1
 
     def __str__(self) -> str:
-        recompute, state = "always" if self.recompute else "never", "host" if self.host else "float32"
-        return f"ranks {self.ranks}, optimiser_state {state}, recompute {recompute}, compute_dtype {self.compute}"
+        recompute = "always" if self.recompute else "never"
+        return f"ranks {self.ranks}, optimiser_state {self.state}, recompute {recompute}, compute_dtype {self.compute}"
 
 
 class MemoryParts(NamedTuple):
-    """Bytes on each card of the learner."""
+    """Bytes on each card of the learner. `collected`: bytes of what other ranks have, for a pass."""
 
     state: float
     gradients: float
     activations: float
     head: float
+    collected: float
 
     @property
     def total(self) -> float:
@@ -63,10 +67,11 @@ def parts_of(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> Mem
     weight = counted.words * counted.width
     collected = 0 if choice.ranks == 1 else 2 * (2 if half else 4) * weight
     return MemoryParts(
-        ((12 if half else 14) - (8 if choice.host else 0)) * each,
+        ((4 if half else 6) + MOMENT_BYTES[choice.state]) * each,
         (6 if half else 4) * each,
         tokens * kept,
-        8 * rows * counted.words + 4 * weight + collected,
+        8 * rows * counted.words + 4 * weight,
+        collected,
     )
 
 
@@ -81,8 +86,8 @@ def card_bytes(text: str) -> int:
 def choices(compute: str) -> Iterator[MemorySettings]:
     """Yield settings, those first that change least of the defaults on a GPU."""
     for ranks in RANKS:
-        for host in (False, True):
-            yield MemorySettings(compute, host=host, ranks=ranks)
+        for state in MOMENT_BYTES:
+            yield MemorySettings(compute, state=state, ranks=ranks)
 
 
 def fits(counted: MemoryCounted, tokens: int, card: int, choice: MemorySettings) -> bool:

@@ -18,11 +18,13 @@ import msgspec
 
 from echo2.coordinator.learner.eras import FIRST_ERA
 from echo2.coordinator.settings.rate_schedule import decay
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
-    """The learner's settings, from the operator's config: `LearnerSection` of settings/training_config.py."""
+    """The learner's settings, from the operator's config: `LearnerSection` of settings/training_config.py.
+    `temperature`: the run's, in thousandths: that of all log-probabilities and of the entropy."""
 
     learning_rate: float = 3e-4
     warmup_steps: int = 10
@@ -55,6 +57,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     compute_dtype: str = "auto"
     recompute: str = "auto"
     optimiser_state: str = "float32"
+    temperature: int = PLAIN_TEMPERATURE
 
 
 def at_step(hyper: Hyper, rate: float, step: int) -> Hyper:

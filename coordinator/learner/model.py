@@ -1,5 +1,10 @@
 """Load a model folder: config.json and safetensors; never from a hub, never pickled weights. A folder of a frozen base
-and an adapter (weights.lora.adapter_config) gives a model of which the adapter alone is trained."""
+and an adapter (weights.lora.adapter_config) gives a model of which the adapter alone is trained.
+
+A model is built without values and filled on its device (engines.transformers.unfilled_model), so that the host has no
+copy of the weights. Files whose tensors have other names than the model's, which transformers knows how to convert, are
+loaded by it, on the host first.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -8,11 +13,14 @@ from typing import Any, Final, TypeVar
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 from echo2.engines.transformers import model_config, output_layer
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.output_layer import OutputLayer
 from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
+from echo2.weights.errors import BadSnapshot
+from echo2.weights.hf_import import FolderWeights
 from echo2.weights.lora.adapter_config import CONFIG
 from echo2.weights.snapshot import Snapshot
 from echo2.weights.torch_io import load_into
@@ -35,30 +43,45 @@ class NotFinetunable(Exception):
     """A model whose head the learner does not know, so that it would compute wrong log-probabilities."""
 
 
-def load(folder: Path, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Load the model of `folder` on `device`, in evaluation mode (no dropout); an adapter's in float32. Raises
-    BadModelFolder, NotFinetunable; of a folder with an adapter also BadSnapshot."""
+def load(folder: Path, device: str, dtype: torch.dtype = torch.float32, *, by_library: bool = False) -> PreTrainedModel:
+    """Load the model of `folder` on `device`, in evaluation mode (no dropout); an adapter's in float32. `by_library`:
+    always by transformers, which saves it under the names of its files again. Raises BadModelFolder, NotFinetunable; of
+    a folder with an adapter also BadSnapshot."""
     check_folder(folder)
+    whole = _by_library if by_library else _whole
     try:
-        model = _build_adapted(folder) if (folder / CONFIG).exists() else _whole(folder, dtype)
+        model = _build_adapted(folder, device) if (folder / CONFIG).exists() else whole(folder, device, dtype)
     except UnsuitableModel as error:
         raise BadModelFolder(f"{folder}: {error}") from error
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(
             f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained"
         ) from error
-    torch.nn.Module.to(model, device)
-    check_head(model)
-    return evaluating(model)
+    check_head(evaluating(model))
+    return model
 
 
-def _whole(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+def _whole(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    model = build_unfilled(model_config.read(folder), dtype)
+    allocate(model, device)
+    try:
+        load_into(model, FolderWeights(folder))
+    except BadSnapshot:  # the library converts it, or says what is wrong with it
+        del model  # its memory first
+        return _by_library(folder, device, dtype)
+    return model
+
+
+def _by_library(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
     auto: Any = AutoModelForCausalLM  # its methods carry no types
     model, listed = auto.from_pretrained(
         folder, config=model_config.read(folder), dtype=dtype, local_files_only=True, use_safetensors=True,
         ignore_mismatched_sizes=True, output_loading_info=True,
     )  # fmt: skip
     _check_tensors(folder, model, listed)
+    torch.nn.Module.to(model, device)
     return model  # type: ignore[no-any-return]
 
 
@@ -83,7 +106,7 @@ def _check_tensors(folder: Path, model: PreTrainedModel, listed: Mapping[str, Co
     if others:
         raise BadModelFolder(
             f"{folder} has {_some(others)}, which a {type(model).__name__} does not have: correct config.json, or save "
-            "the model again with save_pretrained, which leaves out what is no part of it"
+            "the model again with save_pretrained, which leaves out what does not belong to it"
         )
 
 
@@ -93,10 +116,10 @@ def _some(names: Sequence[str]) -> str:
     )
 
 
-def _build_adapted(folder: Path) -> PreTrainedModel:
+def _build_adapted(folder: Path, device: str) -> PreTrainedModel:
     """Build the frozen base, and load the first adapter."""
     model = build_unfilled(model_config.read(folder), torch.float32)
-    allocate(model, "cpu")
+    allocate(model, device)
     adapt(model, folder)
     load_into(model, Snapshot(folder / WEIGHTS[0]))
     return model
@@ -127,9 +150,10 @@ def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
     return work() if collected is None else collected(work)
 
 
-def head_of(model: PreTrainedModel) -> OutputLayer:
-    """Return the map from hidden states to logits."""
-    return OutputLayer.of(model)
+def head_of(model: PreTrainedModel, temperature: int = PLAIN_TEMPERATURE) -> OutputLayer:
+    """Return the map from hidden states to logits at a temperature, in thousandths."""
+    head = OutputLayer.of(model)
+    return head if temperature == PLAIN_TEMPERATURE else head._replace(factor=factor_of(temperature))
 
 
 def compute_type(name: str, device: torch.device | str) -> torch.dtype:

@@ -9,16 +9,13 @@ Rules
 4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
 5. A master is put together for its own update, and for a checkpoint, one at a time. State per parameter, gradient
    included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their gradients).
-6. With `optimiser_state` host the moments lie in the host's memory, pinned beside a GPU: 8 bytes less per parameter on
-   the device. An update brings them there by pieces of a parameter, and has the same bits.
+6. `optimiser_state` says where AdamW's moments lie, and in how many bits (coordinator/learner/moments.py).
 7. Where parameters are divided among ranks (learner/ranks/sharded_model.py), each rank has the state of its own rows
    alone. The update is by element; only the gradient's norm is of all ranks.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import EllipsisType
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -28,15 +25,13 @@ from transformers import PreTrainedModel
 
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.model import cast_parameters, compute_type
-from echo2.coordinator.learner.ranks.local_rows import local
+from echo2.coordinator.learner.moments import Moments, moments_of
+from echo2.coordinator.learner.ranks.local_rows import first_row, local
 from echo2.coordinator.learner.ranks.ranks import ONLY_RANK, Ranks
 from echo2.coordinator.learner.ranks.split_master import join_master, put
 from echo2.coordinator.settings.rate_schedule import warm_up
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
-STATE_KINDS: Final = ("float32", "host")
-PIECE_ELEMENTS: Final = 1 << 26
-"""Elements of a parameter whose moments are on the device at once (rule 6)."""
 _EPSILON = 1e-8
 _NORM_EPSILON = 1e-6
 
@@ -46,14 +41,15 @@ class BadTensors(Exception):
 
 
 class _Weight:
-    """A trained parameter with its state. `whole`: as the model has it. `parameter`: this rank's rows of it.
-    `gradient`: float32, of the passes since the last update. `on_host`: whether the moments are on the host."""
+    """A trained parameter with its state. `whole`: as the model has it. `parameter`: this rank's rows of it. `kind`:
+    `optimiser_state`. `gradient`: float32, of the passes since the last update."""
 
-    def __init__(self, whole: Tensor, *, on_host: bool) -> None:
-        self.whole, self.parameter, self._on_host = whole, local(whole), on_host
+    def __init__(self, whole: Tensor, kind: str) -> None:
+        self.whole, self.parameter, self._kind = whole, local(whole), kind
+        self._first_row = first_row(whole)
         self.residual = torch.zeros_like(self.parameter, dtype=torch.int16)
         self.gradient: Tensor | None = None
-        self.moments: tuple[Tensor, Tensor] | None = None
+        self.moments: Moments | None = None
         self.updates = torch.zeros((), device=self.parameter.device)
 
     @property
@@ -63,9 +59,9 @@ class _Weight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the parameter and its state, with a gradient in float32."""
-        kept = (self.parameter, self.residual, *(self.moments or ()))
-        return int(sum(tensor.nbytes for tensor in kept) + 4 * self.parameter.numel())
+        """Bytes of the parameter and its state on its device, with a gradient in float32."""
+        moments = self.moments.nbytes if self.moments is not None else 0
+        return int(self.parameter.nbytes + self.residual.nbytes + moments + 4 * self.parameter.numel())
 
     def collect(self) -> None:
         """Move the parameter's gradient here. In float32 it is the same tensor."""
@@ -79,42 +75,25 @@ class _Weight:
         """Apply the gradient. Weight decay is for matrices only: it would shrink norms and biases for no benefit."""
         if self.gradient is None:
             return
-        if self.moments is None:
-            self.keep(torch.zeros_like(self.gradient), torch.zeros_like(self.gradient))
-        assert self.moments is not None
-        decay, device = hyper.weight_decay if self.parameter.ndim > 1 else 0.0, self.parameter.device
-        for piece in self._pieces():
-            parameter, residual, gradient, *moments = (
-                one[piece] for one in (self.parameter, self.residual, self.gradient, *self.moments)
-            )
-            master, (first, second) = join_master(parameter, residual), (one.to(device) for one in moments)
+        moments = self.moments = self.moments or moments_of(self.parameter, self._kind, self._first_row)
+        decay = hyper.weight_decay if self.parameter.ndim > 1 else 0.0
+        for piece in moments.pieces:
+            parameter, residual, gradient = (one[piece] for one in (self.parameter, self.residual, self.gradient))
+            master, (first, second) = join_master(parameter, residual), moments.read(piece)
             adamw(
                 [master], [gradient], [first], [second], [], [self.updates.clone()],
-                fused=device.type in _FUSED, amsgrad=False, beta1=hyper.betas[0], beta2=hyper.betas[1],
+                fused=master.device.type in _FUSED, amsgrad=False, beta1=hyper.betas[0], beta2=hyper.betas[1],
                 lr=learning_rate, weight_decay=decay, eps=_EPSILON, maximize=False,
             )  # fmt: skip
             put(master, parameter, residual)
-            if first.device != moments[0].device:
-                moments[0].copy_(first)
-                moments[1].copy_(second)
+            moments.write(piece, first, second, self.updates)
         self.updates += 1
 
-    def keep(self, first: Tensor, second: Tensor) -> None:
-        """Keep these moments, where they belong (rule 6)."""
-        device = self.parameter.device
-        if not self._on_host:
-            self.moments = first.to(device), second.to(device)
-        elif device.type == "cuda":
-            self.moments = first.cpu().pin_memory(), second.cpu().pin_memory()
-        else:
-            self.moments = first.cpu(), second.cpu()
-
-    def _pieces(self) -> list[slice | EllipsisType]:
-        """Return what is updated at once: all, or with moments on the host some rows."""
-        if not self._on_host or self.parameter.ndim == 0:
-            return [...]
-        rows = max(1, PIECE_ELEMENTS * len(self.parameter) // max(1, self.parameter.numel()))
-        return [slice(start, start + rows) for start in range(0, len(self.parameter), rows)]
+    def restore(self, first: Tensor, second: Tensor, updates: Tensor) -> None:
+        """Take the moments of a checkpoint, and the number of their updates."""
+        self.moments = moments_of(self.parameter, self._kind, self._first_row)
+        self.moments.take(first, second)
+        self.updates = updates.to(self.parameter.device).float()
 
 
 class StateTensors(Mapping[str, Tensor]):
@@ -129,10 +108,9 @@ class StateTensors(Mapping[str, Tensor]):
         for name, weight in weights.items():
             self._of[f"master.{name}"] = lambda weight=weight: weight.master  # type: ignore[misc]
             if weight.moments is not None:
-                first, second, updates = *weight.moments, weight.updates
-                self._of[f"exp_avg.{name}"] = lambda first=first: first  # type: ignore[misc]
-                self._of[f"exp_avg_sq.{name}"] = lambda second=second: second  # type: ignore[misc]
-                self._of[f"updates.{name}"] = lambda updates=updates: updates  # type: ignore[misc]
+                self._of[f"exp_avg.{name}"] = weight.moments.first
+                self._of[f"exp_avg_sq.{name}"] = weight.moments.second
+                self._of[f"updates.{name}"] = lambda updates=weight.updates: updates  # type: ignore[misc]
 
     def __getitem__(self, name: str) -> Tensor:
         return self._of[name]()
@@ -155,7 +133,7 @@ class Optimiser:
         cast_parameters(model, compute_type(hyper.compute_dtype, model.device))
         for name, parameter in model.named_parameters():
             if name in masters:
-                self._weights[name] = weight = _Weight(parameter, on_host=hyper.optimiser_state == "host")
+                self._weights[name] = weight = _Weight(parameter, hyper.optimiser_state)
                 put(masters.pop(name), weight.parameter, weight.residual)
 
     @property
@@ -239,5 +217,4 @@ class Optimiser:
             device = weight.parameter.device
             put(tensors[f"master.{name}"].to(device), weight.parameter, weight.residual)
             if f"updates.{name}" in tensors:
-                weight.keep(tensors[f"exp_avg.{name}"], tensors[f"exp_avg_sq.{name}"])
-                weight.updates = tensors[f"updates.{name}"].to(device).float()
+                weight.restore(*(tensors[f"{kind}.{name}"] for kind in ("exp_avg", "exp_avg_sq", "updates")))

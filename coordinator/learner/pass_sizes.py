@@ -34,7 +34,7 @@ def too_long(tokens: int) -> TooLittleMemory:
     return TooLittleMemory(
         f"the memory is too small for one rollout of {tokens:,} tokens: end what else computes on the learner's "
         "device, set learner.recompute to always, learner.compute_dtype to bfloat16 or learner.optimiser_state to "
-        "host, or divide the model among more devices (learner.ranks)"
+        "host or 8bit, or divide the model among more devices (learner.ranks)"
     )
 
 

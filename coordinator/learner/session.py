@@ -43,12 +43,12 @@ from echo2.coordinator.learner.eras import KnownVersion
 from echo2.coordinator.learner.layers_made_again import RECOMPUTE_KINDS
 from echo2.coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped, at_step
 from echo2.coordinator.learner.model import COMPUTE_TYPES
+from echo2.coordinator.learner.moments import STATE_KINDS
 from echo2.coordinator.learner.objective import advantages
 from echo2.coordinator.learner.objective.aggregates import AGGREGATES
 from echo2.coordinator.learner.objective.loss import ANCHORS
 from echo2.coordinator.learner.objective.loss_weights import WEIGHTS
 from echo2.coordinator.learner.objective.surrogates import SURROGATES
-from echo2.coordinator.learner.optimiser import STATE_KINDS
 from echo2.coordinator.learner.pass_sizes import PassSizes
 from echo2.coordinator.learner.step_arithmetic import arithmetic
 from echo2.coordinator.learner.trainer import LocalTrainer, TrainerOf

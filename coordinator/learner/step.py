@@ -121,7 +121,7 @@ def train_share(
 
     while count > 1 and len(progress.proximals) < count:
         micros = mini_batch_of(len(progress.proximals)).micros
-        progress.proximals.append(_by_rollout(micros, [frozen_logprobs(model, micro) for micro in micros]))
+        progress.proximals.append(_by_rollout(micros, [frozen_logprobs(model, micro, hyper) for micro in micros]))
         sizes.finish_pass()
     learning_rate = optimiser.learning_rate(steps)
     while len(progress.norms) < count:
@@ -174,9 +174,9 @@ def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, 
 
 
 @torch.no_grad()
-def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
+def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch, hyper: Hyper) -> Tensor:
     """Return the sampled tokens' log-probabilities, float32 [n], without gradient."""
-    return within(model, lambda: token_logprobs(model, micro))
+    return within(model, lambda: token_logprobs(model, micro, temperature=hyper.temperature))
 
 
 class MiniBatch(NamedTuple):
@@ -230,11 +230,14 @@ def accumulate(
     def base(micro: MicroBatch) -> ReferenceTerm | None:
         if reference is None or hyper.kl_coefficient == 0:
             return None
-        return ReferenceTerm(frozen_logprobs(reference, micro), mini.kl_size)
+        return ReferenceTerm(frozen_logprobs(reference, micro, hyper), mini.kl_size)
 
     def backward(micro: MicroBatch, loss_of: ChunkLoss) -> FusedLoss:
         fused = within(
-            model, lambda: fused_loss(head_of(model), predicting_states(model, micro), micro.target, loss_of)
+            model,
+            lambda: fused_loss(
+                head_of(model, hyper.temperature), predicting_states(model, micro), micro.target, loss_of
+            ),
         )
         torch.autograd.backward(fused.loss)
         optimiser.collect()
@@ -242,7 +245,7 @@ def accumulate(
 
     choices, first = choices_of(hyper), None
     if needs_first_pass(choices, proximal=proximal is not None):
-        first = [frozen_logprobs(model, micro) for micro in mini.micros]
+        first = [frozen_logprobs(model, micro, hyper) for micro in mini.micros]
     weights = weights_of(choices, mini.micros, first, proximal, hyper, ranks)
     for number, (micro, weight) in enumerate(zip(mini.micros, weights, strict=True)):
         earlier = None if proximal is None else proximal[number]

@@ -69,8 +69,9 @@ class LocalTrainer:
         make_layers_again(self._model, order.hyper.recompute, order.device)
         self._reference: PreTrainedModel | None = None
         if order.hyper.kl_coefficient > 0:
-            self._reference = model.load(Path(order.model), order.device)
-            model.cast_parameters(self._reference, model.compute_type(order.hyper.compute_dtype, order.device))
+            compute = model.compute_type(order.hyper.compute_dtype, order.device)
+            self._reference = model.load(Path(order.model), order.device, compute)
+            model.cast_parameters(self._reference, compute)  # an adapter's base
         self._optimiser: Optimiser | None = None
         self._tokens = order.hyper.microbatch_tokens
         self._memory: PassMemory | None = None

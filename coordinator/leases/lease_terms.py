@@ -4,6 +4,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from echo2.protocol.authority import PLAIN_TEMPERATURE
+
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms that all leases of a run share. Times in milliseconds.
@@ -16,7 +18,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     (audits.py); 0: there are none. `draw`: draw of the learner's batches (coordinator/verdicts/replay_buffer.py, rule
     1). `prompts`: "order": as the tasks have them, "variance": by their last groups
     (coordinator/prompts/prompt_choice.py). `newcomers`: share of the room that new keys get beside known ones
-    (room_shares.py)."""
+    (room_shares.py). `temperature`: temperature of sampling, in thousandths."""
 
     staleness: int
     batch_groups: int
@@ -33,6 +35,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
     newcomers: float = 0.1
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

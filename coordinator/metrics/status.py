@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -334,7 +335,8 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     yield from _guard(state.guard)
     if trouble.paused is not None:
         yield ("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}")
-    yield from (("fault", fault) for fault in state.faults)
+    for fault in state.faults:
+        yield "fault", f"{datetime.fromtimestamp(fault.at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC: {fault.what}"
 
 
 def _with_home(text: str, home: Path) -> str:

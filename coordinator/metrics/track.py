@@ -1,26 +1,26 @@
-"""Send a run's curves to TensorBoard: a process of its own reads history.jsonl and writes event files.
+"""Send a run's curves to a tracker (metrics/trackers.py): a process of its own reads history.jsonl, and writes.
 
 Rules
 1. The file history.jsonl is the queue, with the bound of history.py, rule 1. The coordinator does not know this
    process: one that hangs, fails or is away costs it nothing, and reads later what it has missed.
-2. A replay writes each record that the history has into a new file, of several of one number the last. Files that
-   earlier ones wrote go once the new one is whole, so a second replay changes nothing.
+2. A replay writes each record that the history has anew, of several of one number the last. What earlier ones wrote
+   goes once the new curves are whole, so a second replay changes nothing.
 3. A tracker gets numbers: metrics of steps, evaluations and versions, and settings that are numbers or switches.
    Texts are not sent, as some are paths, hosts or keys.
 4. The axis is the step, or the version, which never falls; a rollback is seen by the era, a curve beside it.
 """
 
 import contextlib
-import itertools
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import trackers
 from echo2.coordinator.metrics.history import Curve, Record, decode_record
+from echo2.coordinator.metrics.trackers import Curves, Points, Tool
 from echo2.coordinator.metrics.views import Evaluation, StepPoint
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings.config import CoordinatorConfig
@@ -30,16 +30,6 @@ from echo2.runtime.surroundings import sentence_of
 
 POLL_SECONDS: Final = 5.0
 """Seconds between two looks for new records."""
-_SUFFIX: Final = ".echo2"
-"""The end of the names of files that this module wrote, and may remove."""
-
-
-class Points(NamedTuple):
-    """The part of one record that a tracker gets. `at`: seconds since the Unix epoch."""
-
-    number: int
-    at: float
-    values: dict[str, float]
 
 
 def points_of(record: Record) -> Points:
@@ -58,7 +48,7 @@ def points_of(record: Record) -> Points:
             names = ("era", "diff_bytes", "full_bytes", "first_node_seconds")
             values = {name: getattr(record, name) for name in names}
     finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
-    return Points(number, record.at / 1000, {f"{group}/{name}": value for name, value in finite.items()})
+    return Points(group, number, record.at, {f"{group}/{name}": value for name, value in finite.items()})
 
 
 def numbers_of_settings(config: CoordinatorConfig) -> dict[str, float]:
@@ -71,24 +61,25 @@ def numbers_of_settings(config: CoordinatorConfig) -> dict[str, float]:
     }
 
 
-def replay(home: Path, logs: Path) -> str:
-    """Write the history of a run into `logs` (rule 2); return a sentence. Raises `LocalFault`."""
-    with _history(home) as (history, settings), _new_file(logs) as file:
-        count = _write_all(history, file, settings)
-    return f"{number_of(count, 'record')} of the history are in {logs}: tensorboard --logdir {logs}"
+def replay(home: Path, logs: Path, tool: Tool = "tensorboard") -> str:
+    """Write the history of a run into the folder `logs` (rule 2); return a sentence. Raises `LocalFault`."""
+    with _history(home) as (history, settings), _curves(history, logs, tool, settings) as curves:
+        count = _write_all(history, curves)
+    return f"{number_of(count, 'record')} of the history are in {logs}: {trackers.viewer_of(tool, logs)}"
 
 
-def follow(home: Path, logs: Path, report: Callable[[str], None], *, looks: int | None = None) -> None:
-    """Write the history of a run into `logs`, then what is added to it, until interrupted. `looks`: how often it looks
-    for more; None: without an end. Raises `LocalFault`."""
-    with _history(home) as (history, settings), _new_file(logs) as file:
-        count = _write_all(history, file, settings)
+def follow(home: Path, logs: Path, report: Callable[[str], None], tool: Tool, wait: Callable[[float], bool]) -> None:
+    """Write the history of a run into the folder `logs`, then what is added to it. `wait`: waits for so many seconds,
+    and returns whether to end. Raises `LocalFault`."""
+    with _history(home) as (history, settings), _curves(history, logs, tool, settings) as curves:
+        count = _write_all(history, curves)
         report(f"{number_of(count, 'record')} of the history are in {logs}; what comes is added")
-        for _ in itertools.count() if looks is None else range(looks):
+        ended = False
+        while not ended:
+            ended = wait(POLL_SECONDS)
             for record in history.additions():
-                file.write(record)
-            file.flush()
-            time.sleep(POLL_SECONDS)
+                curves.write(points_of(record))
+            curves.flush()
 
 
 class _History:
@@ -142,82 +133,33 @@ def _history(home: Path) -> Iterator[tuple[_History, dict[str, float]]]:
         history.file.close()
 
 
-class _EventFile:
-    """A new event file, and those of earlier replays that it replaces."""
-
-    def __init__(self, logs: Path) -> None:
-        """Raises `LocalFault`, OSError."""
-        try:
-            from tensorboardX.proto.event_pb2 import Event
-            from tensorboardX.proto.summary_pb2 import Summary
-            from tensorboardX.record_writer import RecordWriter
-        except ImportError as error:
-            raise LocalFault("tensorboardX is not installed: install the extra tensorboard (0.7 MB)") from error
-        logs.mkdir(parents=True, exist_ok=True)
-        self._earlier = [*logs.glob(f"events.out.tfevents.*{_SUFFIX}")]
-        now = time.time_ns()
-        self._event, self._summary = Event, Summary
-        self._writer = RecordWriter(str(logs / f"events.out.tfevents.{now // 10**9}.{now}{_SUFFIX}"))
-        try:
-            self._add(wall_time=now / 1e9, file_version="brain.Event:2")
-        except OSError:
-            self.close()
-            raise
-
-    def write(self, record: Record) -> None:
-        """Write the numbers of a record."""
-        points = points_of(record)
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in points.values.items()]
-        self._add(wall_time=points.at, step=points.number, summary=self._summary(value=values))
-
-    def write_settings(self, settings: Mapping[str, float]) -> None:
-        """Write settings as points at step 0."""
-        values = [self._summary.Value(tag=f"settings/{key}", simple_value=value) for key, value in settings.items()]
-        self._add(wall_time=time.time(), step=0, summary=self._summary(value=values))
-
-    def replace_earlier(self) -> None:
-        """Remove the files that this one replaces."""
-        self.flush()
-        for path in self._earlier:
-            path.unlink(missing_ok=True)
-
-    def flush(self) -> None:
-        """Write what waits."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()
-
-    def _add(self, **fields: object) -> None:
-        self._writer.write(self._event(**fields).SerializeToString())
-
-
 @contextlib.contextmanager
-def _new_file(logs: Path) -> Iterator[_EventFile]:
+def _curves(history: _History, logs: Path, tool: Tool, settings: Mapping[str, float]) -> Iterator[Curves]:
+    curve = Curve.read(history.path)
+    every: list[Record] = [*curve.steps.values(), *curve.evaluations.values(), *curve.versions.values()]
     try:
-        with contextlib.closing(_EventFile(logs)) as file:
-            yield file
+        begun = min((record.at for record in every), default=0)
+        with contextlib.closing(trackers.open_curves(tool, logs, begun, settings)) as curves:
+            yield curves
     except OSError as error:
         raise LocalFault(sentence_of(error, f"cannot write in {logs}: {error.strerror or error}")) from error
 
 
-def _write_all(history: _History, file: _EventFile, settings: Mapping[str, float]) -> int:
+def _write_all(history: _History, curves: Curves) -> int:
     """Write each record once (rule 2); return how many. It reads twice, and remembers of a record its place alone."""
-    file.write_settings(settings)
     curve, last, count = Curve.read(history.path), dict[tuple[type[Record], int], int](), 0
     for at, record in enumerate(history.records()):
         last[_key(record)] = at
     early: list[Record] = [*curve.steps.values(), *curve.evaluations.values(), *curve.versions.values()]
-    for record in early:  # of before history-before.jsonl, thinned
+    for record in sorted(early, key=lambda one: one.at):  # of before history-before.jsonl, thinned
         if _key(record) not in last:
-            file.write(record)
+            curves.write(points_of(record))
             count += 1
     for at, record in enumerate(history.records()):
         if at >= last.get(_key(record), at):
-            file.write(record)
+            curves.write(points_of(record))
             count += 1
-    file.replace_earlier()
+    curves.replace_earlier()
     return count
 
 

@@ -112,8 +112,8 @@ class TaskEvaluation(View, frozen=True, kw_only=True):
 
 
 class Evaluation(View, frozen=True, kw_only=True):
-    """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it; over the prompts of
-    all tasks. `tasks`: each alone."""
+    """Held-out exact match of a version: `sampled` at the run's temperature with fixed seeds, `greedy` beside it; over
+    the prompts of all tasks. `tasks`: each alone."""
 
     version: int
     at: int
@@ -413,6 +413,32 @@ class SettingChange(View, frozen=True, kw_only=True):
         return f"{self.key} = {self.new}, it was {self.old}{when}"
 
 
+class FaultView(View, frozen=True, kw_only=True):
+    """A fault of the coordinator's own processes. `at`: ms since the Unix epoch. `what`: a sentence."""
+
+    at: int
+    what: str
+
+
+class ExampleAnswer(View, frozen=True, kw_only=True):
+    """An answer that the public page shows. `reward`: None: not scored."""
+
+    text: str
+    reward: float | None
+    success: bool | None
+
+
+class ExampleView(View, frozen=True, kw_only=True):
+    """A group that the public page shows, where the operator's settings say so. `index`: index of the prompt in its
+    task. `answers`: the best and the worst."""
+
+    task: str
+    index: int
+    version: int
+    prompt: str
+    answers: list[ExampleAnswer]
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
@@ -463,7 +489,7 @@ class RunState(View, frozen=True, kw_only=True):
     full_bytes: int
     nodes: list[NodeRow]
     invite: str
-    faults: list[str]
+    faults: list[FaultView]
     objective: str
     relayed_bytes: int = 0
     nodes_known: int = 0
@@ -494,3 +520,4 @@ class RunState(View, frozen=True, kw_only=True):
     installing: str = ""
     learning_rate: str = ""
     changes: list[SettingChange] = []
+    examples: list[ExampleView] = []

@@ -22,6 +22,8 @@ import msgspec
 from echo2.coordinator.rails import account_text, provider_words
 from echo2.coordinator.rails.provider_words import MOST_BYTES, unknown
 from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.coordinator.rails.rail_kind import RailKind
+from echo2.coordinator.settings.payout_config import PayoutSection
 from echo2.runtime.errors import LocalFault
 
 CALL_SECONDS: Final = 60.0
@@ -114,3 +116,21 @@ async def _exchange(process: asyncio.subprocess.Process, question: bytes) -> byt
     while len(data) <= MOST_BYTES and (chunk := await process.stdout.read(MOST_BYTES + 1 - len(data))):
         data += chunk
     return bytes(data)
+
+
+def _open(settings: PayoutSection) -> CommandRail:
+    return CommandRail(settings.command, settings.currency)
+
+
+def _check(settings: PayoutSection) -> None:
+    if not Path(settings.command).is_absolute():
+        raise LocalFault(f"payout.command {settings.command!r} is no absolute path")
+
+
+COMMAND_RAIL: Final = RailKind(
+    connect=lambda settings: contextlib.nullcontext(_open(settings)),
+    needs={"command": "the absolute path of your program"},
+    target=lambda settings: settings.command,
+    check=_check,
+    check_here=_open,
+)

@@ -10,6 +10,7 @@ from typing import Final
 
 from echo2.coordinator.rails import account_text, minor_units
 from echo2.coordinator.rails.file_rail import FileFormat, PaymentBatch
+from echo2.coordinator.rails.rail_kind import RailKind
 from echo2.protocol.payee_accounts import FORMULA
 
 _BLANKS: Final = "".join(map(chr, range(33))) + "\x7f\xa0\u200b\ufeff"
@@ -33,3 +34,6 @@ def csv_format(currency: str) -> FileFormat:
         return "".join(",".join(map(cell, row)) + "\r\n" for row in rows).encode()
 
     return FileFormat("csv", render, account_text.check)
+
+
+CSV_RAIL: Final = RailKind(file_format=lambda settings: csv_format(settings.currency))

@@ -1,8 +1,10 @@
 """The rail of points, over which nothing is paid: points are credited at the verdict, and are a node's from then on."""
 
-from typing import NoReturn
+from contextlib import nullcontext
+from typing import Final, NoReturn
 
 from echo2.coordinator.rails.rail import Quote, RailAnswer
+from echo2.coordinator.rails.rail_kind import RailKind
 from echo2.runtime.errors import LocalFault
 
 SENTENCE = "points are credited at the verdict: there is nothing to pay out, and payout.rail names no rail for money"
@@ -29,3 +31,6 @@ class PointsRail:
 
     def _refuse(self) -> NoReturn:
         raise LocalFault(SENTENCE)
+
+
+POINTS_RAIL: Final = RailKind(connect=lambda settings: nullcontext(PointsRail()))

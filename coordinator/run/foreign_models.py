@@ -16,8 +16,8 @@ def describe(path: Path) -> str:
     if not path.exists():
         if _HUB_NAME.fullmatch(str(path)):
             return (
-                f"there is no folder {path}, and models are not fetched from a hub: download it first, for example by "
-                f"`hf download {path} --local-dir {path.name}`, and name that folder"
+                f"there is no folder {path}: a model of the hub is named hf:{path}, or hf:{path}@REVISION for one "
+                "of its commits, branches or tags"
             )
         return f"no model folder at {path}: name tiny, smollm2 or {_WANTED}"
     if path.is_file():

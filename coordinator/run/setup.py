@@ -12,14 +12,11 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts, facts_of
-from echo2.coordinator.learner.memory_plan import MemorySettings, refusal
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import (
     chat_settings,
@@ -35,39 +32,43 @@ from echo2.coordinator.run.admitted_classes import check_admitted, check_devices
 from echo2.coordinator.run.disk_room import check_room_to_make
 from echo2.coordinator.run.draft import drafting
 from echo2.coordinator.run.keys import RunKeys
-from echo2.coordinator.run.learner_libraries import check_libraries
+from echo2.coordinator.run.learner_checks import check_card, check_libraries, check_memory, check_ranks
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
 from echo2.coordinator.run.root_files import read_document, root_files
 from echo2.coordinator.run.root_keys import ONE_HERE, RootPlan
-from echo2.coordinator.run.task_mix import WeightedTask
-from echo2.coordinator.run.task_processes import TaskPlace, check_family, format_tokens, inspect_task, kind_of
+from echo2.coordinator.run.task_processes import (
+    TaskPlace,
+    check_family,
+    check_sizes,
+    fit_heldout,
+    format_tokens,
+    inspect_task,
+    kind_of,
+    without_records,
+)
 from echo2.coordinator.settings import config as configuration
 from echo2.coordinator.settings import config_docs
 from echo2.coordinator.settings.computing import check_present
 from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection, Settings
-from echo2.coordinator.settings.training_config import MOST_PROMPTS, LearnerSection, RunSection
+from echo2.coordinator.settings.training_config import RunSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.identity import peer_id, public_bytes
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.protocol import root_chain
-from echo2.protocol.authority import Root, RunSpec, TaskReference
+from echo2.protocol.authority import PLAIN_TEMPERATURE, Root, RunSpec, TaskReference
 from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import sync_folder, writing
-from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
-from echo2.weights import hub_cache
+from echo2.weights import hub_cache, hub_fetch
 from echo2.weights.errors import WeightsError
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER
 from echo2.weights.lora.adapter_folder import AdapterOrder, make_adapter
 
-TOKEN_BYTES: Final = 8
-"""Of a sampled token in the learner's batch, at least: its id and its log-probability."""
-GIB: Final = 1 << 30
 SHOWN_CHARACTERS: Final = 2000
 """Characters of a task's first prompt that are reported."""
 PRESETS: Final[Mapping[str, Settings]] = {
@@ -111,7 +112,7 @@ class Run:
     @property
     def tasks(self) -> tuple[TaskPlace, ...]:
         """The run's tasks, and where each is hosted."""
-        return tuple(_task_place(self.folder.model, self.runspec, self.config.run, one) for one in self.runspec.tasks)
+        return task_places(self.folder, self.runspec, self.config.run)
 
     @property
     def task(self) -> TaskPlace:
@@ -158,10 +159,14 @@ def settings_for(
     model: str, flags: Settings, env: Mapping[str, str] = os.environ, *, name: str | None = None
 ) -> CoordinatorConfig:
     """Return the settings of a new run: flags override variables, which override the model's preset. `name`: the run's
-    where neither says one. Raises `SettingsFault`."""
+    where neither says one. Raises `SettingsFault`, `LocalFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
-    merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
+    of_hub = hub_fetch.parse(model)
+    if of_hub is not None:
+        merged["run"]["model"] = of_hub.model
+    else:
+        merged["run"]["model"] = model if model in PRESETS else hub_cache.name_of(Path(model))
     if name:
         merged["run"]["name"] = name
     return configuration.parse(merged, source="init", env=env, flags=flags)
@@ -182,20 +187,25 @@ def init(
     check_model: Callable[[Path], Sequence[str]] = lambda model: (),
     check_task: Callable[[str], None] = check_family,
 ) -> Run:
-    """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
-    for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
-    base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
+    """Make the run folder and return the run. `model`: tiny, smollm2, the path of a model folder, or hf:ORG/NAME of
+    the hub. `warm_up`: settings for making `tiny`; its folder and task are filled in here. `adapter`: makes the
+    versions an adapter over a frozen base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys.
+    `report`: gets a line per part.
     `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     `check_model`: loads the model of a folder, as `model_folder.check_model` does, and returns remarks; by default the
     caller knows that it can be trained. `check_task`: checks the name of a task that `inspect` opens. Raises
     `LocalFault`, `SettingsFault`; no run has been made then.
     """
     check_libraries()
-    target, source, opened = RunFolder(folder), Path(model), None
+    target, opened = RunFolder(folder), None
     _check_free(target)
+    if model not in PRESETS and hub_fetch.parse(model) is None:
+        model_folder.check_importable(Path(model))
     config = _check_asked(config, report, check_task)
     if adapter is not None:
-        _check_ranks(config.learner)
+        check_ranks(config.learner)
+    model = model_folder.fetch_named(model, report)
+    source = Path(model)
     if model not in PRESETS:
         model_folder.check_importable(source)
     check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)
@@ -209,8 +219,9 @@ def init(
             takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
             report(f"making model {config.run.model}{takes}")
             first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            _check_card(draft.model, config)
-            if adapter is not None:
+            if adapter is None:
+                check_card(draft.model, config)
+            else:
                 report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             config, tasks, chat = opened or _open_tasks(draft.model, config, inspect, report)
@@ -232,13 +243,13 @@ def _check_asked(
     build allow. Raises `SettingsFault`, `LocalFault`."""
     currency_of(config)
     mix = task_mix.parse_mix(config.run.task)
-    share = _shares(mix)
+    share = task_mix.shares_of(mix)
     for task in mix:
         kind = kind_of(config.run, task.name)
         chat_settings.check(config.run, kind)
         if kind == PURE_KIND:
             facts = facts_of(model_folder.task_named(task.name))
-            config = _fit_heldout(config, facts, report)
+            config = fit_heldout(config, facts, report)
             check_sizes(config, facts, share[task.name])
         else:
             check_task(task.name)
@@ -258,10 +269,10 @@ def _open_tasks(
     """Open each task with the tokenizer of a model's folder, check its sizes, and report it. Return the settings with
     `run.heldout` as the tasks allow, the tasks, and how prompts are written."""
     places, tasks = _task_places(model, config.run), list[TaskFacts]()
-    share = _shares(task_mix.parse_mix(config.run.task))
+    share = task_mix.shares_of(task_mix.parse_mix(config.run.task))
     for place in places:
         facts, prompt = inspect(place, config.environment, config.run.limit)
-        config = _fit_heldout(config, facts, report)
+        config = fit_heldout(config, facts, report)
         check_sizes(config, facts, share[facts.name])
         _report_task(place, facts, prompt, report)
         tasks.append(facts)
@@ -270,16 +281,6 @@ def _open_tasks(
     for name in without_records(config, tasks):
         report(f"task {name} has too many prompts to come again: they keep their order")
     return config, tasks, places[0].chat
-
-
-def _fit_heldout(config: CoordinatorConfig, task: TaskFacts, report: Callable[[str], None]) -> CoordinatorConfig:
-    """Lower a `run.heldout` that nobody set to the task's held-out prompts."""
-    if "heldout" in config.run.model_fields_set or not 0 < task.heldout < config.run.heldout:
-        return config
-    report(f"run.heldout is {task.heldout}: task {task.name} has no more held-out prompts")
-    run = config.run.model_copy(update={"heldout": task.heldout})
-    run.model_fields_set.discard("heldout")
-    return config.model_copy(update={"run": run})
 
 
 def _report_task(place: TaskPlace, facts: TaskFacts, prompt: list[int], report: Callable[[str], None]) -> None:
@@ -315,48 +316,11 @@ def load_run(
     check_context(place, spec)
     check_memory(config.run)
     if (place.model / ADAPTER).exists():
-        _check_ranks(config.learner)
+        check_ranks(config.learner)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
         https_identity.prepare(place, peer_id(keys.identity(chain)), now, secret)
     return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config), flags or {})
-
-
-def check_memory(section: RunSection) -> None:
-    """Check that the learner, on this machine, can hold a batch whose rollouts all have `run.limit` tokens. Raises
-    `SettingsFault`."""
-    tokens = section.batch_groups * section.group_size * section.limit
-    memory = memory_limit()
-    if tokens * TOKEN_BYTES > memory:
-        raise SettingsFault(
-            f"a batch has up to {tokens:,} tokens (run.batch_groups {section.batch_groups} x run.group_size "
-            f"{section.group_size} x run.limit {section.limit}), which take {tokens * TOKEN_BYTES / GIB:,.0f} GiB in "
-            f"the learner, and this machine has {memory / GIB:,.0f} GiB: lower one of the three"
-        )
-
-
-def _check_card(model: Path, config: CoordinatorConfig) -> None:
-    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Raises `SettingsFault`."""
-    learner = config.learner
-    if not learner.device.startswith("cuda"):
-        return
-    compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
-    chosen = MemorySettings(
-        compute, learner.recompute != "never", learner.optimiser_state == "host", learner.ranks * learner.hosts
-    )
-    counted = model_folder.count_memory(model, compute)
-    if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):
-        raise SettingsFault(refused)
-
-
-def _check_ranks(learner: LearnerSection) -> None:
-    """Check that an adapter is trained by one rank (learner/ranks/sharded_model.py, rule 4). Raises `SettingsFault`."""
-    count = learner.ranks * learner.hosts
-    if count > 1:
-        raise SettingsFault(
-            f"the learner has {count} ranks, and the versions of this run are an adapter, which one rank trains: "
-            "set learner.ranks and learner.hosts to 1"
-        )
 
 
 def read_again(run: Run, secret: str | None) -> Run:
@@ -388,6 +352,7 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
     """Check the settings against the signed RunSpec (rule 3). Raises `SettingsFault` for the first that differs."""
     signed = {key: getattr(spec, key) for key in configuration.SIGNED_KEYS if key not in ("task", "engines")}
     signed |= {"task": task_mix.text_of(spec.tasks), "engines": tuple(spec.engines)}
+    signed["temperature"] = spec.temperature / PLAIN_TEMPERATURE
     for key in configuration.SIGNED_KEYS:
         wanted = getattr(settings, key) if key != "task" else task_mix.text_of(task_mix.parse_mix(settings.task))
         if wanted != signed[key]:
@@ -400,7 +365,7 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
 def check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
     """Check the settings of the tasks. The sizes of one that is not pure are checked where it is opened. Raises
     `SettingsFault`, `LocalFault`."""
-    share = _shares(spec.tasks)
+    share = task_mix.shares_of(spec.tasks)
     for task in spec.tasks:
         asked = SERVED_KIND if task.kind in ANSWERED_KINDS else task.kind
         if config.run.kind not in ("auto", asked):
@@ -422,50 +387,22 @@ def _check_prompts(place: RunFolder, section: RunSection, spec: RunSpec) -> None
             )
 
 
+def task_places(place: RunFolder, spec: RunSpec, section: RunSection) -> tuple[TaskPlace, ...]:
+    """Return the tasks of a run, and where each is hosted. Raises `LocalFault`."""
+    return tuple(_task_place(place.model, spec, section, task) for task in spec.tasks)
+
+
 def _task_place(model: Path, spec: RunSpec, section: RunSection, task: TaskReference) -> TaskPlace:
     chat = chat_settings.settings_of(model, section, task.kind)
     return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary, spec.other_ends, chat)
 
 
-def _shares(tasks: Sequence[TaskReference | WeightedTask]) -> dict[str, Fraction]:
-    """Return the share of the prompts of each task, by name."""
-    total = sum(task.weight for task in tasks)
-    return {task.name: Fraction(task.weight, total) for task in tasks}
-
-
-def check_sizes(config: CoordinatorConfig, task: TaskFacts, share: Fraction = Fraction(1)) -> None:
-    """Check that the task has enough distinct prompts for its `share` of a batch, and for an evaluation. Raises
-    `SettingsFault`."""
-    parts = (("batch_groups", "train", task.train, share), ("heldout", "heldout", task.heldout, Fraction(1)))
-    for key, split, size, part in parts:
-        number = getattr(config.run, key)
-        if ceil(number * part) > size:
-            most = int(size / part)
-            raise SettingsFault(
-                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {most}"
-            )
-
-
 def check_all_sizes(run: Run, tasks: Sequence[TaskFacts]) -> None:
     """Check the sizes of the run's tasks, as they are now open. Raises `SettingsFault`."""
-    share = _shares(run.runspec.tasks)
+    share = task_mix.shares_of(run.runspec.tasks)
     for task in tasks:
         check_sizes(run.config, task, share[task.name])
     without_records(run.config, tasks)
-
-
-def without_records(config: CoordinatorConfig, tasks: Sequence[TaskFacts]) -> list[str]:
-    """Return the tasks whose prompts are not chosen by their last groups although the settings ask for it: they have
-    too many to come again. Raises `SettingsFault` if all have."""
-    if config.run.prompts == "order":
-        return []
-    large = [task for task in tasks if task.train > MOST_PROMPTS]
-    if len(large) < len(tasks):
-        return [task.name for task in large]
-    raise SettingsFault(
-        f"run.prompts goes by a prompt's last groups, but task {large[0].name} has {large[0].train:,} training "
-        f'prompts, too many to come again in a run (the most is {MOST_PROMPTS:,}): set run.prompts = "order"'
-    )
 
 
 def check_model(place: RunFolder, spec: RunSpec) -> None:

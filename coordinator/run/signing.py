@@ -21,7 +21,7 @@ from echo2.coordinator.run.keys import role_keys
 from echo2.coordinator.run.model_folder import ModelFacts
 from echo2.coordinator.run.price_mode import MARKET, POINTS
 from echo2.coordinator.settings.training_config import RunSection
-from echo2.engines import registry
+from echo2.engines.temperature import PLAIN_TEMPERATURE, rule_of
 from echo2.p2p.envelope import seal
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.wire_types import encode
@@ -35,8 +35,6 @@ ROOT_LIFE: Final = 365 * DAY
 """Lifetime of a Root, milliseconds."""
 REMINDER_MS: Final = 30 * DAY
 """Milliseconds before a Root's expiry at which the reminders begin."""
-SAMPLING: Final = registry.TRANSFORMERS.sampling
-"""The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
 
 
 def sign_root(
@@ -88,10 +86,13 @@ def sign_runspec(
         limit=settings.limit,
         compute_dtype=settings.compute_dtype,
         engines=list(settings.engines),
-        sampling=SAMPLING,
+        sampling=rule_of(settings.temperature_thousandths),
+        temperature=settings.temperature_thousandths,
         price_mode=MARKET if currency else POINTS,
         currency=currency,
-        protocols=numbers.number_range(model.other_ends),
+        protocols=numbers.number_range(
+            model.other_ends, tempered=settings.temperature_thousandths != PLAIN_TEMPERATURE
+        ),
         description=settings.description,
         page=settings.page,
         contact=settings.contact,

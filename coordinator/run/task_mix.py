@@ -11,6 +11,7 @@ Rules
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -62,6 +63,12 @@ def text_of(tasks: Iterable[TaskReference | WeightedTask]) -> str:
     """Return the text of these tasks (rule 3)."""
     named = [(f'"{task.name}"' if MIX_SEPARATOR in task.name else task.name, task.weight) for task in tasks]
     return MIX_SEPARATOR.join(name if weight == 1 else f"{weight} {name}" for name, weight in named)
+
+
+def shares_of(tasks: Sequence[TaskReference | WeightedTask]) -> dict[str, Fraction]:
+    """Return the share of the prompts of each task, by name."""
+    total = sum(task.weight for task in tasks)
+    return {task.name: Fraction(task.weight, total) for task in tasks}
 
 
 def _quote_path(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The tasks of a run: their kinds, and the hosts that pose their prompts and score their episodes.
+"""The tasks of a run: their kinds, their sizes, and the hosts that pose their prompts and score their episodes.
 
 A task of this build is pure, unless `run.kind` says otherwise. Any other is single, or served, as those of verifiers
 are unless it says otherwise; a served one that opens its episodes is opened, as its environment then tells. Its code is
@@ -8,6 +8,7 @@ imported by the processes of its environment alone (coordinator/environments/), 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,10 +22,11 @@ from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.environments.work_folders import sweep
 from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.run import model_folder
-from echo2.coordinator.settings.config import EnvironmentSection
-from echo2.coordinator.settings.training_config import RunSection
+from echo2.coordinator.settings.config import CoordinatorConfig, EnvironmentSection
+from echo2.coordinator.settings.training_config import MOST_PROMPTS, RunSection
 from echo2.protocol.task_kinds import PURE_KIND, SERVED_KIND, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
 from echo2.tasks import plugins, registry
 from echo2.tasks.chat import ChatSettings
 from echo2.tasks.task import TaskFault, prompt_of
@@ -190,3 +192,40 @@ async def _collect_demonstrations(
 async def _ask_facts(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:
     async with host_task(place, section) as host:
         return host.facts, await host.prompt("train", 0)
+
+
+def check_sizes(config: CoordinatorConfig, task: TaskFacts, share: Fraction = Fraction(1)) -> None:
+    """Check that the task has enough distinct prompts for its `share` of a batch, and for an evaluation. Raises
+    `SettingsFault`."""
+    parts = (("batch_groups", "train", task.train, share), ("heldout", "heldout", task.heldout, Fraction(1)))
+    for key, split, size, part in parts:
+        number = getattr(config.run, key)
+        if ceil(number * part) > size:
+            most = int(size / part)
+            raise SettingsFault(
+                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {most}"
+            )
+
+
+def without_records(config: CoordinatorConfig, tasks: Sequence[TaskFacts]) -> list[str]:
+    """Return the tasks whose prompts are not chosen by their last groups although the settings ask for it: they have
+    too many to come again. Raises `SettingsFault` if all have."""
+    if config.run.prompts == "order":
+        return []
+    large = [task for task in tasks if task.train > MOST_PROMPTS]
+    if len(large) < len(tasks):
+        return [task.name for task in large]
+    raise SettingsFault(
+        f"run.prompts goes by a prompt's last groups, but task {large[0].name} has {large[0].train:,} training "
+        f'prompts, too many to come again in a run (the most is {MOST_PROMPTS:,}): set run.prompts = "order"'
+    )
+
+
+def fit_heldout(config: CoordinatorConfig, task: TaskFacts, report: Callable[[str], None]) -> CoordinatorConfig:
+    """Lower a `run.heldout` that nobody set to the task's held-out prompts."""
+    if "heldout" in config.run.model_fields_set or not 0 < task.heldout < config.run.heldout:
+        return config
+    report(f"run.heldout is {task.heldout}: task {task.name} has no more held-out prompts")
+    run = config.run.model_copy(update={"heldout": task.heldout})
+    run.model_fields_set.discard("heldout")
+    return config.model_copy(update={"run": run})

@@ -5,7 +5,7 @@
 2. One answer counts for a process's life: checkpoints and journal record it, so that a replay computes alike.
 3. The scorers compute on the learner's device, or on those that `scorer.devices` names, one on each.
 4. A device that is named is used or refused, never replaced: PyTorch is asked for it, whatever the system shows. `init`
-   refuses it before anything is made, and `run` and `calibrate` before they start anything.
+   refuses it before anything is made, `run` and `calibrate` before they start anything, `config set` before it writes.
 """
 
 import subprocess

@@ -30,7 +30,7 @@ ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 """Variables with the prefix that are not settings: the command line reads them."""
 SIGNED_KEYS = (
     "name", "description", "page", "contact",
-    "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines",
+    "model", "task", "staleness", "group_size", "limit", "temperature", "compute_dtype", "engines",
 )  # fmt: skip
 """Keys of [run] that are in the signed RunSpec."""
 

@@ -175,6 +175,16 @@ class WebSection(Section):
             "are refused; under these, scripts of other web sites may read the page.",
         ),
     ] = ()
+    examples: Annotated[
+        int,
+        LIVE,
+        Field(
+            ge=0,
+            le=20,
+            description="Groups of which the public page shows the prompt, the best and the worst answer, those "
+            "accepted last. 0: none, as prompts may be private.",
+        ),
+    ] = 0
     connections: Annotated[
         int, LIVE, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
     ] = 256

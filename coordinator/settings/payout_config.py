@@ -1,5 +1,5 @@
 """The settings of payments in money. docs/money.md explains them. The needs of each rail stand in
-coordinator/rails/rail_settings.py."""
+coordinator/rails/registry.py."""
 
 from typing import Annotated, Literal, Self
 

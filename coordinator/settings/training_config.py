@@ -9,7 +9,7 @@ from echo2.coordinator.settings.config_section import LIVE, Section, Share, Text
 from echo2.coordinator.settings.objective_choices import choices_of, contradiction
 from echo2.coordinator.settings.rate_schedule import refusal
 from echo2.engines.engine import Dtype
-from echo2.protocol.authority import MOST_WORDS
+from echo2.protocol.authority import LEAST_TEMPERATURE, MOST_TEMPERATURE, MOST_WORDS, PLAIN_TEMPERATURE
 from echo2.protocol.engine_classes import parts
 
 MOST_PROMPTS: Final = 1 << 16
@@ -24,6 +24,13 @@ def _period(value: object) -> object:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
     raise ValueError(f"should be a whole number from 1, or auto, not {value!r}")
+
+
+def _thousandths(value: float) -> float:
+    thousandths = round(value * PLAIN_TEMPERATURE)
+    if abs(value * PLAIN_TEMPERATURE - thousandths) < 1e-6:
+        return thousandths / PLAIN_TEMPERATURE
+    raise ValueError(f"should be a multiple of 0.001, such as {value:.3f}, not {value!r}")
 
 
 def _printable(value: str) -> str:
@@ -112,6 +119,16 @@ class RunSection(Section):
         int, LIVE, Field(ge=1, le=65536, description="Groups per step. At most the task's training prompts.")
     ] = 16
     limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens per rollout. Signed.")] = 16
+    temperature: Annotated[
+        float,
+        Field(
+            ge=LEAST_TEMPERATURE / PLAIN_TEMPERATURE,
+            le=MOST_TEMPERATURE / PLAIN_TEMPERATURE,
+            description="Temperature of sampling, of its check and of the learner's log-probabilities, in steps of "
+            "0.001. Signed.",
+        ),
+        AfterValidator(_thousandths),
+    ] = 1.0
     publish_every: Annotated[
         int | Literal["auto"],
         BeforeValidator(_period),
@@ -169,6 +186,11 @@ class RunSection(Section):
         Texts,
         Field(min_length=1, max_length=16, description="Admitted engine classes: engine/dtype, as prefixes. Signed."),
     ] = ("transformers/float32", "llamacpp/float32/cpu")
+
+    @property
+    def temperature_thousandths(self) -> int:
+        """The temperature as it is signed."""
+        return round(self.temperature * PLAIN_TEMPERATURE)
 
     @model_validator(mode="before")
     @classmethod
@@ -397,10 +419,11 @@ class LearnerSection(Section):
         ),
     ] = "auto"
     optimiser_state: Annotated[
-        Literal["float32", "host"],
+        Literal["float32", "host", "8bit"],
         Field(
-            description="Where AdamW's moments lie: float32 (on the learner's device) or host (in the host's memory, "
-            "8 bytes less per parameter on the device; updates take longer and have the same bits)."
+            description="Where AdamW's moments lie: float32 (on the learner's device), host (in the host's memory: "
+            "8 bytes less per parameter on the device, the same bits, slower updates) or 8bit (on the device, rounded: "
+            "6 bytes less)."
         ),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0

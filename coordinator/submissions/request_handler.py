@@ -34,7 +34,7 @@ Everything but `serve` is plain code with the time as an argument.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import blake3
 import msgspec
@@ -123,6 +123,18 @@ class _WaitingStep(NamedTuple):
 Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
+class GreetingPorts(NamedTuple):
+    """What greetings are passed on to. `on_ledger_head`: takes peer id and party of a node, and the newest head of the
+    ledger that it says it took. `on_replaced`: takes a key that was replaced, whether it disputes that, and the time,
+    ms; returns a sentence on its balance."""
+
+    on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
+    on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
+
+
+UNHEARD_GREETINGS: Final = GreetingPorts()
+
+
 class RequestHandler:
     """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge, appeal and rank.
 
@@ -135,17 +147,16 @@ class RequestHandler:
         group_service: GroupService,
         publisher: Publisher,
         history: History,
-        arrived: asyncio.Event,
         absence: Absence,
         clock: Callable[[], int],
+        ports: GreetingPorts = UNHEARD_GREETINGS,
     ) -> None:
-        """Handle the requests of one run. `arrived`: set with each submission. `clock`: milliseconds since the Unix
-        epoch."""
+        """Handle the requests of one run. `clock`: milliseconds since the Unix epoch."""
         self._run = run
         self._group_service = group_service
         self._publisher = publisher
         self._history = history
-        self._arrived = arrived
+        self._arrived = group_service.arrived
         self._absence = absence
         self._clock = clock
         self._spec = run.runspec
@@ -168,10 +179,7 @@ class RequestHandler:
             APPEAL.name: _wrap_decision(APPEAL, self.appeal),
             RANK.name: _wrap_decision(RANK, lambda asked, nothing: group_service.registry.place_of(asked.node)),
         }
-        self.on_ledger_head: Callable[[Origin, HeadReference], None] = lambda origin, head: None
-        """Called with peer id and party of a node, and the newest head of the ledger that it says it took."""
-        self.on_replaced: Callable[[bytes, bool, int], str] = lambda node, disputes, now: "Its points stay with it."
-        """Called with a key that was replaced, whether it disputes that, and the time, ms: tells of its balance."""
+        self.on_ledger_head, self.on_replaced = ports
         self.take_keys()
 
     def also_answers(self, method: Method[Q, A], answer: Callable[[RequestContext, Q], A | Refusal]) -> None:

@@ -1,4 +1,4 @@
-"""Evaluate a version: exact match on held-out prompts, sampled at T = 1 with fixed seeds, and greedy.
+"""Evaluate a version: exact match on held-out prompts, sampled at the run's temperature with fixed seeds, and greedy.
 
 Rules
 1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
@@ -29,6 +29,7 @@ from echo2.coordinator.prompts.prompts import check_room
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.engine import Job, Sample
+from echo2.protocol.authority import PLAIN_TEMPERATURE
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.tasks.task import TaskFault, Transcript
 from echo2.tasks.turn_ends import Ends
@@ -52,7 +53,8 @@ class VersionGone(Exception):
 class EvaluationSet:
     """The held-out prompts of an evaluation. `eos`, `other_ends`: the ids that end a turn. `limit`: most sampled tokens
     per answer. `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt
-    and of what an environment gives; None: the model states no context. `pace`: how many answers come together."""
+    and of what an environment gives; None: the model states no context. `pace`: how many answers come together.
+    `temperature`: temperature of the sampled answers, in thousandths."""
 
     host: TaskHost
     eos: int
@@ -61,6 +63,7 @@ class EvaluationSet:
     room: int | None = None
     other_ends: Ends = ()
     pace: SlicePace = field(default_factory=SlicePace)
+    temperature: int = PLAIN_TEMPERATURE
 
     async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
@@ -82,6 +85,7 @@ class EvaluationSet:
             limit=self.limit,
             eos=self.eos,
             other_ends=self.other_ends,
+            temperature=self.temperature,
             task=task.name,
             task_version=task.version,
             split="heldout",

@@ -19,6 +19,7 @@ import structlog
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.run import setup
+from echo2.coordinator.run.learner_checks import check_memory
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.settings import config_edits
 from echo2.coordinator.settings.config import CoordinatorConfig
@@ -41,8 +42,6 @@ class LiveSettings:
         self._run, self._tasks, self._group_service, self._learning = run, tasks, group_service, learning
         self._clock, self._database = clock, group_service.database
         self.others: list[Callable[[CoordinatorConfig, CoordinatorConfig], None]] = []
-        learning.training.opened = lambda step: setting_changes.settle_steps(self._database, step)
-        learning.scoring.end_run = self.finish
 
     def start(self) -> None:
         """Note what has changed since the last start."""
@@ -67,7 +66,7 @@ class LiveSettings:
 
     def _carry_out(self, edit: Edit) -> list[str]:
         before, after = self._run.config, self._with_live(edit.in_force)
-        setup.check_memory(edit.in_force.run)
+        check_memory(edit.in_force.run)
         setup.check_all_sizes(replace(self._run, config=edit.in_force), self._tasks)
         edit.write()
         old, new = config_edits.texts(before), config_edits.texts(after)

@@ -18,6 +18,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.environment import Environment
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.messages import Hyper
+from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import model_folder
@@ -58,8 +59,10 @@ class Learning:
         history: History,
         models: Models,
         clock: Callable[[], float],
+        end_run: Callable[[], int],
     ) -> None:
-        """Compose the loops. `hosts`: hosts of the run's tasks. `clock`: seconds since the Unix epoch."""
+        """Compose the loops. `hosts`: hosts of the run's tasks. `clock`: seconds since the Unix epoch. `end_run`: ends
+        the run; returns its last step."""
         self.arrived = group_service.arrived
         self.sound = asyncio.Event()
         self._work = work = asyncio.Event()
@@ -72,6 +75,7 @@ class Learning:
             course=course_of(run), learner=models.learner, group_service=group_service, publisher=publisher,
             history=history, clock=clock, work=work, moved=self.arrived, watch=watch, guarding=self.guarding,
             period=period_of(run.config, group_service.database),
+            opened=lambda step: setting_changes.settle_steps(group_service.database, step),
         )  # fmt: skip
         self.rewarding: Rewarding | None = None
         workers, steps, episodes = run.config.environment.workers, group_service.steps, group_service.episodes
@@ -88,12 +92,11 @@ class Learning:
             self._visits_of(number, scorer, run, group_service, publisher, dispatch)
             for number, scorer in enumerate(models.scorers, 1)
         )
-        visits.reviewing = Reviewing(group_service, visits.verifier, visits.scorer, clock)
         self.scoring = Scoring(
             scorer=visits.scorer, group_service=group_service, publisher=publisher, history=history,
             evaluation_sets=evaluation_sets_of(run, hosts), visits=visits, further=further, guarding=self.guarding,
             reviewing=visits.reviewing, evaluate_every=run.config.run.evaluate_every,
-            stop_after=run.config.run.stop_after, clock=clock, arrived=self.arrived,
+            stop_after=run.config.run.stop_after, clock=clock, arrived=self.arrived, end_run=end_run,
         )  # fmt: skip
 
     def _visits_of(
@@ -105,15 +108,16 @@ class Learning:
         publisher: Publisher,
         dispatch: GroupDispatch,
     ) -> GroupVisits:
-        """Return the visits of a scorer. `number`: its number, from 1."""
+        """Return the visits of a scorer. `number`: its number, from 1; the first one also checks verdicts again."""
         weights = ScorerWeights(
             scorer, publisher, model=run.folder.model, folder=folder_of(run.folder.scorer, number),
             oldest=service.oldest_needed,
         )  # fmt: skip
+        verifier = verifier_of(run, scorer, service, publisher, weights)
         return GroupVisits(
-            scorer=scorer, group_service=service, weights=weights,
-            verifier=verifier_of(run, scorer, service, publisher, weights), clock=dispatch.clock, dispatch=dispatch,
-            decided=self._work, name=name_of(number), rewarding=self.rewarding,
+            scorer=scorer, group_service=service, weights=weights, verifier=verifier, clock=dispatch.clock,
+            dispatch=dispatch, decided=self._work, name=name_of(number), rewarding=self.rewarding,
+            reviewing=Reviewing(service, verifier, scorer, dispatch.clock) if number == 1 else None,
         )  # fmt: skip
 
     def take(self, before: CoordinatorConfig, config: CoordinatorConfig) -> None:
@@ -122,8 +126,8 @@ class Learning:
             self.training.period = period_of(config, self.training.group_service.database)
         if config.run.steps != before.run.steps:
             self.training.end_after(config.run.steps)
-        if hyper_of(config.learner) != hyper_of(before.learner):
-            self.training.tune(hyper_of(config.learner))
+        if hyper_of(config) != hyper_of(before):
+            self.training.tune(hyper_of(config))
         self.guarding.take(config.guard)
         self.scoring.evaluate_every, self.scoring.stop_after = config.run.evaluate_every, config.run.stop_after
         self.scoring.evaluation_sets = [
@@ -157,6 +161,7 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
             run.config.run.heldout,
             room=room,
             other_ends=spec.other_ends,
+            temperature=spec.temperature,
             pace=SlicePace(workers=run.config.environment.workers, played=host.facts.kind in ANSWERED_KINDS),
         )
         for host in hosts
@@ -177,6 +182,7 @@ def verifier_of(
         staleness=group_service.terms.staleness,
         published=published,
         evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown_hash),
+        temperature=group_service.terms.temperature,
     )
 
 
@@ -187,10 +193,11 @@ def period_of(config: CoordinatorConfig, database: Database) -> PublishPeriod:
     return PublishPeriod(fixed, config.run.staleness, int(earlier) if earlier else 1)
 
 
-def hyper_of(section: LearnerSection) -> Hyper:
+def hyper_of(config: CoordinatorConfig) -> Hyper:
     """Return the settings of the learner's steps."""
-    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
-    return Hyper(**{name: getattr(section, name) for name in names})
+    names = [name for name in Hyper.__struct_fields__ if hasattr(config.learner, name)]
+    values = {name: getattr(config.learner, name) for name in names}
+    return Hyper(**values, temperature=config.run.temperature_thousandths)
 
 
 def course_of(run: Run) -> TrainingConfig:
@@ -206,7 +213,7 @@ def course_of(run: Run) -> TrainingConfig:
         database,
         computing.device,
         computing.threads,
-        hyper_of(section),
+        hyper_of(config),
         config.run.steps,
         run.runspec.ends,
         section.checkpoint_share,

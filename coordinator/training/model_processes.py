@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from echo2.coordinator.learner import messages
+from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.process.supervisor import Restarts, Supervisor
 from echo2.runtime.backoff import Backoff
@@ -52,7 +53,7 @@ class Models:
 
     learner: Learner
     scorers: Sequence[Scorer]
-    faults: list[str] = field(default_factory=list)
+    faults: list[FaultView] = field(default_factory=list)
 
 
 def name_of(number: int) -> str:

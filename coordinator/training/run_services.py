@@ -94,4 +94,5 @@ def terms_of(run: Run) -> LeaseTerms:
         draw=config.run.draw,
         prompts=config.run.prompts,
         newcomers=config.leases.newcomers,
+        temperature=spec.temperature,
     )

@@ -210,6 +210,7 @@ class Scoring:
             prompt=prompt.tokens,
             seeds=wanted.seeds,
             limit=terms.limit,
+            temperature=terms.temperature,
             eos=self.visits.verifier.ends[0],
             other_ends=self.visits.verifier.ends[1:],
             task=prompt.task,

@@ -54,7 +54,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.quantiles import moving_average
 from echo2.tasks.turn_ends import Ends
 
-_OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice", "TooLittleMemory")
+_OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice", "DeviceLost", "TooLittleMemory")
 """Kinds of the learner's errors that no batch causes."""
 
 _OTHER_HOSTS: Final = (

@@ -51,6 +51,7 @@ from echo2.coordinator.verification.verification import (
 from echo2.coordinator.verification.version_pairs import count_versions
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample, float_bytes
+from echo2.protocol.authority import PLAIN_TEMPERATURE
 from echo2.protocol.refusals import sentence
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.tasks.turn_ends import Ends
@@ -81,10 +82,13 @@ class GroupVerifier:
         staleness: int,
         published: Callable[[int], Iterable[int]],
         evidence: EvidenceSource | None = None,
+        temperature: int = PLAIN_TEMPERATURE,
     ) -> None:
-        """`evidence`: evidence of the classes that are not exact; None: their groups cannot be scored."""
+        """`evidence`: evidence of the classes that are not exact; None: their groups cannot be scored. `temperature`:
+        the run's, in thousandths."""
         self._scorer = scorer
         self.ends = ends
+        self._temperature = temperature
         self._published = published
         self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
@@ -214,6 +218,7 @@ class GroupVerifier:
             prompt=lease.prompt,
             seeds=[lease.seeds[number] for number in numbers],
             limit=lease.limit,
+            temperature=self._temperature,
             eos=self.ends[0],
             other_ends=self.ends[1:],
             task=lease.task,

@@ -124,8 +124,15 @@ def list_groups(
             return
 
 
-def read_group(database: Database, tokenizer: Tokenizer, lease: bytes) -> ShownGroup | None:
-    """Return the stored group of a lease; None: its tokens are not stored."""
+def newest_accepted(database: Database, most: int) -> list[bytes]:
+    """Return the leases of the newest accepted groups."""
+    query = "SELECT lease FROM verdicts WHERE verdict = 'accepted' ORDER BY entry DESC LIMIT ?"
+    return [lease for (lease,) in database.all(query, (most,))]
+
+
+def read_group(database: Database, tokenizer: Tokenizer, lease: bytes, *, by_token: bool = True) -> ShownGroup | None:
+    """Return the stored group of a lease; None: its tokens are not stored. `by_token`: decode each token by itself
+    too."""
     row = database.one(_STORED, (lease,))
     if row is None:
         return None
@@ -142,7 +149,9 @@ def read_group(database: Database, tokenizer: Tokenizer, lease: bytes) -> ShownG
                 reward=None if score is None else score.reward,
                 success=None if score is None else score.success,
                 parts=list(_parts(tokenizer, rollout.tokens, rollout.turns)),
-                tokens=list(_token_texts(tokenizer, rollout.tokens, rollout.turns, rollout.logprobs)),
+                tokens=list(_token_texts(tokenizer, rollout.tokens, rollout.turns, rollout.logprobs))
+                if by_token
+                else [],
             )
             for sample, (rollout, score) in enumerate(zip(given.rollouts, scores, strict=False))
         ],

@@ -66,7 +66,8 @@ class Hint:
 
 @dataclass(frozen=True)
 class Chart:
-    """The layout of a line chart. `summary`: its content in one sentence, for screen readers."""
+    """The layout of a line chart. `summary`: its content in one sentence, for screen readers. `band`: an SVG path
+    around the bounds of the last line's values; empty: none."""
 
     id: str
     title: str
@@ -76,6 +77,7 @@ class Chart:
     y_ticks: tuple[Tick, ...]
     lines: tuple[PlottedLine, ...]
     hints: tuple[Hint, ...]
+    band: str = ""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,10 @@ def line_chart(
     form: str = "number",
     hints: Iterable[tuple[float, str]] = (),
     x_wanted: int = 5,
+    band: Sequence[tuple[float, float, float]] = (),
 ) -> Chart:
     """Lay out `series` over x from 0 to `x_last`. `form`: "percent" or "number". `hints`: (x, text). `x_wanted`: marks
-    of the x axis, about."""
+    of the x axis, about. `band`: (x, lowest, highest value) around the last line."""
     x_last = max(x_last, 1.0)
     low, high = y_ticks[0], y_ticks[-1]
 
@@ -174,6 +177,7 @@ def line_chart(
         y_ticks=tuple(Tick(place((0, y))[1], _value(y, form)) for y in y_ticks),
         lines=lines,
         hints=_columns([(place((x, low))[0], text) for x, text in hints]),
+        band=_path([place((x, top)) for x, _, top in band] + [place((x, bottom)) for x, bottom, _ in reversed(band)]),
     )
 
 
@@ -181,13 +185,17 @@ def _plotted_line(one: Series, places: list[Point], ends: dict[float, float], fo
     return PlottedLine(
         name=one.name,
         style=one.style,
-        path="M" + "L".join(f"{x:g} {y:g}" for x, y in places),
+        path=_path(places),
         dots=tuple(places) if one.dots or len(places) == 1 else (),
         faint=one.faint,
         end=places[-1],
         label_y=ends.get(places[-1][1], places[-1][1]),
         value=_value(one.points[-1][1], form),
     )
+
+
+def _path(places: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in places) if places else ""
 
 
 def _value(value: float, form: str) -> str:

@@ -44,11 +44,12 @@ def of_supply(market: MarketView | None) -> str:
 
 
 def _cells(node: NodeRow) -> list[object]:
-    cells = [_cell(getattr(node, column)) for column in COLUMNS]
-    return cells if node.pay is None else cells + [_cell(getattr(node.pay, column)) for column in PAY_COLUMNS]
+    cells = [cell(getattr(node, column)) for column in COLUMNS]
+    return cells if node.pay is None else cells + [cell(getattr(node.pay, column)) for column in PAY_COLUMNS]
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
+    """Return a value as a cell has it: text that a spreadsheet would run as a formula behind an apostrophe."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and value.startswith(_FORMULA):

@@ -5,6 +5,8 @@ Rules
    the others (`_OUTLIER` times their 98th percentile), the axis ends below them, and they stand at its top.
 2. Below a mark of a step stands the time from the first step to it.
 3. Tokens per second and the idle share follow from the times of neighbouring steps, so a step after a pause shows it.
+4. The band beside the sampled share says what the policy may solve of all prompts of this kind, as far as so many
+   prompts with one answer each show it.
 """
 
 import dataclasses
@@ -16,12 +18,12 @@ from echo2.coordinator.metrics.views import RunState, StepPoint
 from echo2.coordinator.web import charts
 from echo2.coordinator.web.charts import Chart, Point, Series
 from echo2.coordinator.web.formatting import duration
-from echo2.runtime.quantiles import quantile
+from echo2.runtime.quantiles import quantile, share_bounds
 
 SMALL_CURVES: Final = (
     ("length", "Length of answers, tokens"),
     ("entropy", "Entropy, nats"),
-    ("kl", "KL to the generating version"),
+    ("kl", "KL to the generating version, nats"),
     ("grad_norm", "Gradient norm"),
     ("learning_rate", "Learning rate"),
 )
@@ -35,14 +37,15 @@ Times = Sequence[tuple[float, int]]
 
 
 def accuracy_chart(state: RunState) -> Chart:
-    """Lay out held-out exact match over versions."""
+    """Lay out held-out exact match over versions, and the 95 % confidence interval of the sampled one (rule 4)."""
     shown = charts.pick_records(state.evaluations)
     sampled = [(float(one.version), one.sampled) for one in shown]
     greedy = [(float(one.version), one.greedy) for one in shown]
+    band = [(float(one.version), *share_bounds(one.sampled, one.prompts)) for one in shown]
     hints = [
-        (float(one.version), f"version {one.version}: sampled {charts.percent(one.sampled)}, "
-                             f"greedy {charts.percent(one.greedy)} of {one.prompts} prompts")
-        for one in shown
+        (x, f"version {one.version}: sampled {charts.percent(one.sampled)} (95 %: {charts.percent(low)} to "
+            f"{charts.percent(high)}), greedy {charts.percent(one.greedy)} of {one.prompts} prompts")
+        for one, (x, low, high) in zip(shown, band, strict=True)
     ]  # fmt: skip
     chart = charts.line_chart(
         "accuracy",
@@ -50,9 +53,10 @@ def accuracy_chart(state: RunState) -> Chart:
         [Series("greedy", "second", greedy, dots=True), Series("sampled", "first", sampled, dots=True)],
         x_name="version",
         x_last=max([x for x, _ in sampled], default=1.0),
-        y_ticks=_fit([y for _, y in sampled + greedy], wanted=4, most=1.0),
+        y_ticks=_fit([*(y for _, y in greedy), *(y for _, low, high in band for y in (low, high))], wanted=4, most=1.0),
         form="percent",
         hints=hints,
+        band=band,
     )
     return _with_times(chart, [(float(one.version), one.at) for one in state.evaluations])
 
@@ -63,8 +67,8 @@ def reward_chart(state: RunState) -> Chart:
     chart = charts.line_chart(
         "reward",
         "Reward",
-        [Series("reward of each step", "first", raw, faint=True),
-         Series("mean", "first", charts.trailing_mean(raw, _SMOOTHED_STEPS))],
+        [Series("each step", "first", raw, faint=True),
+         Series(f"mean of {_SMOOTHED_STEPS} steps", "first", charts.trailing_mean(raw, _SMOOTHED_STEPS))],
         x_name="step",
         x_last=_last(raw),
         y_ticks=_fit([y for _, y in raw], wanted=4),
@@ -80,8 +84,8 @@ def learned_chart(state: RunState, steps: Collection[int]) -> Chart:
     chart = charts.line_chart(
         "learned",
         "Reward, and the steps that learned from this node",
-        [Series("reward", "first", charts.thin(raw, _SMALL_POINTS), faint=True),
-         Series("learned from this node", "second", chosen[-_SMALL_POINTS:], dots=True)],
+        [Series("reward of the run", "first", charts.thin(raw, _SMALL_POINTS), faint=True),
+         Series("steps that learned from this node", "second", chosen[-_SMALL_POINTS:], dots=True)],
         x_name="step",
         x_last=_last(raw),
         y_ticks=_fit([y for _, y in raw], wanted=4),
@@ -100,12 +104,12 @@ def small_charts(state: RunState) -> list[Chart]:
     return [_with_times(chart, _times(state)) for chart in (*drawn, _pace(state.steps))]
 
 
-def _small(name: str, title: str, points: Sequence[Point]) -> Chart:
+def _small(name: str, title: str, points: Sequence[Point], series: str = "now") -> Chart:
     shown = charts.thin(points, _SMALL_POINTS)
     return charts.line_chart(
         name,
         title,
-        [Series("now", "first", shown)],
+        [Series(series, "first", shown)],
         x_name="step",
         x_last=_last(shown),
         x_wanted=_SMALL_TICKS,
@@ -121,9 +125,9 @@ def _pace(steps: Sequence[StepPoint]) -> Chart:
         if seconds > 0 and "tokens" in one.metrics:
             tokens.append((float(one.step), one.metrics["tokens"] / seconds))
             idle.append((float(one.step), min(1.0, max(0.0, 1 - one.seconds / seconds))))
-    chart = _small("pace", "Tokens per second, and idle share", tokens)
+    chart = _small("pace", "Tokens per second, and idle share", tokens, "tokens/s")
     behind = charts.line_chart(
-        "idle", "Idle", [Series("idle", "second", charts.thin(idle, _SMALL_POINTS))], x_name="step",
+        "idle", "Idle", [Series("idle, 0 to 100 %", "second", charts.thin(idle, _SMALL_POINTS))], x_name="step",
         x_last=_last(tokens), y_ticks=(0, 1), form="percent",
     )  # fmt: skip
     if not idle:
@@ -160,7 +164,7 @@ def _with_times(chart: Chart, times: Times) -> Chart:
     if not times:
         return chart
     ticks = [dataclasses.replace(tick, under=_since(times, tick.value)) for tick in chart.x_ticks]
-    return dataclasses.replace(chart, x_ticks=tuple(ticks))
+    return dataclasses.replace(chart, x_ticks=tuple(ticks), x_name=f"{chart.x_name}, and time since the first")
 
 
 def _since(times: Times, x: float) -> str:

@@ -9,25 +9,37 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.coordinator.run import https_identity, keys, setup
+from echo2.coordinator.run import https_identity, keys, learner_checks, setup
 from echo2.coordinator.run.disk_room import bytes_to_run
 from echo2.coordinator.run.key_checks import KeyCheck
+from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import peer_id
 from echo2.p2p.multiaddr import address_of
 from echo2.protocol.authority import RunSpec
+from echo2.runtime.errors import LocalFault
+from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.printable import printable
+from echo2.runtime.settings import SettingsFault
+from echo2.weights.hf_import import stored_headers
+from echo2.weights.lora.adapter_config import CONFIG as ADAPTER_CONFIG
 
 SPARE: Final = 5e9
 """Bytes beside checkpoints and versions: database, ledger, logs."""
+LEARNER_BYTES: Final = 18
+"""Bytes per trained parameter that the learner keeps between steps (`python -m benchmarks.learner`, state)."""
+BASE_BYTES: Final = 4
+"""The same of a frozen base, in float32."""
+SCORER_BYTES: Final = 4
 ANSWER_SECONDS: Final = 10.0
 MOST_BYTES: Final = 4 << 20
 
@@ -38,6 +50,8 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     return [
         addresses(_addresses(place, settings, state), state),
         disk(place.path, bytes_to_run(place, settings.scorer.number)),
+        memory(place, settings),
+        *(data_of(task, settings) for task in setup.task_places(place, spec, settings.run)),
         clock(),
         public_page(spec.page, spec.run),
         rates(state),
@@ -74,6 +88,33 @@ def disk(place: Path, to_run: int, free: Callable[[Path], int] | None = None) ->
     words = f"{left / 1e9:,.1f} GB free, {wanted / 1e9:,.1f} GB wanted"
     remedy = f"free space on the disk of {place}, or move the folder" if left < wanted else ""
     return KeyCheck("disk", words, remedy)
+
+
+def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], int] = memory_limit) -> KeyCheck:
+    """Check the memory of the learner's card, or of this machine where it computes on the CPU. `limit`: bytes that this
+    machine's processes may take. Raises `LocalFault`."""
+    check = "memory"
+    if settings.learner.device.startswith("cuda"):
+        try:
+            learner_checks.check_card(place.model, settings)
+        except SettingsFault as error:
+            return KeyCheck(check, str(error), "set it before the next start")
+        return KeyCheck(check, f"the learner fits on {settings.learner.device}")
+    adapter = (place.model / ADAPTER_CONFIG).is_file()
+    count = sum(prod(entry.shape) for entry in stored_headers(place.model))
+    each = (BASE_BYTES if adapter else LEARNER_BYTES) + SCORER_BYTES * settings.scorer.number
+    words = f"{limit() / 1e9:,.1f} GB, and learner and scorer keep about {each * count / 1e9:,.1f} GB between steps"
+    return KeyCheck(check, words, "use a smaller model, or --lora-rank" if each * count > limit() else "")
+
+
+def data_of(task: TaskPlace, settings: CoordinatorConfig) -> KeyCheck:
+    """Check that a task opens and poses its first prompt: that its data is there."""
+    check = f"task {task.name}"
+    try:
+        facts, _ = inspect_task(task, settings.environment, settings.run.limit)
+    except LocalFault as error:
+        return KeyCheck(check, str(error), "put it right before the next start")
+    return KeyCheck(check, f"{facts.train:,} prompts in train, {facts.heldout:,} in heldout")
 
 
 def clock(run: Callable[..., "subprocess.CompletedProcess[str]"] = subprocess.run) -> KeyCheck:

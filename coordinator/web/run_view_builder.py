@@ -17,6 +17,7 @@ import msgspec
 from echo2.coordinator.accounts import ledger_tiles
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.ledger_tiles import BundlePart
 from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database, ReadConnections
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
@@ -32,6 +33,7 @@ from echo2.coordinator.metrics.setting_changes import read_changes
 from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
+    FaultView,
     LinksView,
     NodeRow,
     NodeView,
@@ -52,6 +54,7 @@ from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.pages import node_page
 from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
+from echo2.coordinator.web.pages.public_examples import PublicExamples
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
 from echo2.ledger.tile_places import TilePlace
@@ -96,7 +99,7 @@ class RunViewBuilder:
     training: Training
     scoring: Scoring
     publisher: Publisher
-    faults: list[str]
+    faults: list[FaultView]
     started: int
     clock: Callable[[], float]
     installing: str = ""
@@ -109,11 +112,13 @@ class RunViewBuilder:
     _nodes_pay: MarketRows = field(default_factory=MarketRows)
     """Of the pages of nodes, which another thread reads."""
     _connections: ReadConnections = field(init=False)
+    _examples: PublicExamples = field(init=False)
     _rates: dict[bytes, float] = field(default_factory=dict)
     """Rates of the earlier states; used by one thread at a time, as states are built one after the other."""
 
     def __post_init__(self) -> None:
         self._connections = ReadConnections(self.group_service.database.path)
+        self._examples = PublicExamples(self.run.folder)
 
     async def current_state(self) -> RunState:
         """Return the current state, built beside the event loop. Only one call at a time."""
@@ -172,10 +177,10 @@ class RunViewBuilder:
         with self._connections.reading() as database:
             return ledger_tiles.tile(database, level, place)
 
-    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+    def ledger_bundle(self, place: TilePlace, first: int) -> BundlePart | None:
         """Return a part of a bundle of entries; None: there is no such bundle (yet). It blocks: call it in a thread."""
         with self._connections.reading() as database:
-            return ledger_tiles.bundle_part(database, place, first, most)
+            return ledger_tiles.bundle_part(database, place, first)
 
     def sealed_logs(self) -> list[bytes]:
         """Return the documents of the run's restored logs, sealed, in order."""
@@ -212,7 +217,8 @@ class RunViewBuilder:
             versions=[history.versions[number] for number in sorted(history.versions)], capacity=_NOT_YET,
             broadcast=BroadcastView(source=self.run.peer_id), diff_bytes=history.diff_bytes,
             full_bytes=history.full_bytes, nodes=[], invite=self.invite,
-            faults=[without_places(fault) for fault in self.faults], relayed_bytes=self.relayed, links=self.links,
+            faults=[FaultView(at=one.at, what=without_places(one.what)) for one in self.faults],
+            relayed_bytes=self.relayed, links=self.links,
             root_serial=self.run.root.serial, root_expires=self.run.root.expires,
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
             tasks=task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations),
@@ -250,6 +256,7 @@ class RunViewBuilder:
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
             changes = read_changes(database, public=True)
+            examples = self._examples.read(database, self.run.config.web.examples, now)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)
@@ -261,6 +268,7 @@ class RunViewBuilder:
             spare=counted.spare, canaries=canaries, audits=audits, expired=counted.expired, skipped=counted.skipped,
             capacity=capacity, broadcast=broadcast, nodes=nodes, nodes_known=known, nodes_connected=online,
             weight=weight, tasks=tasks, ledger=ledger, market=market, teams=teams, stages=learned, changes=changes,
+            examples=examples,
         )  # fmt: skip
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

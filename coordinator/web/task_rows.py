@@ -10,6 +10,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics.views import Evaluation, TaskRow
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.verdicts import task_results
+from echo2.coordinator.web.csv_export import cell
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
@@ -66,5 +67,5 @@ def as_csv(rows: Iterable[TaskRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*COLUMNS, "failed_episodes"])
-    writer.writerows([*(getattr(row, column) for column in COLUMNS), sum(row.failed.values())] for row in rows)
+    writer.writerows([*(cell(getattr(row, column)) for column in COLUMNS), sum(row.failed.values())] for row in rows)
     return text.getvalue()

@@ -4,8 +4,8 @@ Rules
 1. Tiles and bundles never change: any cache may hold whole ones for ever, and partial ones, which nobody wants once
    they are whole, for a day. Their ETag is the run's. Documents are not cached.
 2. Reads are rationed (rationed_reads.py). A tile has at most 8 KiB, and the last `MOST_TILES` stay in memory. A bundle
-   is sent `AT_ONCE` entries at a time, or up to `MOST_AT_ONCE` small ones, so that memory is that of these; a client
-   that takes longer than `TILE_SECONDS` for them is disconnected.
+   is read and sent in parts of some `PART_BYTES`, so that memory is that of a part; a client that takes longer than
+   `TILE_SECONDS` for one is disconnected.
 """
 
 import asyncio
@@ -18,14 +18,11 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 
+from echo2.coordinator.accounts.ledger_tiles import BundlePart
 from echo2.coordinator.web.page_listener import party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
-AT_ONCE: Final = 16
-MOST_AT_ONCE: Final = 64
-SMALL_PART: Final = 64 << 10
-"""Bytes of a part below which the next one has twice as many entries."""
 TILE_SECONDS: Final = 30.0
 MOST_TILES: Final = 512
 FOR_EVER: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -41,8 +38,8 @@ class TileSource(Protocol):
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         """Return a tile; None: there is no such tile (yet)."""
 
-    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
-        """Return entries `first` to before `first + most` of a bundle; None: there is no such bundle (yet)."""
+    def ledger_bundle(self, place: TilePlace, first: int) -> BundlePart | None:
+        """Return the part of a bundle from its entry `first` on; None: there is no such bundle (yet)."""
 
     def sealed_roots(self) -> list[bytes]:
         """Return the run's Roots, sealed, oldest first."""
@@ -101,20 +98,19 @@ class TileRoutes:
         """Answer with a bundle of entries, part by part (rule 2)."""
         place = _place(request)
         answer = web.StreamResponse(headers={"Content-Type": _BINARY, **self._caching(request, place)})
-        first, most = 0, AT_ONCE
+        first = 0
         while first < place.width:
-            read = partial(self._source.ledger_bundle, place, first, most)
-            part = await self._reads.read(party_of(request), read)
+            part = await self._reads.read(party_of(request), partial(self._source.ledger_bundle, place, first))
             if part is None:
                 raise _absent()
             if not first:
                 await answer.prepare(request)
             try:
                 async with asyncio.timeout(TILE_SECONDS):
-                    await answer.write(part)
+                    await answer.write(part.content)
             except TimeoutError as error:
                 raise ConnectionResetError("the client receives the bundle too slowly") from error
-            first, most = first + most, min(2 * most, MOST_AT_ONCE) if len(part) < SMALL_PART else AT_ONCE
+            first = part.end
         await answer.write_eof()
         return answer
 

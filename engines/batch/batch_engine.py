@@ -8,10 +8,11 @@ Rules
 3. Weights that are damaged are told from weights that are whole and do not fit the model, or the program that computes
    (`UnfitSnapshot`): another copy of the same weights would not fit either.
 4. A job is checked against the loaded model before it is queued.
+5. A load tells of its progress (`on_progress`) as it reads the weights: a parent can tell slow from hung.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -79,6 +80,7 @@ class BatchEngine(ABC, Generic[M]):
 
     def __init__(self) -> None:
         self._live: M | None = None
+        self.on_progress: Callable[[], None] = lambda: None
 
     @abstractmethod
     def build(self, model: Path, weights: SteppedWeights) -> M:
@@ -91,7 +93,7 @@ class BatchEngine(ABC, Generic[M]):
         if live is not None:
             live.close()
         del live  # two models at once may not fit
-        stepped = SteppedWeights(weights)
+        stepped = SteppedWeights(weights, self.on_progress)
         try:
             self._live = self.build(model, stepped)
         except BadSnapshot as error:

@@ -28,6 +28,7 @@ from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import Memory, RowLimit
 from echo2.engines.batch.row_starts import Row, Start, StartQueue
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, SampledTurn
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""
@@ -45,14 +46,15 @@ class OutOfMemory(Exception):
 
 class NextToken(NamedTuple):
     """A row that is taken further. `token`: fed to the model; None: the one that the step before chose in this place.
-    `position`: position of that token in the whole sequence, prompt counted. `seed`, `number`, `greedy`: the choice of
-    the next token: its seed and its number within the rollout."""
+    `position`: position of that token in the whole sequence, prompt counted. `seed`, `number`, `greedy`, `temperature`:
+    the choice of the next token: its seed, its number within the rollout, `Job.applied_temperature`."""
 
     token: int | None
     position: int
     seed: bytes
     number: int
     greedy: bool
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class FirstToken(NamedTuple, Generic[P]):
@@ -63,6 +65,7 @@ class FirstToken(NamedTuple, Generic[P]):
     seed: bytes
     greedy: bool
     number: int = 0
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class Chosen(NamedTuple):
@@ -272,7 +275,8 @@ class ContinuousBatch(Generic[P]):
                 self._backend.resume(start.prompt)
                 self._places.append(row)
             else:
-                first.append(FirstToken(start.prompt, row.state.seed, row.group.job.greedy, row.begun))
+                job = row.group.job
+                first.append(FirstToken(start.prompt, row.state.seed, job.greedy, row.begun, job.applied_temperature))
                 new.append(row)
         rows = [self._next(row) for row in self._places]
         if not rows and not first:
@@ -289,7 +293,8 @@ class ContinuousBatch(Generic[P]):
         """Return what feeds a row, which has one token more begun than taken where a step was not read yet."""
         state, job = row.state, row.group.job
         last = state.last if row.begun == state.position else state.given
-        return NextToken(last, len(job.prompt) + row.begun - 1, state.seed, row.begun, job.greedy)
+        position = len(job.prompt) + row.begun - 1
+        return NextToken(last, position, state.seed, row.begun, job.greedy, job.applied_temperature)
 
     # --- ending rows
 

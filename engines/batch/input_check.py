@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 
 from echo2.engines.engine import EngineError, Job, Sample
+from echo2.engines.temperature import LEAST_TEMPERATURE, MOST_TEMPERATURE
 
 
 def check_job(job: Job, vocabulary: int) -> None:
-    """Check a job's prompt, limit and seeds. Raises EngineError."""
+    """Check a job's prompt, limit, seeds and temperature. Raises EngineError."""
     if not job.prompt or job.limit < 1:
         raise EngineError("a job needs a prompt, and a limit of one token at least")
     if not all(0 <= token < vocabulary for token in job.prompt):
         raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
     if any(len(seed) != 16 for seed in job.seeds):
         raise EngineError("a seed must have 16 bytes")
+    if not LEAST_TEMPERATURE <= job.temperature <= MOST_TEMPERATURE:
+        raise EngineError(
+            f"a temperature is from {LEAST_TEMPERATURE} to {MOST_TEMPERATURE} thousandths, not {job.temperature}"
+        )
     check_past(job, vocabulary)
 
 

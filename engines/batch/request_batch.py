@@ -20,6 +20,7 @@ import numpy as np
 from echo2.engines.batch.open_group import Group
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.tasks.turn_ends import Ends, fault_of_turn
 
 LOGPROB_ROUNDING = 1e-4
@@ -32,7 +33,8 @@ class ProgramLost(SystemExit):
 
 class TokenRequest(NamedTuple):
     """One turn to generate. `tokens`: what stands before it. `seed`, `first`: the noise of its tokens, whose numbers
-    within the rollout begin at `first`. `most`: most tokens. `ends`: each ends it. `greedy`: without noise."""
+    within the rollout begin at `first`. `most`: most tokens. `ends`: each ends it. `greedy`: without noise.
+    `temperature`: `Job.applied_temperature`."""
 
     tokens: list[int]
     seed: bytes
@@ -40,6 +42,7 @@ class TokenRequest(NamedTuple):
     most: int
     ends: Ends
     greedy: bool
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class Completion(NamedTuple):
@@ -163,6 +166,7 @@ class RequestBatch:
             most=job.limit - len(so_far.logprobs),
             ends=job.ends,
             greedy=job.greedy,
+            temperature=job.applied_temperature,
         )
         self._next_id += 1
         self._service.submit(self._next_id, request)

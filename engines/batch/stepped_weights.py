@@ -4,7 +4,7 @@ A step changes the folder on disk first; the engine then writes the same list of
 fails, the engine drops its copy: the folder on disk is whole, and is loaded again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from echo2.engines.engine import EngineError, Loaded
@@ -18,13 +18,19 @@ from echo2.weights.snapshot import Snapshot
 class SteppedWeights:
     """`snapshot`: the present version."""
 
-    def __init__(self, weights: Path) -> None:
-        """Open a snapshot file, or a folder of weights.logged_weights. Raises BadSnapshot, StoreCorrupt,
-        FileNotFoundError."""
+    def __init__(self, weights: Path, tell: Callable[[], None] = lambda: None) -> None:
+        """Open a snapshot file, or a folder of weights.logged_weights. `tell`: called as the weights are read. Raises
+        BadSnapshot, StoreCorrupt, FileNotFoundError."""
+
+        def goes_on() -> bool:
+            tell()
+            return False
+
         self._weights = weights
-        self._rolling = open_weights(weights) if weights.is_dir() else None
+        self._rolling = open_weights(weights, goes_on) if weights.is_dir() else None
         self.snapshot = Snapshot(self._rolling.path if self._rolling else weights)
-        if self._rolling and self._rolling.root != self.snapshot.root:
+        root = self.snapshot.find_root(tell)
+        if self._rolling and self._rolling.root != root:
             raise BadSnapshot(
                 f"{self._rolling.path} is damaged (its bytes do not have root {self._rolling.root.hex()[:16]}): fetch "
                 "it again"

@@ -31,7 +31,7 @@ from echo2.engines.process.candidates import Sight
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.trials import sights
 from echo2.runtime.child import environment
-from echo2.runtime.errors import LocalFault
+from echo2.runtime.errors import DeviceMissing, LocalFault
 from echo2.runtime.files import writing
 
 CHECK_SECONDS: Final = 120.0
@@ -49,8 +49,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(device: str, *, quick: bool) -> Report:
-    """Check this machine. `device`: auto, or a device as engines.devices.devices names it. Raises `LocalFault` for one
-    that cannot be used."""
+    """Check this machine. `device`: auto, or a device as engines.devices.devices names it. Raises `DeviceMissing`
+    for one that cannot be used."""
     rows = _machine_rows()
     row = registry.TRANSFORMERS
     if missing := row.missing():
@@ -122,7 +122,7 @@ _BUILDS: Final = {
 
 
 def _measure(device: str, *, quick: bool) -> tuple[list[Measurement], str]:
-    """Run the measuring process (rule 1); return what it said, and why it ended early, or empty. Raises `LocalFault`
+    """Run the measuring process (rule 1); return what it said, and why it ended early, or empty. Raises `DeviceMissing`
     for a device that cannot be used."""
     command = [sys.executable, "-m", MEASURING_MODULE, device, *(["--quick"] if quick else [])]
     seconds = QUICK_SECONDS if quick else CHECK_SECONDS
@@ -135,7 +135,7 @@ def _measure(device: str, *, quick: bool) -> tuple[list[Measurement], str]:
     measurements = [msgspec.json.decode(text, type=Measurement) for text in output.splitlines() if text[-1:] == b"}"]
     for one in measurements:
         if one.name == "no-device":
-            raise LocalFault(one.fault)
+            raise DeviceMissing(one.fault)
     return measurements, fault
 
 

@@ -88,7 +88,7 @@ class Measuring:
         from echo2.engines.transformers.device_memory import free_memory
 
         if self._device.type in ("cuda", "xpu"):
-            _, total = self._torch.accelerator.get_memory_info(self._device)
+            _, total = self._torch.get_device_module(self._device).mem_get_info(self._device)
             yield Measurement(name="total", value=float(total))
         yield Measurement(name="free", value=float(free_memory(self._device)))
 

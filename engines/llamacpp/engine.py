@@ -77,7 +77,7 @@ class LlamaEngine(BatchEngine[_Live]):
         """See `BatchEngine.build`."""
         architecture, config = architectures.read(model), _adapter_config(model)
         source = weights.snapshot if config is None else _base(model)
-        resident = ResidentModel(self._library, architecture, source, self._dtype, self._handle)
+        resident = ResidentModel(self._library, architecture, source, self._dtype, self._handle, tell=self.on_progress)
         adapter = None
         try:
             if config is not None:

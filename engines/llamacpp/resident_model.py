@@ -12,7 +12,7 @@ Rules
 
 import ctypes
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -81,7 +81,8 @@ class _Target(NamedTuple):
 
 class ResidentModel:
     """`pointer`: llama_model. `nbytes`: bytes of all its tensors. `parameters`: their number, tied ones once. `handle`:
-    handle of the device, None: the CPU. Raises EngineError, BadSnapshot. Call `close` to free it."""
+    handle of the device, None: the CPU. `tell`: called after each tensor that is filled. Raises EngineError,
+    BadSnapshot. Call `close` to free it."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class ResidentModel:
         snapshot: WeightSource | QuantisedSource,
         dtype: Dtype,
         handle: int | None,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
         check_shapes(architecture, snapshot.tensors, snapshot.path)
         self._formats: Mapping[str, BlockFormat] = getattr(snapshot, "formats", {}) if dtype == "blocks" else {}
@@ -102,7 +104,7 @@ class ResidentModel:
         self.nbytes = 0
         self.parameters = sum(entry.elements for entry in snapshot.tensors)
         self._check_memory(snapshot)
-        self.pointer = self._build(snapshot)
+        self.pointer = self._build(snapshot, tell)
 
     @property
     def vocabulary(self) -> int:
@@ -157,7 +159,7 @@ class ResidentModel:
             return "float32"
         return self._formats.get(entry.name, self._plain)
 
-    def _build(self, snapshot: WeightSource) -> int:
+    def _build(self, snapshot: WeightSource, tell: Callable[[], None]) -> int:
         library = self.library
         devices = backends.device_list(self.handle)
         params = builds.model_params(
@@ -171,6 +173,7 @@ class ResidentModel:
             if self._fault is None:
                 try:
                     self._fill(tensor, snapshot, names)
+                    tell()
                 except Exception as error:  # nothing may be raised into C
                     self._fault = error
 

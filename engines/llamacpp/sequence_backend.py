@@ -146,18 +146,19 @@ class SequenceBackend:
             [Fed(rows[row].token or 0, rows[row].position, self._places[row]) for row in order]
         )
         tokens, logprobs = [0] * len(rows), [0.0] * len(rows)
-        for greedy in (False, True):
-            some = [number for number, row in enumerate(order) if rows[row].greedy == greedy]
-            if some:
-                picked = logits if len(some) == len(rows) else logits[some]
-                pairs = [(rows[order[number]].seed, rows[order[number]].number) for number in some]
-                for number, token, logprob in zip(
-                    some, *self._choice.choose(picked, pairs, greedy=greedy), strict=True
-                ):
-                    tokens[order[number]], logprobs[order[number]] = token, logprob
+        for greedy, temperature in {(row.greedy, row.temperature) for row in rows}:
+            drawn = greedy, temperature
+            some = [n for n, row in enumerate(order) if (rows[row].greedy, rows[row].temperature) == drawn]
+            picked = logits if len(some) == len(rows) else logits[some]
+            pairs = [(rows[order[number]].seed, rows[order[number]].number) for number in some]
+            chosen = self._choice.choose(picked, pairs, greedy=greedy, temperature=temperature)
+            for number, token, logprob in zip(some, *chosen, strict=True):
+                tokens[order[number]], logprobs[order[number]] = token, logprob
         return tokens, logprobs
 
     def _first(self, new: FirstToken[KeptPrompt]) -> tuple[int, float]:
         assert new.prompt.logits is not None
-        (token,), (logprob,) = self._choice.choose(new.prompt.logits[None], [(new.seed, new.number)], greedy=new.greedy)
+        (token,), (logprob,) = self._choice.choose(
+            new.prompt.logits[None], [(new.seed, new.number)], greedy=new.greedy, temperature=new.temperature
+        )
         return token, logprob

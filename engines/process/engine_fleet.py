@@ -158,12 +158,6 @@ class EngineFleet:
         """Whether no engine may run."""
         return all(engine.rests for engine in self.engines)
 
-    @property
-    def working(self) -> bool:
-        """Whether an engine has rows of a group."""
-        rows = [engine.rows for engine in self.engines]
-        return any(one.running or one.waiting or one.parked for one in rows)
-
     async def advance(self, payload: Path, to: LoadedVersion) -> None:
         """See `VersionedEngine.advance`, within an exclusive block."""
         assert self._leader is not None

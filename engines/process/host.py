@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
-from echo2.engines import registry, start_signs
+from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
 from echo2.engines.devices.devices import ComputeDevice, Inventory, NoDevice, choose
 from echo2.engines.devices.own_card import see_alone
-from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
+from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsProgress
 from echo2.engines.process.messages import (
     CALLS,
     DEFERRED_CALLS,
     ROWS_NOTICE,
     SAMPLED_NOTICE,
-    SIGN_NOTICE,
     VERSION_CALLS,
     DutyCall,
     EngineCall,
@@ -45,7 +44,8 @@ from echo2.runtime.priority import Priority
 MOST_NAP: Final = 0.25
 """Seconds of rest after which calls are looked at."""
 SIGN_SECONDS: Final = 30.0
-"""Longest time without a notification while groups are generated, seconds: a parent takes silence for a hang."""
+"""Longest time without a notification while groups are generated or weights read, seconds: a parent takes silence for a
+hang."""
 
 
 class EngineHost:
@@ -98,6 +98,8 @@ class EngineHost:
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
         self._engine = row.make(device.kind, call.dtype)
+        if isinstance(self._engine, TellsProgress):
+            self._engine.on_progress = self._sign
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
             kind=device.kind if alone == call.device else call.device, name=device.name, why=device.why,
@@ -178,6 +180,12 @@ class EngineHost:
             raise EngineError("no engine is chosen yet: the first call must be probe")
         return self._engine
 
+    def _sign(self) -> None:
+        """Notify, at times, that a load goes on."""
+        if time.monotonic() - self._told_at > SIGN_SECONDS:
+            self._told, self._told_at = None, time.monotonic()
+            self._notify(EngineRows())
+
     def _tell(self) -> None:
         """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single
         rows end too often."""
@@ -225,7 +233,6 @@ def main(make: type[EngineHost] = EngineHost) -> None:
     hide_named()
     confine = confinement(os.environ.get(VARIABLE, ""))
     pipe = Pipe()
-    start_signs.listen(lambda: pipe.notify(SIGN_NOTICE, None))
     host = make(
         lambda rows: pipe.notify(ROWS_NOTICE, rows),
         lambda sampled_turn: pipe.notify(SAMPLED_NOTICE, sampled_turn),

@@ -3,12 +3,12 @@
 Rules
 1. A candidate that crashes, hangs or is refused loses itself alone: its process is killed, and its fault is a sentence.
 2. One candidate runs at a time: two would share a device or the CPU.
-3. A candidate starts and loads as long as it gives signs (engines/start_signs.py), with `SILENT_SECONDS` from each to
+3. A candidate starts and loads as long as it gives signs of progress (`EngineHost`), with `SILENT_SECONDS` from each to
    the next, at most `START_SECONDS`: a cold vLLM compiles for minutes. It then gets `TRIAL_SECONDS` for warm-up and
    measurement.
 4. Candidates that are taken without a race (engines/process/candidates.py, rule 5) come first; where one of them gives
-   a rate, the rest is not timed. All others together get `ALL_TRIALS_SECONDS`; those that are left then were not timed,
-   and say so.
+   a rate, the rest is not timed. None of the others begins after `ALL_TRIALS_SECONDS`; those that are left were not
+   timed, and say so.
 """
 
 import asyncio

@@ -111,7 +111,8 @@ class VersionedEngine(SupervisedEngine):
                 raise EngineUnusable(error.message) from error
             except OSError as error:
                 refused = f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
-                raise EngineUnusable(sentence_of(error, refused)) from error
+                may_not = isinstance(error, PermissionError)  # run the program, of which no general sentence speaks
+                raise EngineUnusable(refused if may_not else sentence_of(error, refused)) from error
             assert self.probed is not None
             self._probed_as = terms
             if self.rests:

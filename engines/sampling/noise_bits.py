@@ -6,6 +6,8 @@
 3. On Apple's MPS, where PyTorch's 64-bit operations are incomplete, it computes them in pairs of 32-bit integers. A key
    is then such a pair: [R, 2] int32, low half first.
 
+4. Keys go to a device without a wait for it (engines.devices.host_transfers): a step copies those of its rows.
+
 The bits are the same by each way (tests/engines/sampling/test_noise_bits.py).
 """
 
@@ -35,7 +37,7 @@ _memory = threading.local()
 
 
 def keys_of(words: NDArray[np.int64], device: torch.device | str) -> Tensor:
-    """Return keys for `bits` on a device, without a wait for it: [R] int64, or [R, 2] int32 where rule 3 holds."""
+    """Return keys for `bits` on a device: [R] int64, or [R, 2] int32 where rule 3 holds."""
     device = torch.device(device)
     return upload(words.view(np.int32).reshape(-1, 2) if device.type == "mps" else words, device)
 
@@ -110,13 +112,13 @@ def _signed_word(word: int, size: int) -> int:
 
 @lru_cache(maxsize=8)
 def _increments(words: int, device: torch.device) -> Tensor:
-    return (torch.arange(1, words + 1, dtype=torch.int64) * _signed_word(GOLDEN_RATIO, 64)).to(device)
+    return torch.arange(1, words + 1, dtype=torch.int64, device=device) * _signed_word(GOLDEN_RATIO, 64)
 
 
 @lru_cache(maxsize=8)
 def _increment_halves(words: int, device: torch.device) -> Tensor:
     halves = _increments(words, torch.device("cpu")).numpy().view(np.int32).reshape(-1, 2)
-    return torch.from_numpy(np.ascontiguousarray(halves.T)).to(device)
+    return upload(np.ascontiguousarray(halves.T), device)
 
 
 def _scratch(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:

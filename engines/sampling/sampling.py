@@ -8,6 +8,9 @@
     gumbel = -log(-log1p(-w)) in float32
     token  = argmax(logits + gumbel) in float32, the lowest id on a tie
 
+At another temperature than 1 `temper` multiplies the logits before, and nothing else differs: so a bound by logits is
+one by tempered logits.
+
 Reasons: integers are the same on every machine, unlike a GPU's own generator. `-log(-log(u))` would lose the top tail
 in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to minus infinity. `sampling_reference`
 computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
@@ -20,7 +23,7 @@ with the same result. engines.sampling.noise_bits computes the integers.
 import hashlib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -28,6 +31,7 @@ from torch import Tensor
 
 from echo2.engines.engine import GAP_MOST
 from echo2.engines.sampling import noise_bits
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 
 if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")
@@ -51,12 +55,23 @@ def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu")
     return noise_bits.keys_of(np.frombuffer(digests, dtype="<i8").copy(), device)
 
 
+def temper(logits: Tensor, temperatures: Sequence[int]) -> Tensor:
+    """Bring the logits of each row to its temperature, in thousandths (engines.temperature), float32 [R, V], in
+    place where they change; return them. Log-probabilities and choices of such rows are those at that temperature."""
+    distinct = set(temperatures)
+    if distinct <= {PLAIN_TEMPERATURE}:
+        return logits
+    if len(distinct) == 1:
+        return logits.mul_(factor_of(distinct.pop()))
+    return logits.mul_(torch.tensor([[factor_of(one)] for one in temperatures], device=logits.device))
+
+
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Choose a token per row. logits: float32 [R, V]; key: int64 [R]. Return (tokens int64 [R], log softmax(logits) of
     each, float32 [R], <= 0)."""
     w, spare = _noise(key, logits.shape[1])
     tokens = _argmax(_gumbel(w).add_(logits))
-    return tokens, _logprobs(logits, tokens, spare)
+    return tokens, logprobs_of(logits, tokens, spare)
 
 
 def add_noise_of(logits: Tensor, key: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -71,7 +86,7 @@ def add_noise_of(logits: Tensor, key: Tensor, rows: Tensor | None = None) -> Ten
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Choose as `choose` does, without noise."""
     tokens = _argmax(logits)
-    return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
+    return tokens, logprobs_of(logits, tokens, torch.empty_like(logits))
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +117,7 @@ def _rivals(
     """Return the tokens that may be a row's best or its runner-up: row, counted from `start`, token id, and logit plus
     noise; then logit plus noise of `tokens`, and their log-probabilities."""
     halves, spare = _halves(key, logits.shape[1])
-    logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
+    logprobs = logprobs_of(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
     bound = spare.div_(halves)  # exp(logit) / w, less its factor of 2^31
     first = _argmax(bound)
     best = _at(bound, first) * _at(halves, first) / -torch.log1p(-_w(_at(halves, first)))
@@ -127,7 +142,7 @@ def _reaching(values: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(row_places), torch.from_numpy(column_places)
 
 
-def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
+def logprobs_of(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
     """Return log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0. `out` becomes exp(logits - max)."""
     top = logits.amax(-1, keepdim=True)
     z = torch.sub(logits, top, out=out).exp_().sum(-1)

@@ -1,8 +1,8 @@
 """Seeded sampling as in `engines.sampling.sampling`, in numpy: for engines that work without torch.
 
 Rules
-1. The rule is gumbel-splitmix64/1, stated at the top of `engines.sampling.sampling`; the same golden vectors pin both
-   modules.
+1. The rule is gumbel-splitmix64/1, stated at the top of `engines.sampling.sampling`, and of tempered logits
+   gumbel-splitmix64/2; the same golden vectors pin both modules.
 2. Logarithms are computed only where a token can win: E = -log1p(-w) >= w, so exp(logit) / w bounds exp(logit) / E, by
    which tokens rank. The result is that of the full noise, which is computed where logits are so large that float32
    rounds the noise away.
@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 
 if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")
@@ -55,6 +57,11 @@ def keys(pairs: Iterable[tuple[bytes, int]]) -> Words:
             raise ValueError(f"a seed must have 16 bytes, this one has {len(seed)}")
         digests += hashlib.blake2b(seed + position.to_bytes(4, "little"), digest_size=8).digest()
     return np.frombuffer(digests, "<u8").copy()
+
+
+def temper(logits: Floats, temperature: int) -> Floats:
+    """Return logits brought to a temperature, in thousandths (engines.temperature)."""
+    return logits if temperature == PLAIN_TEMPERATURE else logits * np.float32(factor_of(temperature))
 
 
 def choose(logits: Floats, key: Words) -> tuple[NDArray[np.int64], Floats]:

@@ -10,6 +10,8 @@ import math
 import struct
 from collections.abc import Sequence
 
+from echo2.engines.temperature import factor_of
+
 _MASK_64 = (1 << 64) - 1
 
 
@@ -35,6 +37,11 @@ def gumbel(bits: int) -> float:
     """Return the noise, in nats, rounded to float32."""
     w = min(_float32(_float32(float(bits)) + 0.5) * 2.0**-31, 1 - 2.0**-24)
     return _float32(-math.log(_float32(-math.log1p(-w))))
+
+
+def temper(logits: Sequence[float], temperature: int) -> list[float]:
+    """Return float32 logits brought to a temperature, in thousandths, by the rule gumbel-splitmix64/2."""
+    return [_float32(logit * factor_of(temperature)) for logit in logits]
 
 
 def choose(logits: Sequence[float], key: int) -> int:

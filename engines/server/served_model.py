@@ -29,6 +29,7 @@ from echo2.engines.sampling.sampling_check import ALTERNATIVES
 from echo2.engines.server.answers import Choice, ServerSettings, choice_of
 from echo2.engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, quotable_text
 from echo2.engines.server.requirements import GENERATE
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.weights.errors import BadSnapshot
 
@@ -100,6 +101,8 @@ class ServedModel:
     def submit(self, id: int, request: TokenRequest) -> None:
         """See `CompletionService.submit`."""
         length, most = len(request.tokens) + request.most, self._settings.model_config.max_model_len
+        if request.temperature != PLAIN_TEMPERATURE:  # its log-probabilities are of plain logits
+            raise EngineError("the engine server samples at temperature 1 alone: use the engine vllm")
         if length > most:
             raise EngineError(f"a rollout of {length} tokens is too long: the server's model and memory allow {most}")
         future = self.client.begin(GENERATE, _body(request), most=_longest(request))

@@ -1,6 +1,7 @@
 """Continuous batching's backend in PyTorch (engines.batch.continuous_batch.Backend): one token for many rows per pass.
 
-1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
+1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen, at the
+   job's temperature.
 2. Prompts of like length are computed in one pass, padded on the right, where causal attention never looks. Their keys
    and values are then copied into the places of their rows.
 3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it; what a step
@@ -28,7 +29,8 @@ from echo2.engines.sampling import sampling
 from echo2.engines.transformers import half_attention
 from echo2.engines.transformers.attention_switch import AttentionSwitch
 from echo2.engines.transformers.device_memory import free_memory, release
-from echo2.engines.transformers.output_layer import OutputLayer
+from echo2.engines.transformers.lost_device import lost_device
+from echo2.engines.transformers.output_layer import OutputLayer, compute_checked
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 
 LOGITS: Final = 24
@@ -38,8 +40,6 @@ _CLOSE_LOGITS_SHARE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bf
 _PAIRS: Final = 4
 NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
 """Texts of PyTorch's errors of a full processor or GPU."""
-_LOST_GPU_ERRORS: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
-"""Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 
 
 class ComputedPrompt:
@@ -94,9 +94,9 @@ class Decoder:
             if first:
                 self._place(first)
                 logits.append(torch.stack([one.prompt.logits for one in first]))
-            choices = [(row.seed, row.number, row.greedy) for row in rows]
-            choices += [(one.seed, one.number, one.greedy) for one in first]
-            tokens, logprobs = self._choose(torch.cat(logits), choices)
+            drawn: list[NextToken | FirstToken[ComputedPrompt]] = [*rows, *first]
+            tempered = sampling.temper(torch.cat(logits), [one.temperature for one in drawn])
+            tokens, logprobs = self._choose(tempered, [(one.seed, one.number, one.greedy) for one in drawn])
             self._last = tokens
             return _reading(tokens, logprobs)
 
@@ -149,7 +149,7 @@ class Decoder:
     def check(self) -> None:
         """Compare decode steps of rows of two lengths with a plain pass. One of `_PAIRS` must agree: rounding may
         choose another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
-        EngineError."""
+        EngineError, UnknownOutput."""
         try:
             alike, why = any(self._is_alike(number) for number in range(_PAIRS)), ""
         except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
@@ -170,7 +170,7 @@ class Decoder:
             decoded = self._next_logits([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
             # What is filled up at the end of a row changes none of its tokens before.
             filled = torch.tensor([each + [0] * (max(lengths) - len(each)) for each in sequences], device=self._device)
-            whole = self._model(filled).logits[[0, 1], [len(each) - 1 for each in sequences]]
+            whole = compute_checked(self._model, filled)[[0, 1], [len(each) - 1 for each in sequences]]
         self.reset()
         if self._dtype == torch.float16 and not bool(whole.isfinite().all()):
             raise LogitsNotFinite
@@ -258,6 +258,6 @@ def _computing() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in NO_MEMORY):
             raise OutOfMemory(str(error)) from error
-        if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST_GPU_ERRORS):
-            raise ProgramLost(f"the device failed: {str(error).partition(chr(10))[0]}") from error
+        if why := lost_device(error):
+            raise ProgramLost(why) from error
         raise

@@ -1,6 +1,6 @@
 """Say how much memory a device of PyTorch has left, and free what PyTorch keeps for reuse.
 
-CUDA (with it ROCm) and XPU are asked by PyTorch's common interface for accelerators, MPS by its own. On a CPU it is the
+CUDA (with it ROCm) and XPU are asked by PyTorch's module of the device, MPS by its own names. On a CPU it is the
 machine's memory.
 """
 
@@ -18,9 +18,9 @@ def free_memory(device: torch.device) -> int:
 
 def _all_free(device: torch.device) -> int:
     if device.type in ("cuda", "xpu"):
-        free, _ = torch.accelerator.get_memory_info(device)
-        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
-        return int(free) + kept
+        module = torch.get_device_module(device)
+        free, _ = module.mem_get_info(device)
+        return int(free) + int(module.memory_reserved(device)) - int(module.memory_allocated(device))
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return available_memory()
@@ -29,6 +29,6 @@ def _all_free(device: torch.device) -> int:
 def release(device: torch.device) -> None:
     """Give memory that PyTorch keeps for reuse back to the device."""
     if device.type in ("cuda", "xpu"):
-        torch.accelerator.empty_cache()
+        torch.get_device_module(device).empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()

@@ -11,7 +11,7 @@
 6. What config.json says decides first whether a model can take part (engines.transformers.model_config).
 7. A model is built without values (engines.transformers.unfilled_model) and counted before its weights get memory: one
    beyond the memory at hand would take all of it, from every program here, until the kernel kills some process. For a
-   GPU the host holds no copy of the weights.
+   GPU the host holds no copy of the weights. Three passes check it: two of `Decoder.check`, one of the model's own.
 """
 
 import os
@@ -87,10 +87,9 @@ class TransformersEngine(BatchEngine[_Live]):
             allocate(built, self._device)
             _adapt(built, model)
             _check_range(weights.snapshot, self._dtype)
-            load_into(built, weights.snapshot)
+            load_into(built, weights.snapshot, self.on_progress)
             round_as_asked(built, os.environ)
             packed_linear.pack(built)
-            output_layer.check(built)
             decoder = self.decoder(built)
             decoder.check()
             packed_linear.forget(built)

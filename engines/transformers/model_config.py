@@ -72,7 +72,7 @@ def _check_stated(stated: Mapping[str, Any]) -> None:
             raise UnsuitableModel(f"its weights are quantised ({method}) and cannot be trained: {advice}")
     kind = stated.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        what = f"{kind!r} is no model type of transformers {transformers.__version__}"
+        what = f"{kind!r} is not a model type of transformers {transformers.__version__}"
         if stated.get("auto_map"):
             raise UnsuitableModel(f"{what}, and code that comes with a model (auto_map) is never run: {_SUITABLE}")
         raise UnsuitableModel(f"{what}: update transformers if the type is newer, or {_SUITABLE}")
@@ -83,7 +83,7 @@ def _check_layers(config: Any) -> None:
     text = config.get_text_config()
     if model is None or text.is_encoder_decoder:
         raise UnsuitableModel(
-            f"a model of type {config.model_type} does not generate text from text alone: {_SUITABLE}"
+            f"a model of type {config.model_type} does not generate text from nothing but text: {_SUITABLE}"
         )
     unknown = sorted(set(kinds(text)) - {FULL_ATTENTION, SLIDING_ATTENTION})
     if unknown or getattr(model, "_is_stateful", False):

@@ -19,11 +19,13 @@ class UnknownOutput(Exception):
 
 
 class OutputLayer(NamedTuple):
-    """logits = cap * tanh(scale * linear(hidden) / cap); `cap` None: scale * linear(hidden)."""
+    """logits = cap * tanh(scale * linear(hidden) / cap); `cap` None: scale * linear(hidden). `factor`: what they are
+    multiplied by then (engines.temperature)."""
 
     linear: nn.Linear
     scale: float = 1.0
     cap: float | None = None
+    factor: float = 1.0
 
     @classmethod
     def of(cls, model: Any) -> "OutputLayer":
@@ -42,29 +44,44 @@ class OutputLayer(NamedTuple):
     def change(self, logits: Tensor) -> Tensor:
         """Return what becomes of the linear map's result."""
         scaled = logits if self.scale == 1.0 else logits * self.scale
-        return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+        capped = scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+        return capped if self.factor == 1.0 else capped * self.factor
 
     @property
     def changes(self) -> bool:
         """Tell whether `change` changes anything."""
-        return self.scale != 1.0 or self.cap is not None
+        return self.scale != 1.0 or self.cap is not None or self.factor != 1.0
 
     def slope(self, logits: Tensor) -> Tensor | float:
         """Return the derivative of `change` where it gave these logits."""
-        return self.scale if self.cap is None else self.scale * (1.0 - (logits / self.cap) ** 2)
+        steepest = self.scale * self.factor
+        return steepest if self.cap is None else steepest * (1.0 - (logits / (self.factor * self.cap)) ** 2)
 
 
 @torch.no_grad()
 def check(model: Any, within: Callable[[Callable[[], Tensor]], Tensor] = lambda work: work()) -> None:
     """Compare the layer's logits with the model's own. `within`: runs work with the model's parameters at hand. Raises
     UnknownOutput."""
-    layer, size = OutputLayer.of(model), model.config.get_text_config().vocab_size
-    ids = torch.arange(min(4, size), device=model.device)[None]
-    by_hand = within(lambda: layer(model.base_model(ids, use_cache=False).last_hidden_state))
-    own = model(ids, use_cache=False).logits.float()
+    size = model.config.get_text_config().vocab_size
+    compute_checked(model, torch.arange(min(4, size), device=model.device)[None], within)
+
+
+@torch.no_grad()
+def compute_checked(
+    model: Any, ids: Tensor, within: Callable[[Callable[[], Tensor]], Tensor] = lambda work: work()
+) -> Tensor:
+    """Return the model's own logits of a pass over `ids`, once they are those of the layer. Raises UnknownOutput."""
+    layer, states = OutputLayer.of(model), list[Tensor]()
+    hook = model.base_model.register_forward_hook(lambda module, _, output: states.append(output.last_hidden_state))
+    try:
+        own: Tensor = model(ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    by_hand = within(lambda: layer(states[0] if states else model.base_model(ids, use_cache=False).last_hidden_state))
     bound = _TOLERANCE if model.dtype == torch.float32 else 2e-2
-    if not torch.allclose(by_hand, own, rtol=bound, atol=bound, equal_nan=True):
+    if not torch.allclose(by_hand, own.float(), rtol=bound, atol=bound, equal_nan=True):
         raise UnknownOutput(
             f"{type(model).__name__} changes its logits after the output layer in a form that is not known here: use "
             "another model"
         )
+    return own

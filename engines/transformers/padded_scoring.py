@@ -31,7 +31,9 @@ def score_padded(model: Any, token_scores: TokenScores, job: Job, samples: Seque
         hidden = torch.cat([first.expand(len(part), -1, -1), *_after(model, cache, fed)], 1)
         length = hidden.shape[1]
         tokens = [
-            sampled_tokens_of(samples[index], job.seeds[index], np.arange(row * length, (row + 1) * length))
+            sampled_tokens_of(
+                samples[index], job.seeds[index], np.arange(row * length, (row + 1) * length), job.temperature
+            )
             for row, index in enumerate(part)
         ]
         scores.update(zip(part, token_scores.of(hidden.flatten(0, 1), tokens), strict=True))

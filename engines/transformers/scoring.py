@@ -108,7 +108,7 @@ class GroupScorer:
             return [score_padded(self._model, self._token_scores, *group) for group in groups]
         layout = self._packed.layout([_fed_tokens(group) for group in groups])
         tokens = [
-            sampled_tokens_of(sample, seed, layout.places(number, row))
+            sampled_tokens_of(sample, seed, layout.places(number, row), job.temperature)
             for number, (job, samples) in enumerate(groups)
             for row, (seed, sample) in enumerate(zip(job.seeds, samples, strict=True))
         ]

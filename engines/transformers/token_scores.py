@@ -17,6 +17,7 @@ from torch import Tensor
 from echo2.engines.devices.host_transfers import upload
 from echo2.engines.engine import Sample, SampleScore
 from echo2.engines.sampling import sampling
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.engines.transformers.device_memory import free_memory
 from echo2.engines.transformers.output_layer import OutputLayer
 
@@ -31,12 +32,14 @@ MEMORY_SHARE: Final = 0.25
 
 class SampledTokens(NamedTuple):
     """The tokens of a rollout to score, arrays of int64 [n]. `places`: places of the hidden states that predict them.
-    `positions`: positions of the tokens within the rollout. `ids`: token ids."""
+    `positions`: positions of the tokens within the rollout. `ids`: token ids. `temperature`:
+    temperature of the job."""
 
     seed: bytes
     places: NDArray[np.int64]
     positions: NDArray[np.int64]
     ids: NDArray[np.int64]
+    temperature: int = PLAIN_TEMPERATURE
 
 
 class TokenScores:
@@ -53,13 +56,14 @@ class TokenScores:
             return [SampleScore(logprobs=[], margins=[]) for _ in samples]
         device = hidden.device
         pairs = ((one.seed, position) for one in samples for position in one.positions.tolist())
-        columns = (
-            upload(np.concatenate([one.places for one in samples]), device),
-            sampling.keys(pairs, device),
-            upload(np.concatenate([one.ids for one in samples]), device),
-        )
-        parts = (torch.split(column, self._rows(device)) for column in columns)
-        blocks = [sampling.margin(self._head(hidden[at]), key, token) for at, key, token in zip(*parts, strict=True)]
+        places = upload(np.concatenate([one.places for one in samples]), device)
+        keys, ids = sampling.keys(pairs, device), upload(np.concatenate([one.ids for one in samples]), device)
+        temperatures = np.repeat([one.temperature for one in samples], lengths).tolist()
+        blocks, rows = [], self._rows(device)
+        for start in range(0, len(places), rows):
+            cut = slice(start, start + rows)
+            logits = sampling.temper(self._head(hidden[places[cut]]), temperatures[cut])
+            blocks.append(sampling.margin(logits, keys[cut], ids[cut]))
         ends = np.cumsum(lengths)[:-1]
         values = (np.split(torch.cat(part).numpy(), ends) for part in zip(*blocks, strict=True))
         return [
@@ -76,9 +80,12 @@ class TokenScores:
         return max(1, min(HEAD_ROWS, most))
 
 
-def sampled_tokens_of(sample: Sample, seed: bytes, places: NDArray[np.int64]) -> SampledTokens:
+def sampled_tokens_of(
+    sample: Sample, seed: bytes, places: NDArray[np.int64], temperature: int = PLAIN_TEMPERATURE
+) -> SampledTokens:
     """Return the sampled tokens of a rollout; those that its environment gave have no score. `places`: place that
-    predicts each of its tokens."""
+    predicts each of its tokens. `temperature`: temperature of the job."""
     number = np.repeat(np.arange(len(sample.turns)), sample.turns)
     positions = np.flatnonzero(number % 2 == 0)
-    return SampledTokens(seed, places[positions], positions, np.asarray(sample.tokens, np.int64)[positions])
+    ids = np.asarray(sample.tokens, np.int64)[positions]
+    return SampledTokens(seed, places[positions], positions, ids, temperature)

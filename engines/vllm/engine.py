@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from echo2.engines import start_signs
 from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
 from echo2.engines.batch.checkpoint_patches import patches_of_changes, whole
@@ -89,7 +88,8 @@ class VllmEngine(BatchEngine[_Live]):
         if self._resident is not None and self._resident[0] != config:
             self.close()
         if self._resident is None:
-            self._resident = config, ResidentEngine(model, self._device, self._dtype, self._most_rows)
+            resident = ResidentEngine(model, self._device, self._dtype, self._most_rows, lambda: self.on_progress())
+            self._resident = config, resident
         return self._resident[1]
 
 
@@ -97,7 +97,6 @@ def create(device: str, dtype: Dtype) -> VllmEngine:
     """Make the engine for engines.registry. Raises EngineError."""
     engine_arguments.prepare()
     availability.check_device(device)
-    start_signs.sign()
     return VllmEngine(device, dtype, most_rows=owners_most(os.environ))
 
 

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
 from echo2.engines.devices.host_transfers import upload
 from echo2.engines.sampling import sampling
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.engines.vllm.noise_keys import NoiseKeys
 from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.engines.vllm.tempered_rows import choose_rows
 
 if TYPE_CHECKING:
     from echo2.engines.vllm.noise_kernel import AddNoise
@@ -37,6 +40,8 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
         self._every = torch.arange(req_states.max_num_reqs, device=self._device)
         """The rows of a step in which all ask for noise, and more."""
         self._kernel = _kernel(self._device)
+        self._tempered: dict[int, NoiseRequest] = {}
+        """Requests at another temperature than 1, by place."""
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
@@ -47,10 +52,13 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
         """Take the noise of a request that gets a place; the place may have been another's."""
         noise = NoiseRequest.read(sampling_params.extra_args)
         self._keys.begin(req_idx, noise)
+        self._tempered.pop(req_idx, None)
+        if noise is not None and noise.temperature != PLAIN_TEMPERATURE:
+            self._tempered[req_idx] = noise
         return noise is not None
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
-        """Add the noise to the rows that ask for it."""
+        """Add the noise to the rows that ask for it, at their temperatures."""
         places = ctx.idx_mapping_np
         seen = ctx.seq_lens_upper_bound_np.astype(np.int64) - self._prompt.np[places]
         self._keys.hash_ahead(places, seen)
@@ -59,10 +67,18 @@ class SeededNoiseV2(LogitsProcessor):  # type: ignore[misc]
             return logits
         place = ctx.expanded_idx_mapping.long()
         number = (ctx.pos + 1 - self._prompt.gpu[place]).long()
-        if asking.all():
-            return self._add(logits, self._keys.keys(place, number), None)
-        rows = upload(np.flatnonzero(asking), self._device)
-        return self._add(logits, self._keys.keys(place[rows], number[rows]), rows)
+        rows = None if asking.all() else upload(np.flatnonzero(asking), self._device)
+        key = self._keys.keys(place, number) if rows is None else self._keys.keys(place[rows], number[rows])
+        return choose_rows(logits, self._choices(places, seen), lambda logits: self._add(logits, key, rows))
+
+    def _choices(self, places: NDArray[np.int64], seen: NDArray[np.int64]) -> list[tuple[int, NoiseRequest, int]]:
+        """Return the rows at another temperature than 1 that choose a token, as `choose_rows` takes them."""
+        rows = enumerate(zip(places.tolist(), seen.tolist(), strict=True)) if self._tempered else ()
+        return [
+            (row, self._tempered[place], number)
+            for row, (place, number) in rows
+            if place in self._tempered and number >= 0
+        ]
 
     def _add(self, logits: Tensor, key: Tensor, rows: Tensor | None) -> Tensor:
         """Add the noise of these keys, `rows` as in `sampling.add_noise_of`."""

@@ -7,7 +7,8 @@ Rules
 3. After each change of weights the cached prompts are dropped, and the version is stamped with its content root, which
    vLLM puts on each output (`weight_versions`).
 4. Requests are greedy, and the noise is a logits processor's (engines.vllm.noise_v1): the tokens follow the rule of
-   engines.sampling.sampling, and the log-probabilities are those of the plain logits.
+   engines.sampling.sampling, and the log-probabilities are those of the plain logits; at another temperature than 1
+   those that engines.vllm.tempered_rows keeps.
 5. Steps are scheduled ahead: while the device computes one, the host schedules the next. vLLM stamps an output with the
    version at the moment when it reads the step, so before weights change the steps under way are read, and none is
    scheduled meanwhile: an output's version is that of its step.
@@ -18,16 +19,17 @@ Rules
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from echo2.engines import start_signs
 from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
 from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import Dtype, EngineError
+from echo2.engines.temperature import PLAIN_TEMPERATURE
+from echo2.engines.vllm import log_signs, tempered_rows
 from echo2.engines.vllm.engine_arguments import configuration
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.engines.vllm.row_room import RowRoom
@@ -40,10 +42,14 @@ PART_BYTES: Final = 512 << 20
 class ResidentEngine:
     """`engines.batch.request_batch.CompletionService`."""
 
-    def __init__(self, folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> None:
-        """Make vLLM for the model of a folder. Raises EngineError."""
+    def __init__(
+        self, folder: Path, device: str, dtype: Dtype, most_rows: int | None, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make vLLM for the model of a folder. `tell`: called as the start and a write of weights go on. Raises
+        EngineError."""
+        self._tell = tell
         try:
-            self._engine = _make(folder, device, dtype, most_rows)
+            self._engine = _make(folder, device, dtype, most_rows, tell)
         except EngineError:
             raise
         except Exception as error:  # vLLM's own, of any kind
@@ -55,6 +61,8 @@ class ResidentEngine:
         """What `_read_steps` read, until it is returned."""
         cache, scheduler = self._engine.vllm_config.cache_config, self._engine.vllm_config.scheduler_config
         self._room = RowRoom(int(cache.block_size), int(cache.num_gpu_blocks or 1), int(scheduler.max_num_seqs))
+        self._tempered: set[int] = set()
+        """Requests at another temperature than 1."""
         model = self._engine.model_config
         self.vocabulary = int(model.get_vocab_size())
         if getattr(model, "use_mla", False):
@@ -75,7 +83,7 @@ class ResidentEngine:
         try:
             for part in in_parts(patches, PART_BYTES):
                 call("update_weights", args=({"patches": [_wire_patch(patch) for patch in part]},))
-                start_signs.sign()
+                self._tell()
             call("update_weights", args=({"whole": whole},))
             call("finish_weight_update")
         except Exception as error:
@@ -91,7 +99,9 @@ class ResidentEngine:
                 f"a rollout of {length} tokens is too long: the model and the memory allow {most}, so this device can "
                 f"take a run with a limit of at most {max(0, most - len(request.tokens))} tokens for such a prompt"
             )
-        noise = None if request.greedy else NoiseRequest(request.seed, request.first).arguments
+        noise = None
+        if not request.greedy:
+            noise = NoiseRequest(request.seed, request.first, request.temperature, id).arguments
         params = self._sampling.SamplingParams(
             temperature=0.0,
             max_tokens=request.most,
@@ -107,12 +117,17 @@ class ResidentEngine:
         except ValueError as error:
             raise EngineError(f"vLLM refuses this request: {reason(error)}") from error
         self._open[id] = len(request.tokens)
+        if request.temperature != PLAIN_TEMPERATURE:
+            self._tempered.add(id)
 
     def withdraw(self, ids: Sequence[int]) -> None:
         """See `CompletionService.withdraw`."""
         self._engine.abort_request([str(id) for id in ids])
         for id in ids:
             self._open.pop(id, None)
+            if id in self._tempered:
+                self._tempered.discard(id)
+                tempered_rows.drop(id)
         self._read = [(id, outcome) for id, outcome in self._read if id not in ids]
 
     def advance(self) -> list[tuple[int, Completion | EngineError]]:
@@ -127,7 +142,8 @@ class ResidentEngine:
             raise ProgramLost(f"vLLM failed within a step: {reason(error)}") from error
         for output in outputs:
             self._room.on_end(self._open.pop(int(output.request_id), 0) + len(output.outputs[0].token_ids))
-        return [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs]
+        ended = [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs]
+        return [(id, self._at_temperature(id, one)) for id, one in ended]
 
     def _read_steps(self) -> None:
         """Read the steps under way, and schedule none (rule 5)."""
@@ -140,6 +156,16 @@ class ResidentEngine:
                 self._read += self._step()
         finally:
             del core.scheduler.has_requests
+
+    def _at_temperature(self, id: int, answer: Completion | EngineError) -> Completion | EngineError:
+        """Return the answer with the log-probabilities at its request's temperature (rule 4)."""
+        if id not in self._tempered:
+            return answer
+        self._tempered.discard(id)
+        if isinstance(answer, EngineError):
+            tempered_rows.drop(id)
+            return answer
+        return answer._replace(logprobs=tempered_rows.take(id, len(answer.tokens)))
 
     def limit(self, longest: int) -> int:
         """See `CompletionService.limit` (rule 6)."""
@@ -158,13 +184,13 @@ def reason(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any:
+def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None, tell: Callable[[], None]) -> Any:
     config = configuration(folder, device, dtype, most_rows)
     transfer = importlib.import_module("echo2.engines.vllm.patch_transfer")
     transfer.register()
     if device == "cpu":
         transfer.keep_plain_weights()
-    with start_signs.from_log("vllm"):
+    with log_signs.from_log("vllm", tell):
         engine = importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
     if not config.use_v2_model_runner:
         engine.collective_rpc(_read_no_tokens)

@@ -6,7 +6,7 @@ this module judges.
 3. The exit code is that of the first bad row, 0 without any.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +19,10 @@ from echo2.runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
 _DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then)"
+_NAME_REMEDY: Final = (
+    "this machine's name servers do not know the name: try it in a browser, or on another network, and else ask the "
+    "operator whether it is right"
+)
 CLOCK_SKEW_SECONDS: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
@@ -44,6 +48,21 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     seconds: float | None = None
     trouble: str = ""
+
+
+class HostTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of the coordinator, tried below the handshake. `known`: IP addresses of its name, if it has a known one.
+    `name_fault`: reason why its name is not known; `tcp_fault`: why no connection came about."""
+
+    host: str
+    port: int
+    known: str = ""
+    name_fault: str = ""
+    tcp_fault: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.host} port {self.port}"
 
 
 def installation(described: str, rivals: Sequence[str]) -> Check:
@@ -177,26 +196,54 @@ def port(listen: list[str], taken: str) -> Check:
     )  # fmt: skip
 
 
-def routes(attempts: list[Attempt]) -> list[Check]:
-    """Return one row per route, and one for the coordinator, which is bad only if every route fails."""
+def names(tried: Sequence[HostTrial]) -> Check:
+    """Check that the system knows the names in an invite."""
+    wanted = "every name is known"
+    known = dict.fromkeys(f"{one.host} is {one.known}" for one in tried if one.known)
+    faults = dict.fromkeys(f"{one.host}: {one.name_fault}" for one in tried if one.name_fault)
+    if not faults:
+        actual = "; ".join(known) or "none is needed: the invite has IP addresses"
+        return Check(check="names", actual=actual, wanted=wanted)
+    return Check(check="names", actual="; ".join(faults), wanted=wanted, remedy=_NAME_REMEDY, verdict="poor")
+
+
+def tcp(tried: Sequence[HostTrial]) -> Check:
+    """Check that TCP connections come about, wherever an address is known."""
+    wanted = "each port accepts a connection"
+    known = [one for one in tried if not one.name_fault]
+    faults = [one for one in known if one.tcp_fault]
+    if not faults:
+        actual = ", ".join(one.place for one in known) or "not tried: no address is known"
+        return Check(check="tcp", actual=actual, wanted=wanted)
+    actual = "; ".join(f"{one.place}: {one.tcp_fault}" for one in faults)
+    return Check(check="tcp", actual=actual, wanted=wanted, remedy=_tcp_remedy(faults), verdict="poor")
+
+
+def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Check]:
+    """Return one row per route, and one for the coordinator, which is bad only if every route fails. `tried`: the hosts
+    of their addresses."""
+    trials: dict[tuple[str, int | None], HostTrial] = {(one.host, one.port): one for one in tried}
     rows = []
     successful = [attempt for attempt in attempts if attempt.seconds is not None]
     for route in ("direct", "relay", "https"):
-        tried = [attempt for attempt in attempts if attempt.route == route]
-        if not tried:
+        dialled = [attempt for attempt in attempts if attempt.route == route]
+        if not dialled:
             rows.append(Check(check=route, actual="the invite names no such address", wanted="at least one route"))
             continue
-        best = min((one for one in tried if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
+        best = min((one for one in dialled if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
         if best is not None:
             rows.append(
                 Check(check=route, actual=f"{best.address} in {figure(best.seconds or 0.0)} s", wanted="an answer")
             )
         else:
             rows.append(Check(
-                check=route, actual=tried[0].trouble, wanted="an answer", remedy=_remedy(route, tried), verdict="poor",
+                check=route, actual=dialled[0].trouble, wanted="an answer", remedy=_remedy(route, dialled, trials),
+                verdict="poor",
             ))  # fmt: skip
     outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in successful))}" if successful else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
+    if trials and all(one.name_fault for one in trials.values()):
+        remedy = _NAME_REMEDY
     rows.append(Check(
         check="coordinator", actual=outcome, wanted="at least one route", remedy="" if successful else remedy,
         verdict="good" if successful else "bad", exit=0 if successful else Exit.UNREACHABLE,
@@ -259,11 +306,25 @@ def table(rows: list[Check]) -> list[str]:
     return [*lines, *dict.fromkeys(f"-> {row.check}: {row.remedy}" for row in rows if row.remedy)]
 
 
-def _remedy(route: str, tried: list[Attempt]) -> str:
-    place = ", ".join(dict.fromkeys(_place(one.address) for one in tried))
+def _remedy(route: str, dialled: list[Attempt], trials: Mapping[tuple[str, int | None], HostTrial]) -> str:
+    """Return the fix of a route: for the name, for TCP, or for what answers there, whichever comes first."""
+    places = ", ".join(dict.fromkeys(_place(one.address) for one in dialled))
     if route == "relay":
-        return f"ask the operator whether the relay at {place} runs"
-    return f"allow outgoing TCP to {place} in the firewall; if it is allowed, ask the operator to open that port there"
+        return f"ask the operator whether the relay at {places} runs"
+    of_route = [trials.get((address_of(one.address).host, address_of(one.address).port)) for one in dialled]
+    known = [one for one in of_route if one is not None]
+    if known and all(one.name_fault for one in known):
+        return _NAME_REMEDY
+    if faults := [one for one in known if one.tcp_fault]:
+        return _tcp_remedy(faults)
+    if known:
+        return f"{places} takes connections, and is no coordinator of this run: ask the operator for a new invite"
+    return f"allow outgoing TCP to {places} in the firewall; if it is allowed, ask the operator to open that port there"
+
+
+def _tcp_remedy(faults: Sequence[HostTrial]) -> str:
+    places = ", ".join(dict.fromkeys(one.place for one in faults))
+    return f"allow outgoing TCP to {places} in the firewall; if it is allowed, ask the operator to open that port there"
 
 
 def _place(address: str) -> str:

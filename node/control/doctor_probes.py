@@ -11,11 +11,14 @@ import importlib.util
 import ipaddress
 import os
 import shutil
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, get_args
+
+from msgspec import structs
 
 from echo2.engines import registry
 from echo2.engines.devices.gpu_remedies import foreseen
@@ -26,7 +29,7 @@ from echo2.engines.server.address import client_of
 from echo2.engines.server.variables import KEY, VARIABLE
 from echo2.node.config import NodeConfig
 from echo2.node.control import doctor_checks, payment_probe
-from echo2.node.control.doctor_checks import Attempt, Check
+from echo2.node.control.doctor_checks import Attempt, Check, HostTrial
 from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import check_engine
 from echo2.node.errors import BadConfig
@@ -39,10 +42,11 @@ from echo2.p2p.discovery.peer_records import is_dialable_of_operator
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.https.client import HttpsClient
+from echo2.p2p.https.environment_proxy import proxy_to
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.local_addresses import listenable, machine_addresses
-from echo2.p2p.multiaddr import peer_of, route_of
+from echo2.p2p.multiaddr import Address, address_of, peer_of, route_of
 from echo2.p2p.network import Host, Links, Rpc
 from echo2.p2p.wire_types import decode
 from echo2.protocol.methods import HEAD, REACHABLE
@@ -157,8 +161,9 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
     rows = [] if running else [doctor_checks.port(listenable(config.listen), taken)]
     if invite is None:
         return [*rows, doctor_checks.no_invite()]
+    tried = await _host_trials(invite)
     attempts = await _attempts(invite)
-    rows += doctor_checks.routes(attempts)
+    rows += [doctor_checks.names(tried), doctor_checks.tcp(tried), *doctor_checks.routes(attempts, tried)]
     successful = [one.address for one in attempts if one.seconds is not None]
     over_libp2p = [address for address in successful if route_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
@@ -193,6 +198,48 @@ async def _https(invite: Invite) -> AsyncIterator[HttpsClient | None]:
         return
     async with _up(HttpsClient("doctor", invite.https_key)) as https:
         yield https
+
+
+async def _host_trials(invite: Invite) -> list[HostTrial]:
+    """Try each host of the invite by its name and by TCP, as the system does both. A host behind a proxy of the
+    environment is the proxy's to find."""
+    hosts = dict[tuple[str, int], Address]()
+    for address in map(address_of, filter(is_dialable_of_operator, invite.addresses)):
+        url = address.https_url
+        if address.port is not None and (url is None or not _has_proxy(url)):
+            hosts.setdefault((address.host, address.port), address)
+    return list(await asyncio.gather(*(_host_trial(address, port) for (_, port), address in hosts.items())))
+
+
+async def _host_trial(address: Address, port: int) -> HostTrial:
+    trial = HostTrial(host=address.host, port=port)
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            places = await asyncio.get_running_loop().getaddrinfo(address.host, port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError, UnicodeError) as error:
+        return structs.replace(trial, name_fault=_reason(error))
+    if address.is_named:
+        trial = structs.replace(trial, known=", ".join(dict.fromkeys(str(place[0]) for *_, place in places)))
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, port)
+    except (OSError, TimeoutError) as error:
+        return structs.replace(trial, tcp_fault=_reason(error))
+    writer.close()
+    return trial
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and (error.errno or 0) > 0:  # asyncio's own words repeat the address
+        return os.strerror(error.errno or 0)
+    return getattr(error, "strerror", None) or str(error) or f"no answer within {PROBE_SECONDS:g} s"
+
+
+def _has_proxy(url: str) -> bool:
+    try:
+        return proxy_to(url) is not None
+    except P2PError:
+        return True
 
 
 async def _attempts(invite: Invite) -> list[Attempt]:

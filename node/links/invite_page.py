@@ -58,7 +58,7 @@ def page_of(text: str) -> str | None:
 
 async def fetch_invite(page: str, context: ssl.SSLContext | None = None) -> ServedInvite:
     """Fetch the invite of a page (rule 1). `context`: how certificates are checked; None: as the system does. Raises
-    `TryLater` if the page cannot be read, `BadConfig` if it serves no invite."""
+    `TryLater` if the page cannot be read, `BadConfig` if it serves no invite, or its address is none."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
         doubt = ""
@@ -145,7 +145,10 @@ async def read_body(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 def _places(page: str) -> list[str]:
     """Return the addresses at which a page's invite may lie, first to last (rule 1)."""
-    parts = urlsplit(page)
+    try:
+        parts = urlsplit(page)
+    except ValueError as error:
+        raise BadConfig(f"{page} is no address of a page ({error}): correct it") from error
     top = f"{parts.scheme}://{parts.netloc}"
     whole, beside = parts.path.rstrip("/"), posixpath.dirname(parts.path).rstrip("/")
     return list(dict.fromkeys(f"{top}{path}/invite" for path in (whole, beside, "")))

@@ -60,6 +60,8 @@ def probe_of(occasion: Occasion) -> Probe:
         return Probe("gpu", use.source, use.look if isinstance(use, GpuUse) else None)
     if occasion == "battery":
         return _battery_probe()
+    if occasion == "fullscreen":
+        return _screen_probe()
     return _keyboard_probe() if occasion == "keyboard" else _line_probe()
 
 
@@ -151,6 +153,18 @@ def _keyboard_probe() -> Probe:
 
     sources = {"ioreg": of_macos} if sys.platform == "darwin" else {"xprintidle": of_x, "loginctl": of_logind}
     return _first_source("keyboard", sources, LOOK_SECONDS)
+
+
+def _screen_probe() -> Probe:
+    def look() -> str:
+        """Ask the window that is in front, as the Extended Window Manager Hints say."""
+        window = re.search(r"0x[0-9a-f]+", _ask("xprop", "-root", "_NET_ACTIVE_WINDOW"))
+        if window is None or int(window[0], 16) == 0:
+            return ""
+        state = _ask("xprop", "-id", window[0], "_NET_WM_STATE")
+        return "a program has the whole screen" if "_NET_WM_STATE_FULLSCREEN" in state else ""
+
+    return _first_source("fullscreen", {"xprop": look}, LOOK_SECONDS)
 
 
 def _line_probe() -> Probe:

@@ -15,9 +15,9 @@ from typing import Final, Literal, NamedTuple
 from echo2.node.owner.work_hours import WorkHours
 from echo2.runtime.figures import figure
 
-Occasion = Literal["gpu", "keyboard", "battery", "metered"]
-OwnerRule = Literal["hours", "program", "gpu", "keyboard", "battery", "metered"]
-ORDER: Final[tuple[OwnerRule, ...]] = ("hours", "program", "gpu", "keyboard", "battery", "metered")
+Occasion = Literal["gpu", "fullscreen", "keyboard", "battery", "metered"]
+OwnerRule = Literal["hours", "program", "gpu", "fullscreen", "keyboard", "battery", "metered"]
+ORDER: Final[tuple[OwnerRule, ...]] = ("hours", "program", "gpu", "fullscreen", "keyboard", "battery", "metered")
 BY_HAND: Final = "or at `echo2-node resume`"
 
 

@@ -68,11 +68,6 @@ class EngineWorkers:
         """Leases completed since the start."""
         return sum(worker.done for worker in self.workers)
 
-    def group_seconds(self) -> float | None:
-        """Return how long a group takes, from its lease to its submission, on the engine where it takes longest; None:
-        none is complete yet."""
-        return max(filter(None, (worker.rate.group_seconds() for worker in self.workers)), default=None)
-
     @property
     def refusals(self) -> list[Refusal]:
         """The last refusals of each loop."""

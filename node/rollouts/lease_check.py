@@ -86,6 +86,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         limit=lease.limit,
         eos=runspec.eos,
         other_ends=runspec.other_ends,
+        temperature=runspec.temperature,
         task=lease.task,
         task_version=lease.task_version,
         split="train",

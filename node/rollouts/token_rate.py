@@ -6,13 +6,10 @@ Rules
 2. A group counts when it is complete: then its tokens are worth something.
 """
 
-import itertools
-import statistics
 from collections import deque
 from typing import Final
 
 WINDOW_SECONDS: Final = 300.0
-MEDIAN_GROUPS: Final = 32
 
 
 class TokenRate:
@@ -25,11 +22,6 @@ class TokenRate:
     def note(self, tokens: int, began: float, now: float) -> None:
         """Note a complete group."""
         self._groups.append((began, now, tokens))
-
-    def group_seconds(self) -> float | None:
-        """Return the median of the durations of the last `MEDIAN_GROUPS` groups; None: no group is complete yet."""
-        last = itertools.islice(reversed(self._groups), MEDIAN_GROUPS)
-        return statistics.median(ended - began for began, ended, _ in last) if self._groups else None
 
     def per_second(self, now: float) -> float | None:
         """Return the rate; None: no group is complete yet."""

@@ -11,6 +11,7 @@ Rules
    then passed over with a remark, and so is any where the run's edges do not begin at version 0 any more. The payload
    is then fetched as without a copy.
 4. Nothing is written to a copy's folder, and what is read there is verified as a payload is.
+5. Reading gigabytes takes minutes: it ends within a piece of them once the node is to end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,21 +58,25 @@ class BaseCopies:
         self._cache = hub_cache.cache_folder(environ) if named == AUTO else None
         self._in_vain = False
 
-    def choose(self, model: str, version: Version, edges: Sequence[Edge]) -> BaseCopy | None:
-        """Return the copy to begin from, None without one. `model`: the run's. `version`: version to reach. Raises
-        `BadConfig` (rule 3)."""
-        plan = _Plan(version, edges)
+    def choose(
+        self, model: str, version: Version, edges: Sequence[Edge], stops: Callable[[], bool] = lambda: False
+    ) -> BaseCopy | None:
+        """Return the copy to begin from, None without one. `model`: the run's. `version`: version to reach. `stops`:
+        whether the node is to end; then `Stopped` is raised (rule 5). Raises `BadConfig` (rule 3)."""
+        plan = _Plan(version, edges, stops)
         if self._in_vain or (self._named is None and not plan.begins_at_first):
             return None
         copy = self._first(self._folders(model, version.tensors), plan.compare)
         self._in_vain = copy is None
         return copy
 
-    def write_frozen_base(self, model: str, manifest: Manifest, path: Path) -> None:
-        """Write the frozen base of a run of adapters to `path`, if a copy gives the file that `manifest` names. Raises
-        `BadConfig` (rule 3), `DiskFull`."""
+    def write_frozen_base(
+        self, model: str, manifest: Manifest, path: Path, stops: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Write the frozen base of a run of adapters to `path`, if a copy gives the file that `manifest` names.
+        `stops`: question of `choose`. Raises `BadConfig` (rule 3), `DiskFull`."""
         hidden_path(path).unlink(missing_ok=True)  # of a node that was killed as it wrote
-        self._first(self._folders(model, None), lambda folder: _write_frozen_base(folder, manifest, path))
+        self._first(self._folders(model, None), lambda folder: _write_frozen_base(folder, manifest, path, stops))
 
     def _folders(self, model: str, tensors: Sequence[TensorEntry] | None) -> list[Path]:
         """Return the folders to compare (rule 1). `tensors`: those of the run; None: folders are found by name alone.
@@ -108,8 +113,8 @@ class BaseCopies:
 class _Plan:
     """The signed edges, and what a copy of some weights saves."""
 
-    def __init__(self, version: Version, edges: Sequence[Edge]) -> None:
-        self._version, self._edges = version, edges
+    def __init__(self, version: Version, edges: Sequence[Edge], stops: Callable[[], bool]) -> None:
+        self._version, self._edges, self._stops = version, edges, stops
         self._starts = {edge.base_root for edge in edges} | {version.root}
         self._full = next((edge for edge in edges if edge.base is None and edge.version == 0), None)
         self.begins_at_first = self._full is not None or any(edge.base == 0 for edge in edges)
@@ -121,7 +126,7 @@ class _Plan:
         table = self._version.tensors
         check_fit(folder, stored_headers(folder), table)
         _log.info("copy of the base is compared", folder=str(folder))
-        hashes = tensor_hashes(folder, table)
+        hashes = tensor_hashes(folder, table, self._stops)
         root = root_of(table, self._version.aliases, hashes)
         saves = self._saved_by(root)
         if saves > 0:
@@ -150,10 +155,10 @@ class _Plan:
         return f"{differ} of its {count} tensors {'differs' if differ == 1 else 'differ'}"
 
 
-def _write_frozen_base(folder: Path, manifest: Manifest, path: Path) -> bool:
-    """Write the frozen base that `manifest` names, in the format that has its length. Raises `BadSnapshot`,
+def _write_frozen_base(folder: Path, manifest: Manifest, path: Path, stops: Callable[[], bool]) -> bool:
+    """Write the frozen base that `manifest` names, in the format that has its length. Raises `BadSnapshot`, `Stopped`,
     `DiskFull`."""
-    weights, partial = FolderWeights(folder), hidden_path(path)
+    weights, partial = FolderWeights(folder, stops), hidden_path(path)
     for form in get_args(BaseFormat):
         if base_length(weights, form) == manifest.length:
             _log.info("copy of the base is compared", folder=str(folder))

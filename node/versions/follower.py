@@ -18,8 +18,7 @@ Rules
    b. A verified document is handed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
-7. A change waits until age asks for it (node/versions/change_time.py); payloads are fetched at once. While an update
-   waits for that, or for the groups under way, newer ones are fetched, and the newest one here is applied: a node
+7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
    passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
    so, and is not replaced.
 8. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
@@ -31,7 +30,7 @@ Rules
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -48,7 +47,6 @@ from echo2.node.run_context import RunContext
 from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.node.versions.base_copies import BaseCopies
-from echo2.node.versions.change_time import StepTime, is_due
 from echo2.node.versions.document_exchange import DocumentExchange
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
@@ -63,8 +61,8 @@ from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.figures import apart
 from echo2.runtime.log_throttle import LogThrottle
-from echo2.weights.documents import Edge, Version
-from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.documents import ITEM_BYTES, Edge, Version
+from echo2.weights.errors import BadSnapshot, MemoryFull, WeightsError
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.update_path import path_to
 
@@ -76,8 +74,6 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
 FREE_SECONDS: Final = 2.0
 """Seconds in which a pause frees the memory of the weights, or leaves it."""
-DUE_SECONDS: Final = 0.5
-"""Seconds until it is looked again whether a change is due."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 VERSIONS_LOG_SECONDS: Final = 300.0
@@ -142,6 +138,8 @@ class Follower:
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
+        self._is_size_known = False
+        """Whether the owner was told how large the model is."""
         self._at_weights = asyncio.Lock()
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
@@ -150,9 +148,6 @@ class Follower:
         self.refused: list[str] = []
         self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         """Waits until payloads may be fetched."""
-        self.group_seconds: Callable[[], float | None] = lambda: None
-        """Returns how long a group takes this node, from its lease to its submission; None: not known yet."""
-        self._step_time = StepTime()
         gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
         weights.on_damage = self._note
@@ -184,7 +179,6 @@ class Follower:
         self._candidate, self._source = verified, peer
         self._candidate_root = self._trust_store.serial
         self._acknowledger.on_message(head.era, head.version)
-        self._step_time.on_head(head.version, head.issued)
         self._news.set()
         self._heard.set()
         _log.debug("head heard", version=head.version, sequence=head.sequence)
@@ -242,7 +236,7 @@ class Follower:
                     raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 if not (folder / asset.name).exists():
                     if asset.name == BASE_FILE:
-                        await anyio.to_thread.run_sync(self._write_frozen_base, asset, folder / asset.name)
+                        await self._with_weights(partial(self._write_frozen_base, asset, folder / asset.name))
                     await self.may_fetch()
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
@@ -299,7 +293,6 @@ class Follower:
             steps = list(zip(first.chain, first.payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, steps)
         async with self._fetching_newer(first) as updates:
-            await self._until_due(updates)
             async with self._engine.exclusive(self._ahead(first)):
                 update = updates[-1]
                 version = update.version
@@ -310,26 +303,6 @@ class Follower:
             )
             self._log_loaded(version)
         await self._tidy(version)
-
-    async def _until_due(self, updates: Sequence[Update]) -> None:
-        """Wait until age asks for a change to the newest of the updates (rule 7), which grow meanwhile."""
-        began, lag = asyncio.get_running_loop().time(), 0
-        while not self._is_due(updates[-1]):
-            lag = len(updates)
-            await asyncio.sleep(DUE_SECONDS)
-        if lag:
-            waited = asyncio.get_running_loop().time() - began
-            _log.debug("change waited for age", seconds=round(waited, 1), passed_over=len(updates) - 1)
-
-    def _is_due(self, update: Update) -> bool:
-        spec, current, version = self._trust_store.trusted.runspec, self.current, update.version
-        if spec is None or current is None or update.anew or current.era != version.era or not self._engine.working:
-            return True
-        group, step = self.group_seconds(), self._step_time.seconds()
-        if group is None or not step:
-            return True
-        since = self._step_time.since(self._clock.now()) / step
-        return is_due(version.version - current.version, since, spec.value.staleness, group / step)
 
     def _log_loaded(self, version: Version) -> None:
         _log.debug("version held", era=version.era, version=version.version)
@@ -394,6 +367,9 @@ class Follower:
         if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
             raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
+        if self.current is None and not self._is_size_known:
+            self._is_size_known = True
+            _log.info(_size_words(version, nbytes))
         await self.may_fetch()
         if chain and chain[0].value.base_root is None:
             await self._fold(steps=1)
@@ -410,7 +386,7 @@ class Follower:
             return None  # versions are adapters, and their base is a file of the model (`prepare`)
         if (nbytes := sum(entry.nbytes for entry in version.tensors)) > self._weights.quota:
             raise NoUpdatePath(f"the weights take {self._beyond(nbytes)}")
-        copy = self._copies.choose(spec.value.model, version, edges)
+        copy = self._copies.choose(spec.value.model, version, edges, self._weights.ends.is_set)
         if copy is None:
             return None
         try:
@@ -424,7 +400,7 @@ class Follower:
         """Write a frozen base from a copy, where there is one. Blocks. Raises `BadConfig`, `DiskFull`."""
         spec = self._trust_store.trusted.runspec
         if self._copies is not None and spec is not None:
-            self._copies.write_frozen_base(spec.value.model, asset.manifest, path)
+            self._copies.write_frozen_base(spec.value.model, asset.manifest, path, self._weights.ends.is_set)
 
     def _beyond(self, nbytes: int) -> str:
         """Say that a download exceeds the owner's quota."""
@@ -474,11 +450,21 @@ class Follower:
         for edge, payload in self._remaining_steps(update):
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")
-            await self._engine.advance(payload, self._loaded_version(edge.era, edge.version, edge.root))
+            await self._step(payload, self._loaded_version(edge.era, edge.version, edge.root))
         await self._engine.hold(self._loaded_version(version.era, version.version, version.root))
         if not self._holds(version):
             raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
+
+    async def _step(self, payload: Path, to: LoadedVersion) -> None:
+        """Make one step; on disk, where the machine's memory has no room for it any more."""
+        try:
+            await self._engine.advance(payload, to)
+        except ChildError as error:
+            if error.kind != MemoryFull.__name__:
+                raise
+            await self._with_weights(partial(self._weights.leave_memory, error.message))
+            await self._engine.advance(payload, to)
 
     def _remaining_steps(self, update: Update) -> list[tuple[Edge, Path]]:
         """Return the steps of an update that the weights have not made yet."""
@@ -569,6 +555,14 @@ class Follower:
                 await self._news.wait()
         except TimeoutError:
             return
+
+
+def _size_words(version: Version, fetched: int) -> str:
+    """Say how large a model is. `fetched`: bytes that come over the network."""
+    parameters = sum(entry.nbytes // ITEM_BYTES[entry.dtype] for entry in version.tensors)
+    nbytes = sum(entry.nbytes for entry in version.tensors)
+    weights, payloads = (f"{count / 1e6:,.1f} MB" for count in (nbytes, fetched))
+    return f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights; {payloads} are fetched"
 
 
 def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:

@@ -14,7 +14,8 @@ Rules
    A fold of less than 128 MB of weights takes up to 32 MB beyond that.
 5. Where a third of the free memory takes the weights, the present version is there, and a step writes its diff alone
    (weights/logged_weights.py). Else the folder is stepped on disk, and each step writes nearly all of it: the changes
-   lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory.
+   lie in nearly every page. Start, swap and the end of a pause decide. The end and a pause free the memory. Where
+   another process has the folder in memory, or memory fills up meanwhile, the folder is stepped on disk too.
 6. The log is folded into the base when it takes two thirds of that, or of what the quota leaves beside it: so folds
    write one and a half times the payloads. It is folded at `MOST_STEPS` diffs too, however small they are: a start and
    the end of a pause decode no more, and open no more files. There it is folded when it has `START_STEPS` diffs, which
@@ -31,12 +32,12 @@ import structlog
 
 from echo2.node.versions.base_copies import BaseCopy
 from echo2.p2p.envelope import Verified
-from echo2.runtime.memory_folder import fits_in_memory, remove_memory_folder
+from echo2.runtime.memory_folder import MemoryClaim, claim_memory, fits_in_memory, remove_memory_folder
 from echo2.weights import logged_weights
 from echo2.weights.codec.frames import FRAME_ELEMENTS
 from echo2.weights.diff_log import DiffLog, diffs_of
 from echo2.weights.documents import Edge, Version
-from echo2.weights.errors import BadSnapshot, WeightsError
+from echo2.weights.errors import BadSnapshot, MemoryFull, WeightsError
 from echo2.weights.fold import finish_fold
 from echo2.weights.hf_import import import_model
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
@@ -72,9 +73,10 @@ class LocalWeights:
         self.path, self._unpacked = folder / "held", folder / "made"
         self.on_damage: Callable[[str], None] = lambda sentence: None
         """Called with a sentence about weights that are damaged, from a thread."""
+        self._claim: MemoryClaim | None = None
         self.ends = threading.Event()
         """Set to leave to the next start a fold that is under way, or the present version that is made in memory: that
-        raises `weights.logged_weights.Stopped`."""
+        raises `weights.errors.Stopped`. A copy of the base is then read no further either."""
 
     def root(self) -> bytes | None:
         """Return the content root of the weights, None without any. Finish what a kill interrupted; remove damaged or
@@ -96,7 +98,7 @@ class LocalWeights:
         where they are not those of the copy's root any more, `DiskFull`."""
 
         def write(path: Path) -> bytes:
-            written = import_model(copy.folder, path, version.tensors, version.aliases).root
+            written = import_model(copy.folder, path, version.tensors, version.aliases, self.ends.is_set).root
             if written != copy.root:
                 raise BadSnapshot(f"{copy.folder} changed while it was read")
             return written
@@ -110,7 +112,11 @@ class LocalWeights:
         self._choose_place()
         if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
             _log.info("weights are made of base and log", diffs=diffs)
-        weights = logged_weights.open_weights(self.path, self.ends.is_set)
+        try:
+            weights = logged_weights.open_weights(self.path, self.ends.is_set)
+        except MemoryFull as fault:
+            self.leave_memory(str(fault))
+            weights = logged_weights.open_weights(self.path)
         self._report_loss(weights.log)
         root = weights.root
         self.fold(START_STEPS)
@@ -118,22 +124,40 @@ class LocalWeights:
 
     def _choose_place(self) -> None:
         """Begin or end a log (rule 5)."""
-        has_log = logged_weights.has_log(self.path)
         if not (self.path / "origin").exists():
             return
-        if logged_weights.is_in_memory(self.path) or fits_in_memory(self.path, self._nbytes()):
-            if not has_log:
-                logged_weights.begin_log(self.path)
-            return
-        _log.info("weights are stepped on disk", reason="they exceed a third of the free memory, or half of /dev/shm")
-        if has_log:
+        if reason := self._claim_memory():
+            self.leave_memory(reason)
+        elif not logged_weights.has_log(self.path):
+            logged_weights.begin_log(self.path)
+
+    def _claim_memory(self) -> str:
+        """Claim the folder in memory (rule 5); return why it cannot be had, empty: it can."""
+        if not logged_weights.is_in_memory(self.path) and not fits_in_memory(self._nbytes()):
+            return "they exceed a third of the free memory, or half of /dev/shm"
+        try:
+            self._claim = self._claim or claim_memory(self.path)
+        except OSError as error:
+            return f"their folder in /dev/shm cannot be made: {error.strerror or error}"
+        return "" if self._claim else "another process has their folder in /dev/shm, perhaps in a container"
+
+    def leave_memory(self, reason: str) -> None:
+        """Step the weights on disk from now on. `reason`: words for the log. No engine may read the folder. Raises as
+        `weights.logged_weights.end_log`."""
+        _log.info("weights are stepped on disk", reason=reason)
+        self.free_memory()
+        if logged_weights.has_log(self.path):
             self._report_loss(logged_weights.end_log(self.path))
 
     def fold(self, steps: int | None = None) -> None:
         """Fold the log if it is long enough (rule 6), with no engine at the folder. `steps`: diffs that are enough.
         Raises `StoreCorrupt`, `DiskFull`."""
-        if self.is_fold_due(steps):
+        if not self.is_fold_due(steps):
+            return
+        try:
             logged_weights.fold_log(self.path, self.ends.is_set)
+        except MemoryFull as fault:
+            self.leave_memory(str(fault))
 
     def is_fold_due(self, steps: int | None = None) -> bool:
         """Tell whether the log is long enough to be folded (rule 6)."""
@@ -147,7 +171,11 @@ class LocalWeights:
 
     def free_memory(self) -> None:
         """Remove the present version from memory; base and log lead to it. No engine may run."""
-        remove_memory_folder(self.path)
+        if self._claim is None:  # a node that was killed may have left it
+            remove_memory_folder(self.path)
+        else:
+            self._claim.release()
+            self._claim = None
 
     def take_memory(self) -> None:
         """Bring the present version into memory again (rule 5). Damaged weights are for the engine to find."""

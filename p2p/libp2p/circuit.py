@@ -184,7 +184,7 @@ class RelayClient:
         if answer.status != pb.OK:
             self._relay_addresses.pop(relay, None)
             raise Unreachable(f"{relay} grants no reservation: {_status(answer.status)}")
-        self._relay_addresses[relay] = (await _without_names(addresses))[:MOST_ADDRESSES]
+        self._relay_addresses[relay] = (await without_names(addresses))[:MOST_ADDRESSES]
         left = float(answer.reservation.expire) - time.time()
         return left if left > 0 else SKEWED_RESERVATION_SECONDS
 
@@ -275,7 +275,7 @@ def circuit_parts(address: str) -> tuple[str, str]:
     return separator.before_circuit.text, separator.peer
 
 
-async def _without_names(addresses: Sequence[str]) -> list[str]:
+async def without_names(addresses: Sequence[str]) -> list[str]:
     """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3); a name that
     is not known has none."""
     announced = list[str]()

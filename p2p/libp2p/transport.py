@@ -28,6 +28,8 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
     are closed. p2p/libp2p/inbound.py accepts them instead.
 12. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
     (p2p/libp2p/proposal.py).
+13. Names are asked of DNS servers alone, and not of this machine's own list, nor of its network. Here the system
+    resolves them before the dial.
 """
 
 import logging
@@ -47,7 +49,7 @@ from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
 from echo2.p2p.guard import guard_handler
 from echo2.p2p.libp2p.assembly import new_host
-from echo2.p2p.libp2p.circuit import RelayClient, remote_address
+from echo2.p2p.libp2p.circuit import RelayClient, remote_address, without_names
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
 from echo2.p2p.libp2p.hole_punch import HolePuncher
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
@@ -98,6 +100,10 @@ def upstream_limits(connections: int) -> ConnectionConfig:
         max_connections_per_peer=1,
         dial_timeout=DIAL_TIMEOUT,
     )
+
+
+class _UnknownName(Exception):
+    """The system knows no address of a host's name."""
 
 
 class LibP2PTransport:
@@ -206,6 +212,8 @@ class LibP2PTransport:
                         await self._drop_dead(passed)
                     relayed = place.route == "relay"
                     return await (self._relay_client.dial(address) if relayed else self._connect(address))
+            except _UnknownName as error:
+                why = f"; {error}"
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"no peer answers at {', '.join(addresses) or 'any address: none was given'}{why}")
@@ -226,10 +234,18 @@ class LibP2PTransport:
                 await connection.close()
 
     async def _connect(self, address: str) -> str:
-        info = info_from_p2p_addr(Multiaddr(address))
-        self._forget(info.peer_id)
-        await self.host.connect(info)
-        return str(info.peer_id)
+        """Connect with the peer at an address, tried at each IP address of its name (rule 13)."""
+        fault: Exception = _UnknownName(f"this machine knows no address of {address_of(address).host}")
+        for place in await without_names([address]):
+            info = info_from_p2p_addr(Multiaddr(place))
+            self._forget(info.peer_id)
+            try:
+                await self.host.connect(info)
+            except (Exception, ExceptionGroup) as error:
+                fault = error
+            else:
+                return str(info.peer_id)
+        raise fault
 
     async def reserve(self, addresses: Sequence[str]) -> None:
         """See `Transport`."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.metrics.views import RunState, TeamRow
+from echo2.coordinator.metrics.views import FaultView, RunState, TeamRow
 from echo2.coordinator.web.pages import operator_page
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from tests.support import pictures
@@ -26,7 +26,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 INSTALLED = ROOT / ".browser" / "node_modules" / "puppeteer-core"
 MISSING = not INSTALLED.exists() or CHROMIUM is None or shutil.which("node") is None
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(MISSING, reason="make test-web brings what it needs")]
-WIDTHS = (320, 375, 768, 1280, 1920)
+QUICK = bool(os.environ.get("QUICK"))
+"""Whether few pages are visited, at two widths: `make test-web QUICK=yes`."""
+WIDTHS = (320, 1280) if QUICK else (320, 375, 768, 1280, 1920)
 TOKEN = "t" * 43
 _SHAPES = (
     "<script>hostile.push('{n}')</script>",
@@ -69,7 +71,8 @@ def hostile_state() -> RunState:
     ]
     return msgspec.structs.replace(
         pictures.PAID, nodes=nodes, teams=teams, name=HOSTILE[150], model=HOSTILE[151], description=HOSTILE[152],
-        contact=HOSTILE[153], page=HOSTILE[154], installing=HOSTILE[155], faults=HOSTILE[156:166],
+        contact=HOSTILE[153], page=HOSTILE[154], installing=HOSTILE[155],
+        faults=[FaultView(at=0, what=text) for text in HOSTILE[156:166]],
     )  # fmt: skip
 
 
@@ -105,7 +108,7 @@ def nothing_wrong(seen: dict[str, Any], pages: int) -> None:
 
 async def test_public_pages_of_hostile_nodes_and_teams(public: tuple[str, RunState]) -> None:
     url, state = public
-    shown = [f"/nodes/{node.id}" for node in state.nodes[:20]]
+    shown = [f"/nodes/{node.id}" for node in state.nodes[: 2 if QUICK else 20]]
     pages = ["/", "/nodes", *shown]
     nothing_wrong(await visited(url, pages, shots=os.environ.get("SHOTS")), len(pages))
 
@@ -131,7 +134,11 @@ async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> No
         world.decide_all()
     cache = ResponseCache(FixedRun(hostile_state()).current_state, time.monotonic)
     app = operator_page.application(
-        RunFolder(tmp_path), HOSTILE[:5], cache, TOKEN, tokenizer_of=lambda _: HostileTexts()
+        RunFolder(tmp_path),
+        [FaultView(at=0, what=text) for text in HOSTILE[:5]],
+        cache,
+        TOKEN,
+        tokenizer_of=lambda _: HostileTexts(),
     )
     site = await serve_web(app, "127.0.0.1", 0)
     pages = ["/", "/rollouts", "/rollouts?words=%3Cscript%3E", f"/rollouts/{lease.id.hex()}"]

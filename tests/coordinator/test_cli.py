@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from echo2.coordinator import cli
@@ -19,12 +20,13 @@ from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, FaultView, RunState
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, write_model
+from tests.support.small_hub import COMMIT, SmallHub, serving
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +192,7 @@ def test_the_keys_are_shown_without_their_private_half(home: Path) -> None:
 def test_the_version_names_the_protocol() -> None:
     code, out, _ = said("version")
     assert code == 0
-    assert out.endswith("protocol 1 to 2\n")
+    assert out.endswith("protocol 1 to 3\n")
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {
@@ -311,7 +313,7 @@ def a_picture() -> RunState:
         "refused": {"late": 3},
         "era": 1,
         "steps_wanted": 9,
-        "faults": ["the disk is full"],
+        "faults": [FaultView(at=NOW, what="the disk is full")],
     }
     return RunState(**{**numbers, **lists, **words, **own})
 
@@ -348,7 +350,7 @@ def test_status_prints_the_state_of_the_coordinator(answering: Callable[[int, by
     assert "idle 25.0 % of the time" in out
     assert "step 0 of 9" in out
     assert "0.50 s after the announcement (median), 1.25 s (p95), 2.00 s (slowest of 9)" in out
-    assert out.endswith("the disk is full\n")
+    assert re.search(r"^fault    2\d{3}-\d\d-\d\d \d\d:\d\d:\d\d UTC: the disk is full$", out, re.MULTILINE)
     code, out, _ = said("status", "--url", url, "--json")
     assert json.loads(out)["name"] == "mine"
 
@@ -466,3 +468,30 @@ def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.M
     assert said("demo", "--dtype", "int8")[0] == Exit.USAGE
     assert said("demo", "--model", "gpt")[0] == Exit.USAGE
     assert said("demo", "--nodes", "0")[0] == Exit.USAGE
+
+
+def test_a_model_of_a_hub_is_fetched_and_its_commit_is_shown_and_written_down(
+    tmp_path: Path, model: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    with serving(SmallHub("some-org/Small-1B", files)) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        named = ("--model", "hf:some-org/Small-1B", "--task", "reverse", "--yes")
+        assert refused("init", home, *named)[1].startswith(f"{home} already contains a run")
+        assert not (tmp_path / "cache").exists(), "nothing is fetched for a run that cannot be made"
+        code, out, _ = said("init", tmp_path / "made", *named)
+    assert code == 0
+    assert f"\nsome-org/Small-1B is at commit {COMMIT}, in " in f"\n{out}"
+    run = setup.load_run(tmp_path / "made", env={}, now=NOW)
+    assert run.runspec.model == "some-org/Small-1B"
+    assert json.loads((tmp_path / "made/model/source.json").read_text()) == {
+        "model": "some-org/Small-1B", "commit": COMMIT,
+    }  # fmt: skip
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    code, out, err = said("init", tmp_path / "other", *named)
+    assert (code, (tmp_path / "other").exists()) == (Exit.UNREACHABLE, False)
+    assert err.startswith("echo2-coord: some-org/Small-1B cannot be fetched from http://127.0.0.1:1 (")
+    assert err.count("\n") == 1
+    assert said("init", tmp_path / "other", "--model", f"hf:some-org/Small-1B@{COMMIT}", *named[2:])[0] == 0

@@ -17,8 +17,8 @@ SHOWN = [*readme.blocks("Install"), *readme.in_text("Install", "uv", "pipx", "pi
 SEEN = {"status": 0, "why": 0, "doctor": 0, "earnings": 0}
 """What docs/volunteer.md has a volunteer look at, and its exit codes."""
 DONE = {
-    "pause --for 2h": 0, "pause --gpu 1": 78, "slow on": 0, "finish": 0, "service install": 78, "leave": 0,
-    "leave --forget": 78,
+    "pause --for 2h": 0, "pause --gpu 1": 78, "slow on": 0, "finish": 0, "service install": 78, "update": 0,
+    "leave": 0, "leave --forget": 78,
 }  # fmt: skip
 """What it has a volunteer do, in its order. This node has no second device, no service manager is on its PATH, and no
 one answers a question."""

@@ -46,7 +46,8 @@ def commands(command_line: str) -> Iterator[list[str]]:
         for index, word in enumerate(words):
             name = word.rpartition("/")[2]
             if name in PROGRAMS:
-                if all("=" in before or before in {"sudo", "nohup", "exec", "env"} for before in words[:index]):
+                contained = words[:1] == ["podman"] and words[1] in {"run", "exec"}
+                if contained or all("=" in word or word in {"sudo", "nohup", "exec", "env"} for word in words[:index]):
                     yield [name, *words[index + 1 :]]
                 break
 
@@ -135,6 +136,7 @@ OURS = (
     "ledger",
     "node",
     "p2p",
+    "plugins",
     "protocol",
     "runtime",
     "tasks",
@@ -231,6 +233,7 @@ def an_app() -> Any:
         ("echo2-node join INVITE another", "an argument too many: another"),
         ("echo2-node join --gpus 2", "No such option: --gpus"),
         ("echo2-node receipts list --strict", "No such option: --strict"),
+        ("podman run -d --name node -v node:/data echo2-node join INVITE --gpus 2", "No such option: --gpus"),
     ],
 )
 def test_a_command_line_is_judged_as_the_program_would(command_line: str, expected: str | None) -> None:

@@ -12,7 +12,7 @@ from tests.support.documents import tables
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "hardware.md").read_text()
-COLUMNS = [MemorySettings(ranks=ranks, host=host) for ranks in (1, 2, 4) for host in (False, True)]
+COLUMNS = [MemorySettings(ranks=ranks, state=state) for ranks in (1, 2, 4) for state in ("float32", "host")]
 SHAPES = {
     "Qwen3-0.6B": (1024, 28, 16, 3072, True),
     "Qwen3-1.7B": (2048, 28, 16, 6144, True),

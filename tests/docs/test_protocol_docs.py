@@ -3,8 +3,8 @@
 1. A table headed `Field of X` names exactly the fields of the struct X, in order, with their types and what absence
    means, as `spelled` and `absence` derive them from the code. Every struct of the wire has one, and no table is left
    over.
-2. The table of refusal codes is the one of protocol/refusals.py, sentence by sentence. Tables headed `Columns of X`
-   are those of the SQLite files.
+2. The table of refusal codes is the one of protocol/refusals.py; their sentences are in docs/reference. Tables headed
+   `Columns of X` are those of the SQLite files.
 3. Every block headed `text example NAME` holds `name = value` lines, which are computed again here.
 4. The table of methods is that of protocol/methods.py.
 5. Constants that the text states are stated as the code has them (`CONSTANTS`).
@@ -229,11 +229,8 @@ def test_no_table_describes_a_struct_that_does_not_exist() -> None:
 
 def test_the_table_of_codes_is_that_of_the_code() -> None:
     (rows,) = [rows for header, *rows in tables(ALL) if header[0] == "Code"]
-    written = {code(row[0]): (row[1], row[2], row[3]) for row in rows}
-    true = {
-        name: (reason.sentence or "(empty)", reason.fault, "yes" if reason.retry else "no")
-        for name, reason in REASONS.items()
-    }
+    written = {code(row[0]): (row[1], row[2]) for row in rows}
+    true = {name: (reason.fault, "yes" if reason.retry else "no") for name, reason in REASONS.items()}
     assert written == true
     assert len(rows) == len(true)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.documents import FENCE, section
 from tests.support.paths import PACKAGES, PLAYED, ROOT
 
-BESIDE = ("tests", "benchmarks", "docs")
+BESIDE = ("tests", "benchmarks", "docs", "plugins")
 
 
 class Row(NamedTuple):

@@ -19,6 +19,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.accounts.pay import PAY_RULES, PayRule
 from echo2.coordinator.learner import model, step
 from echo2.coordinator.learner.messages import Hyper
@@ -34,7 +35,6 @@ from echo2.engines.engine import Job, SampleScore
 from echo2.engines.registry import TRANSFORMERS
 from echo2.node import cli
 from echo2.node.config import NodeConfig
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import Wire
 from echo2.protocol.authority import RunSpec

@@ -4,13 +4,13 @@ import pytest
 
 from tests.support import words
 
-MOST_WORDS = {"README": 1_200, "user pages": 40_295, "docs": 112_214}
+MOST_WORDS = {"README": 1_200, "user pages": 22_000, "docs": 95_000}
 MOST_FORMS = {
-    "is no X": 27,
-    "tell for report": 26,
-    "he for a user": 1,
-    "trailing alone, by name, in order": 37,
-    "lines above 120 characters": 489,
+    "is no X": 0,
+    "tell for report": 0,
+    "he for a user": 0,
+    "trailing alone, by name, in order": 0,
+    "lines above 120 characters": 1,
 }
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.run.signing import SAMPLING
 from echo2.engines import registry
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, engine_names, find, is_exact, register
+from echo2.engines.temperature import rule_of
 from echo2.runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.paths import ROOT
@@ -94,8 +94,17 @@ def test_a_name_is_given_once_and_is_one_part_of_an_engine_class(name: str) -> N
         register(replace(TRANSFORMERS, name=name))
 
 
-def test_a_run_states_the_sampling_rule_of_the_engine_that_scores() -> None:
-    assert SAMPLING == TRANSFORMERS.sampling == "gumbel-splitmix64/1"
+def test_the_engine_that_scores_has_both_rules_and_a_server_the_first_alone() -> None:
+    assert TRANSFORMERS.sampling == ("gumbel-splitmix64/1", "gumbel-splitmix64/2")
+    assert [rule_of(temperature) for temperature in (1000, 800)] == list(TRANSFORMERS.sampling)
+    assert registry.fault_of_sampling("server", "gumbel-splitmix64/1") == ""
+    assert registry.fault_of_sampling("server", "gumbel-splitmix64/2") == (
+        "the run chooses tokens by the rule gumbel-splitmix64/2, which the engine server has not: use transformers, "
+        "llamacpp, vllm"
+    )
+    assert registry.fault_of_sampling("llamacpp", "dice/7") == (
+        "the run chooses tokens by the rule dice/7, which this build has not: update echo2"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.metrics.views import BroadcastView, DeliveryView
-from echo2.p2p.memory.transport import Link
 from echo2.p2p.network import FetchReport
 from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock, run_fake

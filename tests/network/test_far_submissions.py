@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks.harness.delay_proxy import delay_proxy
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.node.config import NodeConfig
 from echo2.node.daemon import NodeDaemon
 from echo2.node.run_context import RunContext
@@ -17,7 +18,6 @@ from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.https.failover import FailoverNetwork
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.multiaddr import address_of
 from echo2.p2p.network import AnyPeer, Network
 from echo2.p2p.peer.peer import Peer

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryTransport
 from echo2.p2p.identity import generate_key
-from echo2.p2p.memory.transport import Link, MemoryTransport
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, whole, working

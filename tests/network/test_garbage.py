@@ -10,11 +10,11 @@ import anyio
 import msgspec
 import pytest
 
+from benchmarks.memory_network.transport import MemoryTransport
 from echo2.p2p.discovery.messages import ReachableRequest
 from echo2.p2p.envelope import seal
 from echo2.p2p.errors import P2PError
 from echo2.p2p.identity import generate_key, public_bytes
-from echo2.p2p.memory.transport import MemoryTransport
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.gossip import GossipRequest
 from echo2.p2p.peer.peer import Peer

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.memory_network.transport import Link
 from echo2.coordinator.metrics.group_stages import MEANINGS
 from echo2.coordinator.metrics.views import StagesView
-from echo2.p2p.memory.transport import Link
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.swarm import make_swarm, step, working

@@ -8,6 +8,7 @@ import anyio
 import numpy as np
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import keys_commands
@@ -20,7 +21,6 @@ from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.failover import FailoverNetwork
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.multiaddr import ROUTES, Route
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer

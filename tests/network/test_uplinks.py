@@ -6,9 +6,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.node.versions.acknowledgements import Acknowledger
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.protocol.broadcast_messages import Acknowledgement

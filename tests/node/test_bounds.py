@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from echo2.p2p.memory.transport import MemoryNetwork
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.protocol.leases import Lease, LeaseRequest
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import START, FakeCoordinator, make_node, until, wall

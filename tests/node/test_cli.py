@@ -1,6 +1,7 @@
 """`echo2-node`: each wrong call is one line and an exit code."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.node import cli
+from echo2.node.config import NodeConfig
 from echo2.node.control.command_server import CommandServer
 from echo2.node.home import lock_home, run_folder
 from echo2.node.links import local_discovery
@@ -37,8 +39,11 @@ def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, worked = str(tmp_path / "home"), str(tmp_path)
+    home, worked, garbled = str(tmp_path / "home"), str(tmp_path), str(tmp_path / "garbled")
     (tmp_path / "node.key").touch()
+    (tmp_path / "garbled").mkdir()
+    (tmp_path / "garbled" / "invite").write_bytes(b"\xff\xfe")
+    (tmp_path / "long").write_bytes(b"echo2-" + b"1" * 3_000_000)
     wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {
         "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
         "a damaged invite": (["join", "echo2-abc", "--home", home], {}, Exit.CONFIG, "copy it again"),
@@ -49,7 +54,12 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "hours that never come": (["run", "--hours", "8:00-8:00"], {}, Exit.CONFIG, "8:00-8:00 never comes"),
         "hours on no day": (["join", "--hours", "xyz 8:00-9:00"], {}, Exit.CONFIG, "unknown day xyz"),
         "a program's path": (["run", "--yield-to", "/bin/x"], {}, Exit.CONFIG, "name the program alone"),
-        "an occasion that is none": (["run", "--yield-when", "tv"], {}, Exit.CONFIG, "'gpu', 'keyboard', 'battery'"),
+        "an occasion that is none": (
+            ["run", "--yield-when", "tv"],
+            {},
+            Exit.CONFIG,
+            "'gpu', 'fullscreen', 'keyboard', 'battery'",
+        ),
         "a quiet below zero": (["run", "--quiet", "-1"], {}, Exit.CONFIG, "quiet should be greater"),
         "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
         "no daemon": (["status", "--home", home], {}, Exit.UNREACHABLE, "echo2-node join INVITE"),
@@ -100,6 +110,46 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "nothing to leave": (["leave", "--forget", "--home", home], {}, Exit.CONFIG, "there is nothing to leave"),
         "a question without an answer": (["leave", "--forget", "--home", worked], {}, Exit.CONFIG, "add --yes"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
+        "a page without a host": (["join", "https://", "--home", home], {}, Exit.CONFIG, "this is no invite"),
+        "a page that is no page": (["join", "file:///etc/passwd", "--home", home], {}, Exit.CONFIG, "is no invite"),
+        "a half address": (["join", "https://[::1", "--home", home], {}, Exit.CONFIG, "is no address of a page"),
+        "a port that is none": (["join", "http://127.0.0.1:99999", "--home", home], {}, Exit.CONFIG, "correct it"),
+        "a page that is away": (["join", "https://127.0.0.1:1", "--home", home], {}, Exit.TEMPORARY, "try later"),
+        "an empty invite": (["join", "", "--home", home], {}, Exit.CONFIG, "this is no invite"),
+        "an invite of 3 MB": (["join", "--invite-file", f"{worked}/long"], {}, Exit.CONFIG, "copy it again"),
+        "no invite's file": (["join", "--invite-file", f"{worked}/none"], {}, Exit.CONFIG, "correct --invite-file"),
+        "a garbled invite": (["run", "--home", garbled], {}, Exit.CONFIG, "this is no invite"),
+        "a blank fingerprint": (["join", "a.b", "--accept-fingerprint", " "], {}, Exit.CONFIG, "names no fingerprint"),
+        "a home that is a file": (["run", "--home", f"{worked}/long"], {}, Exit.CONFIG, "put its path or its perm"),
+        "a device for a home": (["status", "--home", "/dev/null"], {}, Exit.UNREACHABLE, "no node runs in /dev/null"),
+        "a log of a file": (["logs", "--home", f"{worked}/long"], {}, Exit.CONFIG, "cannot be read"),
+        "nowhere to forget": (["privacy", "forget", "--home", "/proc/x"], {}, Exit.CONFIG, "choose another folder"),
+        "no daemon to resume": (["resume", "--gpu", "7", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to finish": (["finish", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to stream": (["top", "--json", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "no daemon to fetch": (["receipts", "fetch", "--home", home], {}, Exit.UNREACHABLE, "no node runs in"),
+        "slow in capitals": (["slow", "ON", "--home", home], {}, Exit.CONFIG, "slow takes on, off or auto, not 'ON'"),
+        "no run to leave": (["leave", "--home", garbled], {}, Exit.CONFIG, "there is nothing to leave"),
+        "a copy of no key": (["keys", "backup", f"{worked}/k", "--home", home], {}, Exit.CONFIG, "no key file"),
+        "an open key": (["keys", "rotate", "--yes", "--home", worked], {}, Exit.CONFIG, "run chmod 600"),
+        "no rates": (["bench", "--home", home], {}, Exit.CONFIG, "no run was joined"),
+        "a doctor's invite": (["doctor", "echo2-xyz"], {}, Exit.CONFIG, "copy it again"),
+        "a lease that is none": (["why", "--lease", "x", "--home", home], {}, Exit.CONFIG, "its 32 hexadecimal digits"),
+        "an hour that is none": (["config", "set", "hours", "25:00-26:00"], {}, Exit.CONFIG, "25:00 is no time of day"),
+        "half of two days": (["run", "--hours", "mon-"], {}, Exit.CONFIG, "'mon-' is neither days nor times"),
+        "slow hours in words": (["config", "set", "slow_hours", "late"], {}, Exit.CONFIG, "unknown day late"),
+        "an upload in words": (["config", "set", "uplink", "fast"], {}, Exit.CONFIG, "should be a number, not 'fast'"),
+        "an endless upload": (["run", "--uplink", "inf"], {}, Exit.CONFIG, "uplink should be a finite number"),
+        "a quiet that is no number": (["run", "--quiet", "nan"], {}, Exit.CONFIG, "quiet should be a finite number"),
+        "a month of nothing": (["config", "set", "month_up=0"], {}, Exit.CONFIG, "month_up should be greater"),
+        "half a watt": (["config", "set", "power", "1.5"], {}, Exit.CONFIG, "power should be a whole number"),
+        "rows of nothing": (["run", "--rows", "0"], {}, Exit.CONFIG, "rows should be greater"),
+        "a priority above all": (["run", "--priority", "max"], {}, Exit.CONFIG, "'idle', 'low' or 'normal', not 'max'"),
+        "a device that is none": (["run", "--gpu", "gpu9"], {}, Exit.CONFIG, "not 'gpu9'"),
+        "a list without its key": (["config", "set", "directories", "https://a.b/x"], {}, Exit.CONFIG, "runs.json#KEY"),
+        "a removal with a typing error": (["config", "unset", "uplnk"], {}, Exit.CONFIG, "did you mean uplink"),
+        "a setting without a name": (["config", "set", "=", "1"], {}, Exit.CONFIG, "unknown key ="),
+        "a look at no setting": (["config", "get", "hour"], {}, Exit.CONFIG, "did you mean hours"),
     }
     monkeypatch.setattr(local_discovery, "look", partial(local_discovery.look, 0.1))
     told = {}
@@ -114,6 +164,40 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
     assert (process.returncode, process.stderr) == (code, told["an unknown setting"])
 
 
+USAGES = {
+    "pause --for 0s": "a duration is a number above 0",
+    "pause --for -1h": "a duration is a number above 0",
+    "pause --for 1w": "a duration is a number above 0",
+    "pause --for 1e9d": "a duration is a number above 0",
+    "logs --most 0": "greater than or equal to",
+    "logs --most many": "Invalid value for '--most'",
+    "receipts list --most 0": "greater than or equal to",
+    "discover --seconds 0": "greater than or equal to",
+    "discover --seconds 90": "less than or equal to 60",
+    "privacy hide": "No such command 'hide'",
+    "config set": "Missing argument",
+    "top --twice": "No such option: --twice",
+    "leave --forgot": "No such option: --forgot",
+    "leave --forget --home=": "the name of the folder is empty",
+}
+
+
+@pytest.mark.parametrize("words", USAGES)
+def test_a_wrong_word_is_a_usage_error_that_names_it(words: str) -> None:
+    done = CliRunner().invoke(cli.app, words.split())
+    assert done.exit_code == Exit.USAGE
+    said = [text for text in done.stderr.splitlines() if text.startswith("Error: ")]
+    assert len(said) == 1, done.stderr
+    assert USAGES[words] in said[0]
+
+
+def test_the_schema_of_the_settings_names_each_with_its_meaning() -> None:
+    done = CliRunner().invoke(cli.app, ["config", "schema"])
+    schema = json.loads(done.stdout)["properties"]
+    assert schema["uplink"]["description"] == "Most payload sent to other peers, in Mbit/s. Unset: no limit."
+    assert schema.keys() == NodeConfig.model_fields.keys()
+
+
 @pytest.mark.slow
 def test_a_wrong_flag_is_a_usage_error() -> None:
     assert command("pause", "--for", "soon").returncode == Exit.USAGE
@@ -124,7 +208,7 @@ def test_a_wrong_flag_is_a_usage_error() -> None:
 
 def test_the_version_names_the_protocol() -> None:
     done = command("version")
-    assert (done.returncode, done.stdout.endswith("protocol 1 to 2\n")) == (0, True)
+    assert (done.returncode, done.stdout.endswith("protocol 1 to 3\n")) == (0, True)
 
 
 @pytest.mark.slow
@@ -255,3 +339,17 @@ def test_an_invite_comes_from_a_file_or_from_standard_input(tmp_path: Path) -> N
     assert by_file.exit_code == by_input.exit_code == Exit.CONFIG
     assert "copy it again" in by_file.stderr
     assert by_file.stderr == by_input.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["coerced", "ASCII"])
+def test_a_home_with_umlauts_and_spaces_works_in_the_locale_c_on_a_dumb_terminal(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    home, plain = tmp_path / "ä ö" / "no de", {"LC_ALL": "C", "LANG": "C", "TERM": "dumb", **more}
+    home.mkdir(parents=True)
+    written = command("config", "set", "uplink", "8", "--home", str(home), **plain)
+    assert (written.returncode, written.stderr) == (Exit.OK, "")
+    assert (home / "node.toml").read_text() == "uplink = 8\n"
+    asked = command("status", "--home", str(home), **plain)
+    assert (asked.returncode, asked.stderr.count("\n")) == (Exit.UNREACHABLE, 1)

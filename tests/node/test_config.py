@@ -86,7 +86,7 @@ BAD_SETTINGS = {
     "an occasion that is none": (
         "",
         {"ECHO2_YIELD_WHEN": "gpu,batery"},
-        "yield_when should be 'gpu', 'keyboard', 'battery' or 'metered', not 'batery'",
+        "yield_when should be 'gpu', 'fullscreen', 'keyboard', 'battery' or 'metered', not 'batery'",
     ),
     "occasions as a text": ('yield_when = "gpu"\n', {}, "yield_when should be a list, not 'gpu'"),
     "a program by its path": (

@@ -1,18 +1,19 @@
 """The node's connections: the content of a greeting, and the number format that the run demands."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.engines.engine import DTYPES
 from echo2.node.errors import RefusedByRun
 from echo2.p2p.discovery.peer_records import decode_own
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol.requests import Hello, Refusal
 from echo2.tasks.registry import list_tasks
 from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, make_node, until
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, make_node, until
 from tests.support.swarm import working
 
 
@@ -80,6 +81,32 @@ def test_a_run_that_refuses_all_number_formats_ends_the_node(tmp_path: Path) -> 
             with pytest.raises(RefusedByRun, match="not admitted"):
                 await node.daemon.run()
             assert len(coordinator.greetings) == len(DTYPES)
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize(
+    ("terms", "sentence"),
+    [
+        ({"sampling": "dice/7"}, "chooses tokens by the rule dice/7, which this build has not: update echo2"),
+        ({"sampling": "gumbel-splitmix64/2"}, "contradicts itself: rule gumbel-splitmix64/2, temperature 1.0"),
+        (
+            {"sampling": "gumbel-splitmix64/1", "temperature": 800},
+            "contradicts itself: rule gumbel-splitmix64/1, temperature 0.8",
+        ),
+    ],
+)
+def test_a_run_whose_rule_of_sampling_the_engine_has_not_ends_the_node(
+    terms: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
+        coordinator.runspec = coordinator.sealed_runspec(**terms)
+        async with coordinator.serving(network):
+            engine = InProcessEngine(gpu="transformers/float32/cpu")
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            with pytest.raises(RefusedByRun, match=sentence):
+                await node.daemon.run()
 
     run_fake(main)
 

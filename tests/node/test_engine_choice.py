@@ -1,11 +1,14 @@
 """The choice of an engine: what is timed, what is kept, and when it is timed again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from echo2.engines import registry
 from echo2.engines.devices.devices import Gpu, Inventory
 from echo2.engines.process.candidates import Candidate, Sight, Trial
 from echo2.engines.process.process import EngineProcess
@@ -23,7 +26,7 @@ def runspec(**changes: Any) -> RunSpec:
     fields: dict[str, Any] = {
         "run": b"r" * 32, "name": "a run", "model": "m", "assets": [], "eos": 1, "vocabulary": 16,
         "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4, "group_size": 2, "limit": 8,
-        "compute_dtype": "float32", "engines": ["transformers", "llamacpp"], "sampling": "gumbel-1",
+        "compute_dtype": "float32", "engines": ["transformers", "llamacpp"], "sampling": "gumbel-splitmix64/1",
         "price_mode": "points",
     }  # fmt: skip
     return RunSpec(**fields | changes)
@@ -140,6 +143,16 @@ async def test_free_memory_that_changes_is_no_change_and_an_order_is(machine: Ma
     assert len(machine.timed) == 1
     await choice(tmp_path).choose(tmp_path, tmp_path, runspec(), again=True)
     assert len(machine.timed) == 2
+
+
+async def test_an_engine_without_the_runs_rule_of_sampling_is_no_candidate(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(registry.TRANSFORMERS, sampling=("gumbel-splitmix64/1",))
+    monkeypatch.setitem(registry._ROWS, "transformers", plain)
+    spec = msgspec.structs.replace(runspec(), temperature=800, sampling="gumbel-splitmix64/2")
+    assert await chosen(tmp_path, spec) == "llamacpp/float32/cpu"
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
 
 
 async def test_what_the_owner_names_is_not_timed_against_others(machine: Machine, tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from echo2.node.config import NodeConfig
 from echo2.node.joined_run import page_address, sentences
+from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import decode, encode
+from echo2.protocol.authority import RunSpec
 from tests.support.group_world import SPEC
 
 PEER = "12D3KooWAbcdefghijk"
@@ -54,3 +58,11 @@ def test_a_task_that_is_a_path_at_its_operator_is_shown_without_the_path() -> No
         assert part in said
     assert "private" not in said
     assert "/srv" not in said
+
+
+@pytest.mark.parametrize("field", ["description", "page", "contact"])
+def test_a_run_whose_words_take_a_megabyte_is_none(field: str) -> None:
+    endless = msgspec.structs.replace(SPEC, **{field: "w" * 1_000_000})
+    with pytest.raises(Malformed):
+        decode(encode(endless), RunSpec)
+    assert decode(encode(msgspec.structs.replace(SPEC, **{field: "w" * 500})), RunSpec)

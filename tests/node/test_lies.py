@@ -8,9 +8,9 @@ import anyio
 import msgspec
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.envelope import seal, verify_envelope
 from echo2.p2p.identity import generate_key, public_bytes
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, LeaseRequest

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.payments import trial_provider
 from echo2.coordinator.ledger_files import page_client, run_backup
-from echo2.coordinator.rails import bank_file
 from echo2.coordinator.web import node_ranking
 from echo2.coordinator.web.pages import operator_page
 from echo2.node import connectivity
@@ -26,7 +25,7 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
 OTHER_TEXTS = (
-    routes, origin, party, server, node_ranking, bank_file, page_client, trial_provider, operator_page, connectivity,
+    routes, origin, party, server, node_ranking, page_client, trial_provider, operator_page, connectivity,
     run_backup,
 )  # fmt: skip
 NOT_ADDRESSES = {str(Path(module.__file__).resolve()) for module in OTHER_TEXTS}

@@ -9,8 +9,8 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.errors import Malformed, Unreachable
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message

@@ -1,11 +1,17 @@
 """A folder in the machine's memory: by the folder it belongs to, for one user, within what is free."""
 
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from echo2.runtime import memory_folder as module
 from echo2.runtime.memory_folder import (
+    claim_memory,
     fits_in_memory,
     is_private,
     make_memory_folder,
@@ -55,9 +61,9 @@ def test_what_a_killed_process_left_does_not_count_as_taken(tmp_path: Path, monk
     (tmp_path / "one").mkdir()
     left = make_memory_folder(tmp_path / "one")
     monkeypatch.setattr(module, "available_memory", lambda: 0 if left.exists() else 3000)
-    assert not fits_in_memory(tmp_path / "two", 1000)
+    assert not fits_in_memory(1000)
     (tmp_path / "one").rmdir()
-    assert fits_in_memory(tmp_path / "two", 1000)
+    assert fits_in_memory(1000)
 
 
 def test_a_folder_whose_making_was_killed_is_found_again_and_goes_as_any_other(tmp_path: Path) -> None:
@@ -75,7 +81,10 @@ def test_what_others_may_have_made_is_refused(tmp_path: Path, memory: Path) -> N
     place.symlink_to(memory / "theirs")
     with pytest.raises(PermissionError, match="belongs to another user"):
         make_memory_folder(tmp_path / "one")
-    assert not fits_in_memory(tmp_path / "one", 1)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        claim_memory(tmp_path / "one")
+    remove_memory_folder(tmp_path / "one")
+    assert (memory / "theirs").is_dir()
     place.unlink()
     place.mkdir()
     place.chmod(0o750)
@@ -83,13 +92,59 @@ def test_what_others_may_have_made_is_refused(tmp_path: Path, memory: Path) -> N
         make_memory_folder(tmp_path / "one")
 
 
-def test_it_takes_a_third_of_the_free_memory_where_there_is_one(
-    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_takes_a_third_of_the_free_memory_where_there_is_one(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 3000)
-    assert fits_in_memory(tmp_path / "one", 1000)
-    assert memory_folder(tmp_path / "one").is_dir()
-    assert not fits_in_memory(tmp_path / "two", 1001)
-    assert not memory_folder(tmp_path / "two").exists()
+    assert fits_in_memory(1000)
+    assert not fits_in_memory(1001)
     monkeypatch.setattr(module, "MEMORY_ROOT", memory / "missing")
-    assert not fits_in_memory(tmp_path / "one", 1)
+    assert not fits_in_memory(1)
+
+
+ELSEWHERE = """
+import sys, time
+from pathlib import Path
+from echo2.runtime import memory_folder
+memory_folder.MEMORY_ROOT = Path(sys.argv[1])
+print(memory_folder.claim_memory(Path(sys.argv[2])) is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def in_another_process(memory: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process claim the folder in memory of `folder`, as one of another container may."""
+    argv = [sys.executable, "-c", ELSEWHERE, str(memory), str(folder)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_another_process_has_is_neither_claimed_nor_removed_until_it_ends(tmp_path: Path, memory: Path) -> None:
+    """Two containers shared /dev/shm: each removed the weights of the other, or wrote its own in their place."""
+    folder = tmp_path / "one"
+    with in_another_process(memory, folder):
+        (memory_folder(folder) / "weights").write_text("of the other")
+        assert claim_memory(folder) is None
+        remove_memory_folder(folder)
+        assert fits_in_memory(1), "no folder of this path is here: an orphan, for all that can be seen"
+        assert (memory_folder(folder) / "weights").read_text() == "of the other"
+    claim = claim_memory(folder)
+    assert claim is not None, "the right of a process that was killed has ended"
+    claim.release()
+    assert not memory_folder(folder).exists()
+
+
+def test_a_folder_that_is_removed_while_it_is_claimed_is_not_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+
+    def removed(descriptor: int, operation: int) -> None:
+        shutil.rmtree(memory_folder(tmp_path / "one"))
+
+    monkeypatch.setattr(module.fcntl, "flock", removed)
+    assert claim_memory(tmp_path / "one") is None

@@ -18,3 +18,12 @@ def test_measurements_are_smoothed() -> None:
 )
 def test_parallel_leases_count_once(intervals: list[tuple[int, int]], length: int) -> None:
     assert statistics.union(intervals) == length
+
+
+def test_the_bounds_of_a_share_are_wilsons() -> None:
+    """The worked example of Newcombe, Two-sided confidence intervals for the single proportion, 1998: 81 of 263."""
+    low, high = statistics.share_bounds(81 / 263, 263)
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+    assert statistics.share_bounds(0.0, 20)[0] == 0.0
+    assert statistics.share_bounds(1.0, 20)[1] == 1.0
+    assert statistics.share_bounds(0.5, 0) == (0.0, 1.0)

@@ -13,6 +13,7 @@ import pytest
 from echo2.runtime import service_unit
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.service_unit import agent_text, changes, home_of_agent, home_of_unit, unit_text
+from tests.support.played_service import exec_start
 from tests.support.service_stubs import service_in
 
 STRANGE = "a \"b\" %h $HOME ${USER} \\n 'x' [y]*"
@@ -108,3 +109,10 @@ def test_no_text_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for text in (unit_text(service), agent_text(service, tmp_path / "log")):
         assert "sesame" not in text
         assert service_unit.VARIABLES in text
+
+
+@pytest.mark.parametrize("name", ["a home", "100 %", "for $5", 'a "b"', "back\\slash", "ümlaut"])
+def test_a_player_of_systemd_reads_the_command_that_was_written(name: str, tmp_path: Path) -> None:
+    service = service_in(tmp_path / name)
+    (tmp_path / "a.service").write_text(unit_text(service))
+    assert exec_start(tmp_path / "a.service") == list(service.command)

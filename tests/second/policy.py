@@ -14,9 +14,10 @@ GOLDEN, MIX_1, MIX_2 = (np.uint64(w) for w in (0x9E3779B97F4A7C15, 0xBF58476D1CE
 class Policy:
     """Weights of one version, widened to float32."""
 
-    def __init__(self, config: Map, eos: int, snapshot: Snapshot) -> None:
+    def __init__(self, config: Map, spec: Map, snapshot: Snapshot) -> None:
         check(config["model_type"] == "qwen3", f"a model of type {config['model_type']}")
-        self._config, self._eos, self._weights = config, eos, dict[str, Array]()
+        self._config, self._weights, self._ends = config, dict[str, Array](), ends_of(spec)
+        self._temperature = spec.get("temperature", 1000)
         for tensor, data in snapshot.spans():
             check(tensor["dtype"] == "BF16", f"a tensor of {tensor['dtype']}")
             wide = data.view("<u2").astype("<u4") << 16
@@ -53,11 +54,13 @@ class Policy:
         tokens, turns, logprobs = list[int](), [0], list[float]()
         while len(logprobs) < lease["limit"]:
             logits = self.logits(lease["prompt"] + tokens)
+            if self._temperature != 1000:
+                logits = logits * factor(self._temperature)
             token = int(np.argmax(logits + noise(seed, len(tokens), len(logits))))
             logprobs.append(min(0.0, float(log_softmax(logits)[token])))
             tokens.append(token)
             turns[-1] += 1
-            if token == self._eos and len(logprobs) < lease["limit"]:
+            if token in self._ends and len(logprobs) < lease["limit"]:
                 given = reply(tokens[-turns[-1] :])
                 if given is None:
                     break
@@ -69,6 +72,16 @@ class Policy:
     def _norm(self, x: Array, name: str) -> Array:
         mean = (x * x).mean(-1, keepdims=True) + F32(self._config["rms_norm_eps"])
         return x / np.sqrt(mean) * self._weights[name + ".weight"]
+
+
+def factor(temperature: int) -> Array:
+    """Return what logits are multiplied by at a temperature, in thousandths."""
+    return np.array(1000 / temperature, F32)
+
+
+def ends_of(spec: Map) -> set[int]:
+    """Return the tokens that end a turn."""
+    return {spec["eos"], *(end for task in spec["tasks"] for end in task.get("other_ends", ()))}
 
 
 def turned(x: Array, angles: Array) -> Array:

@@ -138,6 +138,14 @@ for row in vectors["sampling"]:
     token = int(np.argmax(logits + policy.noise(bytes.fromhex(row["seed"]), row["position"], 321)))
     if token != row["token"]:
         results["wrong"].append([row, token])
+for row in vectors["sampling_at_temperature"]:
+    by = policy.factor(row["temperature"])
+    logits = ((np.arange(321) * 7919) % 640 - 320).astype(np.float32) / np.float32(64) * by
+    told = np.array([by, *logits[:4]], ">f4").tobytes().hex()
+    token = int(np.argmax(logits + policy.noise(bytes.fromhex(row["seed"]), row["position"], 321)))
+    off = abs(policy.log_softmax(logits)[token] - row["logprob"])
+    if (told, token, off < 2e-5) != ("".join([row["factor"], *row["tempered"]]), row["token"], True):
+        results["wrong"].append([row, token])
 print(json.dumps(results))
 """
 
@@ -153,11 +161,11 @@ def test_tasks_and_sampling_noise_are_those_of_the_vectors(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a run of the tiny architecture that admits another engine."""
+    """Create a run of the tiny architecture that admits another engine, at temperature 0.8."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "second", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
-            "evaluate_every": 100, "engines": ("transformers/float32", "second/float32"),
+            "evaluate_every": 100, "engines": ("transformers/float32", "second/float32"), "temperature": 0.8,
         },
         "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "mdns": False},
         "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},

@@ -15,7 +15,7 @@ from documents import Map, Refused, Trust, check, digest, order, pack, peer_id, 
 from episodes import COUNTS, Episode
 from https_client import Connection
 from payload import applied
-from policy import Policy
+from policy import Policy, ends_of
 from tokenizers import Tokenizer
 
 ENGINE = "second/float32/cpu"
@@ -58,12 +58,13 @@ class Volunteer:
         """Send hello; store Roots, RunSpec, the model's files and the newest Head."""
         record = seal("peer", self.run, pack({"addresses": [], "issued": self.now()}), self.key)
         tasks = [{"name": name, "version": version} for name, version in COUNTS]
-        hello = {"protocols": [1, 1], "software": "second 1", "name": "second", "engine": ENGINE, "device": "numpy"}
+        hello = {"protocols": [1, 3], "software": "second 1", "name": "second", "engine": ENGINE, "device": "numpy"}
         welcome = unpack(self.ask("hello", pack({**hello, "tasks": tasks, "record": record})))
         self.offset = welcome["now"] - time.time_ns() // 1_000_000
         self.trust.take_roots(welcome["roots"], self.now())
         self.spec = self.trust.open(welcome["runspec"], "runspec")
-        check((self.spec["run"], self.spec["sampling"]) == (self.run, "gumbel-splitmix64/1"), "another run")
+        rule = "gumbel-splitmix64/1" if self.spec.get("temperature", 1000) == 1000 else "gumbel-splitmix64/2"
+        check((self.spec["run"], self.spec["sampling"]) == (self.run, rule), "another run")
         assets = {asset["name"]: self.connection.payload(asset["manifest"]) for asset in self.spec["assets"]}
         self.config = json.loads(assets["config.json"])
         self.text = Tokenizer.from_str(assets["tokenizer.json"].decode())
@@ -102,7 +103,7 @@ class Volunteer:
         for edge in cheapest(edges, self.current.root() if self.current else None, self.trust.version["root"]):
             payload = self.connection.payload({**edge, "hash": edge["payload_hash"]})
             self.current = applied(payload, edge, self.current if "base" in edge else None)
-        self.policy = Policy(self.config, self.spec["eos"], self.current)
+        self.policy = Policy(self.config, self.spec, self.current)
         self.versions.append(head["version"])
         times = {"heard": 0, "complete": 0, "applied": 0}
         self.ask("acknowledge", pack({"era": head["era"], "version": head["version"], **times}))
@@ -135,13 +136,14 @@ class Volunteer:
     def check_lease(self, lease: Map, wanted: Map) -> None:
         check({name: lease[name] for name in wanted} == wanted, "a lease of another version, node or ask")
         task, prompt, seeds = {"name": lease["task"], "version": lease["task_version"]}, lease["prompt"], lease["seeds"]
-        check(task in self.spec["tasks"] and 1 <= lease["limit"] <= self.spec["limit"], "another task or limit")
+        posed = any(task.items() <= one.items() for one in self.spec["tasks"])
+        check(posed and 1 <= lease["limit"] <= self.spec["limit"], "another task or limit")
         check(len(seeds) == len(set(seeds)) == self.spec["group_size"], "seeds that are not the group's")
         check(prompt and max(prompt) < self.spec["vocabulary"], "a prompt that is none")
         check(self.now() < lease["expires"], "the lease has expired")
 
     def reply(self, episode: Episode, sampled: list[int]) -> list[int] | None:
-        told = sampled[: len(sampled) - (sampled[-1:] == [self.spec["eos"]])]  # without eos
+        told = sampled[: len(sampled) - (sampled[-1] in ends_of(self.spec))]  # without its end
         given = episode.reply(self.text.decode(told, skip_special_tokens=False))
         return None if given is None else self.tokens(given)
 

@@ -8,5 +8,7 @@ BAD_JOBS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a negative token": ({"prompt": [-1]}, "outside the model's vocabulary"),
     "a limit of nothing": ({"limit": 0}, "limit of one token"),
     "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
+    "a temperature of nothing": ({"temperature": 0}, "from 500 to 2000 thousandths, not 0"),
+    "a temperature above the bound": ({"temperature": 2001}, "from 500 to 2000 thousandths, not 2001"),
 }
 """Fault -> (changes, a part of the sentence that refuses it)."""

@@ -27,6 +27,7 @@ from echo2.engines.engine import (
     SampleScore,
 )
 from echo2.engines.sampling import sampling_reference
+from echo2.engines.temperature import PLAIN_TEMPERATURE, factor_of
 from echo2.tasks import registry
 from echo2.tasks.task import Score, sampled_mask
 from echo2.tasks.tokenizer import load as load_text
@@ -176,8 +177,8 @@ class BigramEngine:
         pass
 
     def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[list[int]]]) -> Callable[[], Chosen]:
-        chosen = [self._choice(row.token or 0, row.seed, row.number, row.greedy) for row in rows]
-        chosen += [self._choice(one.prompt[0], one.seed, one.number, one.greedy) for one in first]
+        chosen = [self._choice(row.token or 0, row) for row in rows]
+        chosen += [self._choice(one.prompt[0], one) for one in first]
         return lambda: Chosen([token for token, _ in chosen], [logprob for _, logprob in chosen])
 
     def resume(self, prompt: list[int]) -> None:
@@ -198,9 +199,9 @@ class BigramEngine:
     def memory(self) -> Memory:
         return Memory(1 << 40, 1, 1)
 
-    def _choice(self, last: int, seed: bytes, index: int, greedy: bool) -> tuple[int, float]:
-        logits = self._logits(last)
-        token = int(np.argmax(logits if greedy else logits + noise(seed, index, len(logits))))
+    def _choice(self, last: int, row: NextToken | FirstToken[list[int]]) -> tuple[int, float]:
+        logits = tempered(self._logits(last), row.temperature)
+        token = int(np.argmax(logits if row.greedy else logits + noise(row.seed, row.number, len(logits))))
         return token, float(log_softmax(logits)[token])
 
     def _rollouts(self, job: Job) -> list[RolloutState]:
@@ -215,7 +216,7 @@ class BigramEngine:
         for position, sampled in enumerate(sampled_mask(sample.turns)):
             if not sampled:
                 continue
-            logits, token = self._logits(before[position]), sample.tokens[position]
+            logits, token = tempered(self._logits(before[position]), job.temperature), sample.tokens[position]
             noisy = (logits + noise(seed, position, len(logits))).tolist()
             logprobs.append(float(log_softmax(logits)[token]))
             second, best = sorted(noisy)[-2:]
@@ -230,6 +231,11 @@ class BigramEngine:
         task = registry.get(job.task, job.task_version)
         text = load_text(tokenizer, *job.ends)
         return task.episode("train" if job.split == "train" else "heldout", job.index, text)  # type: ignore[return-value]
+
+
+def tempered(logits: NDArray[np.float32], temperature: int) -> NDArray[np.float32]:
+    """Return the logits at a temperature, in thousandths."""
+    return logits if temperature == PLAIN_TEMPERATURE else logits * np.float32(factor_of(temperature))
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from echo2.p2p.memory.transport import Link, MemoryNetwork
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.swarm import messages as wire
 from echo2.p2p.swarm.exchange import PROTOCOL
 from tests.support.peers import payload_file, peers

@@ -17,7 +17,7 @@ import msgspec
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from echo2.coordinator.metrics.views import RunState  # noqa: E402 (the path above comes first)
+from echo2.coordinator.metrics.views import FaultView, RunState  # noqa: E402 (the path above comes first)
 from echo2.runtime.errors import LocalFault  # noqa: E402
 from tests.support import pictures  # noqa: E402
 
@@ -41,7 +41,7 @@ def state_of(story: str, step: int) -> RunState:
         evaluations=evaluations,
         received=548 if story == "lost" else 547,
         undecided=0 if finished else 3,
-        faults=["scorer ended with -9: no output"] if story == "fault" else [],
+        faults=[FaultView(at=0, what="scorer ended with -9: no output")] if story == "fault" else [],
     )
 
 

@@ -17,6 +17,7 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.engines.direct import generate
 from echo2.engines.engine import DTYPES, EngineRows, Job, Sample
 from echo2.engines.process.messages import ROWS_NOTICE, Probed
@@ -31,7 +32,6 @@ from echo2.node.versions.base_copies import BaseCopies
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import AnyPeer, Network
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm.manifest import manifest_of

@@ -1,5 +1,6 @@
 """The source of a web site in tests: one fixed state of a run, and the pages of its nodes."""
 
+from echo2.coordinator.accounts.ledger_tiles import BundlePart
 from echo2.coordinator.metrics.views import NodeView, RunState
 from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.proof_page import LeaseProof
@@ -29,7 +30,7 @@ class FixedRun:
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         return None
 
-    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
+    def ledger_bundle(self, place: TilePlace, first: int) -> BundlePart | None:
         return None
 
     def find_node(self, name: str) -> str | None:

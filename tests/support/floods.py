@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.errors import P2PError, Unreachable
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.peers import running
 

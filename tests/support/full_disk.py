@@ -1,9 +1,14 @@
-"""A database on a disk that becomes full."""
+"""A disk, or the machine's memory, that becomes full: for a database and for `runtime.files.writing`."""
 
+import contextlib
 import sqlite3
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from echo2.coordinator.database.database import Database
+from echo2.runtime.errors import DiskFull
+from echo2.runtime.files import writing
 
 
 class Refusing:
@@ -29,3 +34,16 @@ def refusing(database: Database) -> Refusing:
     connection = Refusing(database._connection)
     database._connection = connection  # type: ignore[assignment]
     return connection
+
+
+def no_room_below(root: Path) -> Callable[..., contextlib.AbstractContextManager[BinaryIO]]:
+    """Return the `writing` of a machine where no byte more fits below a folder."""
+
+    @contextlib.contextmanager
+    def refused(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+        if root in path.parents:
+            raise DiskFull(f"no room to write {path} (No space left on device): free space there")
+        with writing(path, mode) as file:
+            yield file
+
+    return refused

@@ -3,7 +3,6 @@
 Scores are those of an honest scorer for an honest node, unless a test changes them.
 """
 
-import asyncio
 import hashlib
 import itertools
 import struct
@@ -266,4 +265,4 @@ def control_of(world: World, kind: type[Kind]) -> Kind:
     publisher: Any = SimpleNamespace(sealed_head=None)
     history: Any = SimpleNamespace(first_asked=lambda version, now: None)
     absence = Absence(world.group_service.leases, lambda: world.now / 1000)
-    return kind(run, world.group_service, publisher, history, asyncio.Event(), absence, lambda: world.now)
+    return kind(run, world.group_service, publisher, history, absence, lambda: world.now)

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.https import certificate
 from echo2.p2p.https.certificate import server_context
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.https.server import HttpsServer
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import AnyPeer, Host, Uplink
 from echo2.p2p.peer.peer import Peer
 

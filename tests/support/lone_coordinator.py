@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import LearnerChild, Models
 from echo2.engines.process.supervisor import Supervisor
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import Child

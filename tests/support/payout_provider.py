@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from echo2.coordinator.rails.https_rail import NoReply, Reply
+from echo2_rails.https_rail import NoReply, Reply
 
 DAY = 24 * 3600 * 1000
 FAULTS = ("lost-before", "lost-after", "again", "stale", "429", "500", "503-after", "pending", "refused")

@@ -8,8 +8,8 @@ from random import Random
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.local_addresses import listenable
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm.manifest import manifest_of

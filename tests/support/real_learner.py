@@ -15,6 +15,7 @@ import anyio
 import msgspec
 import numpy as np
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.call_handlers import LearnerHandlers
@@ -26,7 +27,6 @@ from echo2.engines.engine import Job, Loaded, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play
 from echo2.p2p.envelope import decode_unverified
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import decode, encode

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.discovery.invite import Invite
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.fake_coordinator import FakeCoordinator, Node, make_node
 from tests.support.swarm import working

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
@@ -33,7 +34,6 @@ from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import ChildDied, ChildError

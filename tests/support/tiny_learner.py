@@ -73,14 +73,17 @@ def batch(step: int, *, groups: int = 3, age: int = 1) -> TrainBatch:
     return TrainBatch(step=step, groups=groups_drawn)
 
 
-def on_policy(policy: PreTrainedModel, train_batch: TrainBatch) -> TrainBatch:
-    """Return the batch with `policy` as its behaviour: its log-probabilities are those of `policy`."""
+def on_policy(policy: PreTrainedModel, train_batch: TrainBatch, temperature: int = 1000) -> TrainBatch:
+    """Return the batch with `policy` as its behaviour: its log-probabilities are those of `policy` at a temperature, in
+    thousandths."""
     groups = []
     for part in train_batch.groups:
         samples = []
         for one in part.samples:
             logits = policy(torch.tensor([[*part.prompt, *one.tokens]])).logits[0, len(part.prompt) - 1 : -1]
-            logs = torch.log_softmax(logits, -1).gather(1, torch.tensor(one.tokens).long()[:, None])[:, 0]
+            logs = torch.log_softmax(logits * 1000 / temperature, -1).gather(
+                1, torch.tensor(one.tokens).long()[:, None]
+            )[:, 0]
             samples.append(msgspec.structs.replace(one, behaviour=logs.detach().numpy()))
         groups.append(msgspec.structs.replace(part, samples=samples))
     return msgspec.structs.replace(train_batch, groups=groups)

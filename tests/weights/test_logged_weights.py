@@ -17,13 +17,14 @@ from echo2.runtime.memory_folder import memory_folder, remove_memory_folder
 from echo2.weights import logged_weights
 from echo2.weights.codec import frames
 from echo2.weights.diff import encode
-from echo2.weights.errors import StoreCorrupt, WrongBase
+from echo2.weights.errors import MemoryFull, Stopped, StoreCorrupt, WrongBase
 from echo2.weights.fold import fold
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import Stopped, begin_log, end_log, fold_log, has_log, open_weights, present_file
+from echo2.weights.logged_weights import begin_log, end_log, fold_log, has_log, open_weights, present_file
 from echo2.weights.payload_format import PayloadReader
 from echo2.weights.snapshot import Snapshot
 from tests.support.cuts import cuts
+from tests.support.full_disk import no_room_below
 from tests.support.quick_disk import quick_folder
 
 VERSIONS = 5
@@ -115,6 +116,24 @@ def test_memory_that_another_user_may_read_is_refused(chain: Chain, tmp_path: Pa
     memory_folder(folder).chmod(0o755)
     with pytest.raises(PermissionError, match="belongs to another user"):
         open_weights(folder)
+
+
+def test_a_step_that_finds_no_room_in_memory_changes_nothing(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = logged(tmp_path / "weights", chain, 2)
+    with monkeypatch.context() as full:
+        full.setattr("echo2.weights.journaled.writing", no_room_below(memory_module.MEMORY_ROOT))
+        with pytest.raises(MemoryFull, match=r"no room to write .*forward"):
+            open_weights(folder).apply(chain.payloads[2], chain.snapshots[3].root)
+        remove_memory_folder(folder)
+        full.setattr("echo2.weights.snapshot.writing", no_room_below(memory_module.MEMORY_ROOT))
+        with pytest.raises(MemoryFull, match="no room to write"):
+            open_weights(folder)
+        end_log(folder)
+        assert_is(folder, chain.snapshots[2])
+    open_weights(folder).apply(chain.payloads[2], chain.snapshots[3].root)
+    assert_is(folder, chain.snapshots[3])
 
 
 def test_memory_ahead_of_the_log_is_made_anew(chain: Chain, tmp_path: Path) -> None:

@@ -13,20 +13,21 @@ from echo2.coordinator.learner.batches.batch import MicroBatch
 from echo2.coordinator.learner.batches.hidden_states import predicting_states
 from echo2.coordinator.learner.model import head_of
 from echo2.coordinator.learner.objective.fused_head import chunk_rows, factor_of, logits_of
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.engines.transformers.output_layer import OutputLayer
 
 CHUNK_ELEMENTS = 1 << 24
 """Most logits in memory on a CPU."""
 
 
-def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk: int | None = None) -> Tensor:
-    """Return log softmax(logits)[target] for each sampled token: float32 [n]. `chunk`: most rows of logits in memory;
-    None: as many as suit the device.
-
-    Temperature is 1 and no token is masked, as in the nodes' sampling.
-    """
+def token_logprobs(
+    model: PreTrainedModel, micro: MicroBatch, chunk: int | None = None, temperature: int = PLAIN_TEMPERATURE
+) -> Tensor:
+    """Return log softmax(logits)[target] for each sampled token: float32 [n]; no token is masked. `chunk`: most rows of
+    logits in memory; None: as many as suit the device. `temperature`: temperature of the nodes' sampling, in
+    thousandths."""
     states = predicting_states(model, micro)
-    head = head_of(model)
+    head = head_of(model, temperature)
     size = chunk or _rows_at_once(head.linear.weight)
     weight = factor_of(head.linear.weight)
     if len(states) <= size:

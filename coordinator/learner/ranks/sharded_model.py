@@ -45,7 +45,7 @@ def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> 
     except (UnsuitableModel, OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"{folder} does not load as a causal language model: {error}") from error
     cast_parameters(model, compute)
-    _divide(model, mesh)
+    divide(model, mesh)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     nn.Module.to_empty(model, device=device)
     for name, buffer in model.named_buffers():
@@ -53,7 +53,8 @@ def build(folder: Path, mesh: DeviceMesh, device: str, compute: torch.dtype) -> 
     return evaluating(model)
 
 
-def _divide(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+def divide(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+    """Divide a model's parameters among the ranks of `mesh` (rules 2 and 3)."""
     settings: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32)}
     layers = set(model._no_split_modules or ())
     for module in list(model.modules()):

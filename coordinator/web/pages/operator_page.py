@@ -25,7 +25,7 @@ import structlog
 from aiohttp import web
 
 from echo2.coordinator.database.run_folder import RunFolder
-from echo2.coordinator.metrics.views import RunState
+from echo2.coordinator.metrics.views import FaultView, RunState
 from echo2.coordinator.settings import config_edits
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.submissions import rollouts_report
@@ -50,7 +50,7 @@ log = structlog.get_logger("coordinator")
 
 def application(
     folder: RunFolder,
-    faults: Sequence[str],
+    faults: Sequence[FaultView],
     cache: ResponseCache,
     token: str,
     *,
@@ -84,7 +84,7 @@ def _render(template: str, values: dict[str, Any]) -> bytes:
     return page.render(template, values).encode()
 
 
-def facts(state: RunState, folder: RunFolder, faults: Sequence[str]) -> dict[str, Any]:
+def facts(state: RunState, folder: RunFolder, faults: Sequence[FaultView]) -> dict[str, Any]:
     """Return the values that the templates use, with those that are the operator's alone (rule 3)."""
     capacity, market = state.capacity, state.market
     seconds = capacity.step_seconds
@@ -112,7 +112,7 @@ def settings(folder: RunFolder) -> dict[str, Any]:
 
 
 async def serve(
-    folder: RunFolder, section: WebSection, faults: Sequence[str], cache: ResponseCache
+    folder: RunFolder, section: WebSection, faults: Sequence[FaultView], cache: ResponseCache
 ) -> "OperatorSite | None":
     """Serve the operator's page; None: the setting switches it off. `faults`, `cache`: see `application`. Raises
     `LocalFault`, `DiskFull`."""

@@ -7,7 +7,8 @@ Rules
 1. An episode is named by the member `EPISODE` of a call, which verifiers' client takes from its sampling settings. It
    has one call at a time. A call must bring the secret of the end point in the header `SECRET_HEADER`: where the
    process has the system's network, other programs of the machine reach the end point too.
-2. A call that asks for other sampling than the run's, temperature 1 and top-p 1, is refused (`fault_of_sampling`).
+2. A call that asks for other sampling than the run's is refused (`fault_of_sampling`). Temperature 1 and top-p 1 leave
+   it as the RunSpec has it, whatever its temperature is.
 3. Log-probabilities are zeros: the coordinator has none when it answers a turn, and the learner takes its own.
 4. A call that is refused ends its episode for the environment: 400, which clients do not send again.
 
@@ -40,6 +41,7 @@ _NEUTRAL_SAMPLING: Final[Mapping[str, tuple[object, ...]]] = {
     "min_tokens": (0,),
 }
 """Parameter -> the values that leave the sampling as the run has it."""
+ASKED: Final = "ask for temperature 1 and top-p 1 alone"
 _WITHOUT_EFFECT: Final = {
     "logprobs", "skip_special_tokens", "seed", "stop_token_ids", "routed_experts_prompt_start", "reasoning_effort",
 }  # fmt: skip
@@ -61,7 +63,7 @@ def fault_of_sampling(parameters: Mapping[str, Any], ends: Collection[int]) -> s
         if name not in _NEUTRAL_SAMPLING:
             return f"it asks for the sampling parameter {name} = {value!r:.60}, and turns of this run have none"
         if value not in _NEUTRAL_SAMPLING[name]:
-            return f"it asks for {name} = {value!r:.60}: this run samples with temperature 1 and top-p 1 alone"
+            return f"it asks for {name} = {value!r:.60}, but the run says how turns are sampled: {ASKED}"
     others = sorted(set(parameters.get("stop_token_ids") or []) - set(ends))
     if others:
         return f"its renderer ends turns at the tokens {others}, which end no turn of this run"

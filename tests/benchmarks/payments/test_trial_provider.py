@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from benchmarks.payments.trial_provider import TOKEN, URL, TrialProvider, record
-from echo2.coordinator.rails.https_rail import HttpsRail, connect_provider
 from echo2.runtime.checkout import checkout_command
+from echo2_rails.https_rail import HttpsRail, connect_provider
 
 
 class Asked:

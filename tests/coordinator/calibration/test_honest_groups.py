@@ -42,7 +42,7 @@ class Process(EngineProcess):
     def __init__(self, *, name: str, threads: int, env: Mapping[str, str] | None) -> None:
         super().__init__(name=name, threads=threads, env=env)
         self.engine, self.named, self.threads = BigramEngine(), name, threads
-        self.jobs, self.prompts = list[int](), list[int]()
+        self.jobs, self.prompts, self.temperatures = list[int](), list[int](), set[int]()
         Process.begun.append(self)
 
     async def __aenter__(self) -> "Process":
@@ -64,6 +64,7 @@ class Process(EngineProcess):
 
     async def generate(self, job: Job) -> list[Sample]:
         self.jobs.append(len(job.seeds))
+        self.temperatures.add(job.temperature)
         self.prompts.append(job.index)
         self.engine.begin(1, job)
         while True:
@@ -73,6 +74,7 @@ class Process(EngineProcess):
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         self.jobs.append(len(job.seeds))
+        self.temperatures.add(job.temperature)
         return self.engine.score(job, [one.sample() for one in samples])
 
 
@@ -87,8 +89,12 @@ def niced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
+    return made(tmp_path)
+
+
+def made(tmp_path: Path, **settings: Any) -> Run:
     model = model_folder(tmp_path / "model")
-    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers")}}
+    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers"), **settings}}
     return setup.init(tmp_path / "run", str(model), setup.settings_for(str(model), flags, env={}), now=NOW)
 
 
@@ -139,6 +145,12 @@ def test_the_tokens_are_of_64_prompts_or_more_however_long_a_rollout_is(
     most = max(1, 72 // math.ceil(64 / machines))  # of one prompt
     for tokens, process in zip(honest.machines.values(), Process.begun[1:], strict=True):
         assert 72 <= len(tokens) <= most * len(set(process.prompts))
+
+
+def test_they_are_made_and_scored_at_the_runs_temperature(niced: list[tuple[int, int]], tmp_path: Path) -> None:
+    honest = measured(made(tmp_path, temperature=0.8), weights(tmp_path), {"one": MixedMachine(rows=4)}, 64)
+    assert [process.temperatures for process in Process.begun] == [{800}, {800}]
+    assert not (honest.machines["one"]["flags"] & DIFFERS).any()
 
 
 def test_samples_are_scored_in_parts(run: Run, niced: list[tuple[int, int]], tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_a_path_that_is_no_model_is_named_for_what_it_is(tmp_path: Path, home: P
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "pytorch_model.bin").touch()
     for path, sentence in {
-        Path("Qwen/Qwen3-4B"): "models are not fetched from a hub: download it first",
+        Path("Qwen/Qwen3-4B"): "a model of the hub is named hf:Qwen/Qwen3-4B, or hf:Qwen/Qwen3-4B@REVISION",
         tmp_path / "none": "no model folder at",
         tmp_path / "model.gguf": "is a GGUF file, which is a converted model",
         tmp_path / "cache": f"is a hub's cache of a model: name {tmp_path / 'cache' / 'snapshots' / 'abc'}",

@@ -15,7 +15,8 @@ from echo2.coordinator.environments.task_host import facts_of
 from echo2.coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from echo2.coordinator.run.first_model import default_warm_up
 from echo2.coordinator.run.model_folder import task_named
-from echo2.coordinator.run.setup import check_sizes, settings_for
+from echo2.coordinator.run.setup import settings_for
+from echo2.coordinator.run.task_processes import check_sizes
 from echo2.coordinator.settings.config import parse
 from echo2.engines.engine import Dtype
 from echo2.runtime.errors import LocalFault

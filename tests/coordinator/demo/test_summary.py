@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY_DEMO, DemoOptions, settings_of
 from echo2.coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
-from echo2.coordinator.metrics.views import Evaluation, RunState
+from echo2.coordinator.metrics.views import Evaluation, FaultView, RunState
 from tests.support import pictures
 
 
@@ -44,7 +44,9 @@ def test_a_good_run_has_no_shortcoming() -> None:
         "an honest group was refused": (
             {"refused": {"late": 3, "evidence": 1}}, "groups of honest nodes were refused: 1 evidence",
         ),
-        "a process died": ({"faults": ["learner ended with -9: no output"]}, "learner ended with -9"),
+        "a process died": (
+            {"faults": [FaultView(at=0, what="learner ended with -9: no output")]}, "learner ended with -9",
+        ),
     }.items(),
 )  # fmt: skip
 def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object], str]) -> None:

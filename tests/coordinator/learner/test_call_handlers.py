@@ -8,7 +8,7 @@ from msgspec import structs
 
 from echo2.coordinator.learner import call_handlers
 from echo2.coordinator.learner.batches.batch_groups import BadBatch
-from echo2.coordinator.learner.call_handlers import LearnerHandlers, NotOpen
+from echo2.coordinator.learner.call_handlers import DeviceLost, LearnerHandlers, NotOpen
 from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
 from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.engines.devices.devices import NoDevice
@@ -19,7 +19,11 @@ ORDER = Open(
 )  # fmt: skip
 
 
-FAILS = {2: BadBatch("twice"), 3: RuntimeError("half done")}
+FAILS = {
+    2: BadBatch("twice"),
+    3: RuntimeError("half done"),
+    9: RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"),
+}
 """Step -> the error of the stand-in at it."""
 
 
@@ -86,3 +90,15 @@ def test_a_model_that_does_not_fit_is_a_fault_of_the_machine(monkeypatch: pytest
     monkeypatch.setattr(call_handlers, "Session", full)
     with pytest.raises(TooLittleMemory, match=r"learner.optimiser_state to host.*2 GiB are free"):
         LearnerHandlers().open(ORDER)
+
+
+def test_a_card_that_is_lost_in_a_step_is_a_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_handlers, "Session", StandIn)
+    handlers = LearnerHandlers()
+    handlers.open(ORDER)
+    with pytest.raises(DeviceLost) as lost:
+        handlers.step(Batch(step=9, groups=[]))
+    sentence = "the device failed: CUDA error: unspecified launch failure; the learner is started again, "
+    assert str(lost.value) == f"{sentence}and goes on at its checkpoint"
+    with pytest.raises(NotOpen):
+        handlers.step(Batch(step=4, groups=[]))

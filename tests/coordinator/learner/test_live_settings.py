@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
@@ -26,7 +27,6 @@ from echo2.coordinator.settings import config
 from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.settings.rate_schedule import decay
 from echo2.coordinator.training.model_processes import Models
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.errors import LocalFault

@@ -18,7 +18,8 @@ def test_the_parts_are_those_of_the_learners_rules() -> None:
     assert parts.gradients == 6 * QWEN3_4B.parameters
     assert parts.activations == 8192 * (199_692 + 170_792)
     assert parts.head == 8 * 4096 * 151_936 + 4 * 151_936 * 2560
-    assert parts_of(QWEN3_4B, 8192, MemorySettings(host=True)).state == 4 * QWEN3_4B.parameters
+    assert parts_of(QWEN3_4B, 8192, MemorySettings(state="host")).state == 4 * QWEN3_4B.parameters
+    assert parts_of(QWEN3_4B, 8192, MemorySettings(state="8bit")).state == 6.03125 * QWEN3_4B.parameters
     assert parts_of(QWEN3_4B, 8192, MemorySettings("float32", recompute=False)).activations == 8192 * 6_145_964
     assert parts_of(QWEN3_4B, 8192, MemorySettings(ranks=4)).state == 3 * QWEN3_4B.parameters
 
@@ -27,7 +28,7 @@ def test_a_learner_that_does_not_fit_is_refused_with_the_setting_that_would_do()
     refused = refusal(QWEN3_4B, 8192, CARD, MemorySettings())
     assert refused.startswith("the learner needs 8")
     assert "with ranks 1, optimiser_state host, recompute always, compute_dtype bfloat16 it fits" in refused
-    assert refusal(QWEN3_4B, 8192, CARD, MemorySettings(host=True)) == ""
+    assert refusal(QWEN3_4B, 8192, CARD, MemorySettings(state="host")) == ""
     assert refusal(QWEN3_4B, 8192, CARD, MemorySettings(ranks=2)) == ""
     assert "no setting for 8 cards or fewer" in refusal(QWEN3_4B, 8192, 8 * 10**9, MemorySettings())
 
@@ -38,6 +39,8 @@ def test_the_table_names_each_part_and_what_fits() -> None:
     assert "scorer 16.1, calibration while it lasts 24.1 more" in lines[3]
     assert lines[5].endswith("lacks 3.0")
     assert lines[6].endswith("fits, with the scorer beside it")
+    assert lines[7].startswith("  learner.ranks 1, optimiser_state 8bit")
+    assert lines[7].endswith("58.0, fits, with the scorer beside it")
 
 
 @pytest.mark.parametrize("text", ["80", "80 MB", "0GB", "-1GB", "1e3GB"])

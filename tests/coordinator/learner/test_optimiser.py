@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from echo2.coordinator.learner import model, step
-from echo2.coordinator.learner import optimiser as optimiser_module
+from echo2.coordinator.learner import moments as moments_module
 from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.optimiser import Optimiser
 from echo2.coordinator.learner.ranks.split_master import publishable
@@ -106,7 +106,7 @@ def test_moments_on_the_host_are_brought_by_pieces_and_give_the_same_bits(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch, compute: str
 ) -> None:
     """A checkpoint of one is one of the other."""
-    monkeypatch.setattr(optimiser_module, "PIECE_ELEMENTS", 256)
+    monkeypatch.setattr(moments_module, "HOST_ELEMENTS", 256)
     states = []
     for kinds in (("float32", "float32"), ("host", "host"), ("host", "float32"), ("float32", "host")):
         saved: dict[str, torch.Tensor] = {}
@@ -122,4 +122,35 @@ def test_moments_on_the_host_are_brought_by_pieces_and_give_the_same_bits(
     assert all(saved.keys() == states[0].keys() for saved in states)
     for name, tensor in states[0].items():
         assert all(torch.equal(tensor, saved[name]) for saved in states[1:]), name
-    assert max(len(weight._pieces()) for weight in optimiser._weights.values()) > 4
+    assert max(len(weight.moments.pieces) for weight in optimiser._weights.values() if weight.moments) > 4
+
+
+def test_moments_in_8_bits_make_nearly_the_same_updates_and_a_checkpoint_of_theirs_the_same_bits(
+    model_folder: Path,
+) -> None:
+    def trained(kinds: tuple[str, ...], *, resumed: bool) -> dict[str, torch.Tensor]:
+        saved: dict[str, torch.Tensor] = {}
+        for number, kind in enumerate(kinds):
+            hyper = Hyper(learning_rate=1e-3, warmup_steps=0, optimiser_state=kind)
+            if resumed or not saved:
+                policy = model.load(model_folder, "cpu")
+                optimiser = Optimiser(policy, hyper)
+            if resumed and saved:
+                optimiser.restore(saved)
+            step.train_step(policy, optimiser, batch(number), hyper, steps=number)
+            saved = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
+        return saved
+
+    base = model.load(model_folder, "cpu").state_dict()
+    plain = trained(("float32",) * 4, resumed=False)
+    coded, again = (trained(("8bit",) * 4, resumed=resumed) for resumed in (False, True))
+    assert coded.keys() == plain.keys()
+    assert all(torch.equal(coded[name], again[name]) for name in coded), "a resumed learner goes on to the bit"
+    mixed = trained(("float32", "8bit", "host", "8bit"), resumed=True)
+    for saved in (coded, mixed):
+        name = "model.layers.0.mlp.down_proj.weight"
+        moved, apart = plain[f"master.{name}"] - base[name], saved[f"master.{name}"] - plain[f"master.{name}"]
+        assert 0 < apart.norm() < 0.1 * moved.norm()
+    norms = [name for name in coded if name.startswith("exp_avg") and "norm" in name]
+    assert norms
+    assert all(torch.allclose(coded[name], plain[name], rtol=0.2, atol=1e-6) for name in norms)

@@ -177,6 +177,11 @@ def test_the_memory_of_a_pass_is_measured_on_a_card_and_bounds_the_passes(
     own.step(batch(2), 0, sizes)
     assert sizes.used == [24] * 4, "48 tokens do not fit into nine tenths of what is free"
 
+    monkeypatch.setattr(pass_memory, "free_memory", lambda device: 150)  # another program takes the half meanwhile
+    sizes = PassSizes()
+    own.step(batch(3), 1, sizes)
+    assert set(sizes.used) == {12}
+
 
 if __name__ == "__main__":
     last = Main(Path(sys.argv[1]), Path(sys.argv[2]), HYPER, keep=10)

@@ -31,6 +31,7 @@ SETTINGS = {
     "whole rollouts, two updates, rollouts as denominator": Hyper(
         warmup_steps=0, learning_rate=1e-3, objective="gspo", aggregate="sequences", denominator="all", minibatches=2
     ),
+    "moments in 8 bits": Hyper(warmup_steps=0, learning_rate=1e-3, optimiser_state="8bit"),
 }
 
 

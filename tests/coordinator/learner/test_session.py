@@ -88,10 +88,12 @@ def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, t
     assert follow(main, tmp_path / "node") == main.published[-1].root
 
 
+@pytest.mark.parametrize("kind", ["float32", "8bit"])
 def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
-    tmp_path: Path, model_folder: Path
+    tmp_path: Path, model_folder: Path, kind: str
 ) -> None:
-    whole, broken = Main(tmp_path / "whole", model_folder, HYPER), Main(tmp_path / "broken", model_folder, HYPER)
+    hyper = structs.replace(HYPER, optimiser_state=kind)
+    whole, broken = Main(tmp_path / "whole", model_folder, hyper), Main(tmp_path / "broken", model_folder, hyper)
     session = whole.open()
     for number in range(1, 7):
         whole.step(session, number)

@@ -63,17 +63,22 @@ def test_a_weight_of_the_whole_mini_batch_does_not_depend_on_the_micro_batches(
         torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("kl_coefficient", [0.0, 0.5], ids=["without a reference", "with one"])
+@pytest.mark.parametrize(
+    ("kl_coefficient", "temperature"),
+    [(0.0, 1000), (0.5, 1000), (0.5, 800)],
+    ids=["without a reference", "with one", "with one at temperature 0.8"],
+)
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
-    policy: PreTrainedModel, name: str, kl_coefficient: float
+    policy: PreTrainedModel, name: str, kl_coefficient: float, temperature: int
 ) -> None:
-    hyper = Hyper(objective=name, kl_coefficient=kl_coefficient)
+    hyper = Hyper(objective=name, kl_coefficient=kl_coefficient, temperature=temperature)
     (micro,) = pack(rows(batch(1), hyper.advantage).groups, 10_000)
     other = model.load(Path(policy.name_or_path), "cpu")
     with torch.no_grad():
         head_of(other).linear.weight.mul_(1.1)
-    current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
+    current = token_logprobs(policy, micro, temperature=temperature)
+    reference = token_logprobs(other, micro, temperature=temperature).detach()
     terms = LossInputs(
         current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group, micro.expected
     )
@@ -82,6 +87,21 @@ def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     found = gradients(policy, batch(1), hyper, other)
     for (parameter, _), gradient in zip(policy.named_parameters(), expected, strict=True):
         torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_at_a_temperature_has_the_divergence_and_the_entropy_of_that_temperature(
+    policy: PreTrainedModel,
+) -> None:
+    """Rollouts of the policy itself have no divergence from it, by one mini-batch or by a pass before two."""
+    for minibatches in (1, 2):
+        hyper = Hyper(temperature=800, minibatches=minibatches, learning_rate=1e-9)
+        train_batch = on_policy(policy, batch(1, groups=4), 800)
+        cooler = step.train_step(policy, Optimiser(policy, hyper), train_batch, hyper, steps=0)
+        plain = msgspec.structs.replace(hyper, temperature=1000)
+        hotter = step.train_step(policy, Optimiser(policy, plain), train_batch, plain, steps=0)
+        assert cooler["kl"] == pytest.approx(0.0, abs=1e-6)
+        assert hotter["kl"] > 1e-4
+        assert cooler["entropy"] < hotter["entropy"]
 
 
 def mixed(lengths: tuple[int, int] = (5, 5)) -> TrainBatch:
@@ -110,7 +130,7 @@ def test_a_kl_term_over_all_groups_covers_those_without_signal(policy: PreTraine
     hyper = Hyper(kl_coefficient=0.5, kl_groups="all")
     flat = TrainBatch(step=1, groups=[mixed().groups[1]])
     (micro,) = pack(rows(flat, "group", flat=True).flat, 10_000)
-    divergence = reference_kl(token_logprobs(policy, micro), step.frozen_logprobs(other, micro))
+    divergence = reference_kl(token_logprobs(policy, micro), step.frozen_logprobs(other, micro, Hyper()))
     expected = torch.autograd.grad(0.5 * divergence.mean(), list(policy.parameters()))
     found = gradients(policy, flat, hyper, other)
     for (name, _), gradient in zip(policy.named_parameters(), expected, strict=True):

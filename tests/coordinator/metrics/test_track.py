@@ -91,7 +91,7 @@ def test_what_is_added_is_sent_also_over_a_new_file_and_a_torn_line(
 ) -> None:
     looks = []
 
-    def add_meanwhile(seconds: float) -> None:
+    def add_meanwhile(seconds: float) -> bool:
         looks.append(seconds)
         written = History(home / "history.jsonl")
         monkeypatch.setattr(history, "MOST_BYTES", 1 if len(looks) == 2 else 1 << 20)
@@ -100,10 +100,10 @@ def test_what_is_added_is_sent_also_over_a_new_file_and_a_torn_line(
         if len(looks) == 1:
             with (home / "history.jsonl").open("ab") as file:
                 file.write(b'{"kind": "step", "rec')
+        return len(looks) == 4
 
-    monkeypatch.setattr(track.time, "sleep", add_meanwhile)
     said: list[str] = []
-    track.follow(home, tmp_path / "logs", said.append, looks=5)
+    track.follow(home, tmp_path / "logs", said.append, "tensorboard", add_meanwhile)
     assert said == [f"5 records of the history are in {tmp_path / 'logs'}; what comes is added"]
     assert list(curves(tmp_path / "logs")["train/reward"]) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -118,7 +118,7 @@ def test_files_of_others_in_the_folder_stay(home: Path, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_sentence(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LocalFault, match="cannot write in"):
+    with pytest.raises(LocalFault, match="is a file: name a folder"):
         track.replay(home, tmp_path / "file")
 
     def full(*_: object) -> None:

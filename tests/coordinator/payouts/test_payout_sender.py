@@ -13,10 +13,10 @@ from echo2.coordinator.payouts.payout_book import LedgerBook, read
 from echo2.coordinator.payouts.payout_plan import PayoutLimits, PlannedPayment, SendingLimits
 from echo2.coordinator.payouts.payout_sender import IN_A_ROW, PayoutSender
 from echo2.coordinator.payouts.plan_files import PlanFile
-from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.rails.payment_states import PaymentTerms
 from echo2.coordinator.rails.rail import Quote, RailAnswer
 from echo2.ledger.payout_facts import PLANNED, UNITS_PER_HUNDREDTH, commitment, paid_account, payable, payment_id
+from echo2_rails.https_rail import HttpsRail
 from tests.support import payout_provider
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import fund, node

@@ -23,7 +23,6 @@ from echo2.coordinator.payouts import lost_payments, payout_approvals, payout_bo
 from echo2.coordinator.payouts.payout_book import LedgerBook
 from echo2.coordinator.payouts.plan_files import PayoutFolder, PlanFile, read_plan
 from echo2.coordinator.rails import registry
-from echo2.coordinator.rails.https_rail import HttpsRail
 from echo2.coordinator.run import keys
 from echo2.ledger.payout_facts import (
     PAYOUT_RESTORED_KIND,
@@ -37,6 +36,7 @@ from echo2.p2p.envelope import seal
 from echo2.p2p.identity import load_key
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
+from echo2_rails.https_rail import HttpsRail
 from tests.support.payout_provider import Provider
 from tests.support.payout_world import (
     LATER,

@@ -19,7 +19,7 @@ from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.run.setup import load_run
 from echo2.coordinator.training.model_processes import Models
-from echo2.p2p.memory.transport import MemoryNetwork
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.weights.store import Store

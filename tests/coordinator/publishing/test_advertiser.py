@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from benchmarks.load.folder import make_run
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.publishing.advertiser import Advertiser
 from echo2.coordinator.run.setup import Run
 from echo2.p2p.discovery.invite import Invite
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 

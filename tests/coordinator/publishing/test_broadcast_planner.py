@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.publishing.broadcast_planner import (
     ESTIMATE_FADE,
     EXCLUDED_PARENT_SECONDS,
@@ -18,7 +19,6 @@ from echo2.coordinator.publishing.broadcast_planner import (
 )
 from echo2.p2p.discovery.peer_records import VerifiedRecord
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.plan.trees import PayloadSize

@@ -5,7 +5,6 @@ import pytest
 from echo2.coordinator.rails import account_text
 from echo2.coordinator.rails.rail import BadAccount
 
-GOOD_IBAN = "DE89370400440532013000"
 BAD = {
     "nothing": ("", "empty"),
     "10 kB": ("a" * 10_240, "10240 characters"),
@@ -35,24 +34,3 @@ def test_a_bad_account_is_refused_and_named(account: str, word: str) -> None:
 )
 def test_usual_accounts_are_taken(account: str) -> None:
     account_text.check(account)
-
-
-def test_a_bank_account_is_an_iban_and_a_name() -> None:
-    assert account_text.split_bank(f"{GOOD_IBAN} Alice O'Hara") == (GOOD_IBAN, "Alice O'Hara")
-
-
-BAD_BANK = {
-    "a wrong check digit": "DE88370400440532013000 Alice",
-    "no name": GOOD_IBAN,
-    "a blank name": f"{GOOD_IBAN}   ",
-    "blanks within": "DE89 3704 0044 0532 0130 00 Alice",
-    "a name beyond SEPA's characters": f"{GOOD_IBAN} Alice <x>",
-    "a long name": f"{GOOD_IBAN} {'a' * 71}",
-    "small letters": f"{GOOD_IBAN.lower()} Alice",
-}
-
-
-@pytest.mark.parametrize("account", BAD_BANK.values(), ids=BAD_BANK.keys())
-def test_another_bank_account_is_refused(account: str) -> None:
-    with pytest.raises(BadAccount):
-        account_text.check_bank(account)

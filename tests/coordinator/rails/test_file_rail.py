@@ -1,20 +1,16 @@
 """Files of payments: whole or absent, each payment in one of them, outcomes brought back by a person."""
 
 import csv
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.rails.bank_file import SPACE, Debtor, bank_format
 from echo2.coordinator.rails.csv_file import cell, csv_format
 from echo2.coordinator.rails.file_rail import RESULTS, FileRail
-from echo2.coordinator.rails.rail import BadAccount, RailAnswer
+from echo2.coordinator.rails.rail import RailAnswer
 from echo2.runtime.errors import LocalFault
 
 NOW = 1_767_225_600_000  # 2026-01-01
-ALICE = "DE89370400440532013000 Alice & Co"
-DEBTOR = Debtor("Operator", "GB82WEST12345698765432", "DEUTDEFF")
 
 
 def opened(folder: Path) -> FileRail:
@@ -154,45 +150,3 @@ def test_no_cell_is_run_as_a_formula(text: str) -> None:
 
 def test_a_quote_ends_no_cell() -> None:
     assert next(csv.reader([cell('a","=1+1') + "," + cell("b")])) == ['a","=1+1', "b"]
-
-
-async def test_the_banks_file_states_number_and_sum_and_every_payment(tmp_path: Path) -> None:
-    rail = FileRail(tmp_path, bank_format(DEBTOR, "EUR"), lambda: NOW)
-    key = "0123456789abcdef0123456789abcdef"
-    await rail.send(key, "DE89370400440532013000 Alice + Co", 123_456)
-    await rail.send("b" * 32, "GB82WEST12345698765432 Bob", 1)
-    rail.close()
-    root = ET.fromstring((tmp_path / "payments-1.xml").read_bytes())
-    space = {"": SPACE}
-
-    def text(path: str) -> str | None:
-        return root.findtext(path, namespaces=space)
-
-    assert text("CstmrCdtTrfInitn/GrpHdr/NbOfTxs") == text("CstmrCdtTrfInitn/PmtInf/NbOfTxs") == "2"
-    assert text("CstmrCdtTrfInitn/GrpHdr/CtrlSum") == text("CstmrCdtTrfInitn/PmtInf/CtrlSum") == "1234.57"
-    assert text("CstmrCdtTrfInitn/PmtInf/ReqdExctnDt/Dt") == "2026-01-01"
-    one = "CstmrCdtTrfInitn/PmtInf/CdtTrfTxInf"
-    assert text(f"{one}/PmtId/EndToEndId") == key
-    assert text(f"{one}/Amt/InstdAmt") == "1234.56"
-    assert text(f"{one}/CdtrAcct/Id/IBAN") == "DE89370400440532013000"
-    assert text(f"{one}/Cdtr/Nm") == "Alice + Co"
-    sent = (tmp_path / "payments-1.xml").read_bytes()
-    (tmp_path / "payments-1.xml").unlink()
-    FileRail(tmp_path, bank_format(DEBTOR, "EUR"), lambda: NOW + 5).close()
-    assert (tmp_path / "payments-1.xml").read_bytes() == sent, "a bank knows the message again"
-
-
-async def test_the_bank_rail_refuses_another_account(tmp_path: Path) -> None:
-    rail = FileRail(tmp_path, bank_format(DEBTOR, "EUR"), lambda: NOW)
-    for account in ("alice@example.org", ALICE):
-        with pytest.raises(BadAccount):
-            await rail.quote(account, 1)
-        with pytest.raises(BadAccount):
-            await rail.send("k", account, 1)
-
-
-def test_the_operators_own_account_is_checked() -> None:
-    with pytest.raises(LocalFault):
-        bank_format(Debtor("", ""), "EUR")
-    with pytest.raises(LocalFault, match="BIC"):
-        bank_format(DEBTOR._replace(bic="x"), "EUR")

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.run import operator_commands
+from echo2.coordinator.settings import computing
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.control_socket import ControlSocket
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.settings import SettingsFault
 
 
 def test_without_a_coordinator_the_message_names_the_folder_and_the_command(tmp_path: Path) -> None:
@@ -48,6 +50,24 @@ def test_settings_of_a_run_that_does_not_run_are_written(tmp_path: Path) -> None
     assert settings.read_text() == "[run]\n"
     (said,) = operator_commands.change_settings(tmp_path, ["learner.learning_rate", "0.5"], [])
     assert said.startswith("learner.learning_rate = 0.5, it was ")
+
+
+def test_a_device_that_this_machine_lacks_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "device_by_torch", lambda name: ("", "", f"no {name}"))
+    settings = tmp_path / "coordinator.toml"
+    settings.write_text("[run]\nsteps = 4\n")
+    for asked, wanted in (
+        ('scorer.devices=["cuda:1"]', r"scorer\.devices is cuda:1, which this machine cannot use \(no cuda:1\)"),
+        ("learner.device=cuda:3", r"learner\.device is cuda:3, which this machine cannot use"),
+        ('scorer.devices=["cudda"]', r"scorer\.devices: .*cudda"),
+    ):
+        with pytest.raises(SettingsFault, match=wanted):
+            operator_commands.change_settings(tmp_path, [asked], [])
+    assert settings.read_text() == "[run]\nsteps = 4\n"
+    operator_commands.change_settings(tmp_path, ['scorer.devices=["cpu", "cpu"]'], [])
+    operator_commands.change_settings(tmp_path, [], ["scorer.devices"])
 
 
 async def test_an_answer_is_returned_and_a_refusal_is_raised_in_its_words(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts
+from echo2.coordinator.learner.messages import MemoryCounted
 from echo2.coordinator.run import first_model, keys, model_folder, setup
-from echo2.coordinator.run.setup import without_records
 from echo2.coordinator.run.signing import ROOT_LIFE
-from echo2.coordinator.run.task_processes import TaskPlace
+from echo2.coordinator.run.task_processes import TaskPlace, without_records
 from echo2.coordinator.settings import computing
 from echo2.coordinator.settings import config as configuration
+from echo2.coordinator.settings.computing import Computing
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.envelope import seal
@@ -235,6 +236,30 @@ def test_a_run_whose_device_is_misspelt_does_not_start(home: Path) -> None:
         setup.load_run(home, env={}, now=NOW, flags={"learner": {"device": "gpu"}})
 
 
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_a_run_that_does_not_fit_on_its_card_is_refused_with_the_setting_that_does(
+    device: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is a stand-in of 80 GB, the model of Qwen3-4B's size."""
+    counted = MemoryCounted(
+        parameters=4_022_468_096, layers=6_145_964, again=199_692, layer=170_792, words=151_936, width=2560,
+        card=80 * 10**9,
+    )  # fmt: skip
+    monkeypatch.setattr(model_folder, "count_memory", lambda folder, compute: counted)
+    monkeypatch.setattr(setup, "computing_of", lambda learner, scorer: Computing("cuda:0", 1, ""))
+    model = RunFolder(home).model
+
+    def config(**learner: object) -> CoordinatorConfig:
+        return setup.settings_for("tiny", {"run": {"limit": 8192}, "learner": {"device": device, **learner}}, env={})
+
+    with pytest.raises(SettingsFault, match=r"needs 82\.0 GB of a card .* optimiser_state host, .* it fits"):
+        setup.check_card(model, config())
+    for state in ("host", "8bit"):
+        setup.check_card(model, config(optimiser_state=state))
+    monkeypatch.setattr(setup, "computing_of", lambda learner, scorer: Computing("cpu", 1, ""))
+    setup.check_card(model, config())
+
+
 def test_what_loading_shows_is_refused_or_reported_before_anything_is_signed(tmp_path: Path, model: Path) -> None:
     config = setup.settings_for(str(model), {"run": {"task": "reverse"}}, env={})
 
@@ -347,6 +372,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
         lambda h: replace_in_config(h, "staleness = 4", "staleness = 5"),
         SettingsFault,
         "run.staleness is 5, but this run was signed with 4, .* make another run",
+    ),
+    "another temperature than signed": (
+        lambda h: replace_in_config(h, "staleness = 4", "temperature = 0.8\nstaleness = 4"),
+        SettingsFault,
+        "run.temperature is 0.8, but this run was signed with 1.0",
     ),
     "another task than signed": (
         lambda h: replace_in_config(h, 'task = "reverse"', 'task = "add"'),

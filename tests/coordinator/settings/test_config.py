@@ -34,7 +34,7 @@ def test_every_key_has_an_explanation() -> None:
 def test_the_learners_section_holds_the_learners_settings_with_its_defaults() -> None:
     own = {"device", "threads", "checkpoint_share", "ranks", "hosts", "rendezvous"}
     section = {key: field.default for key, field in LearnerSection.model_fields.items() if key not in own}
-    assert section == msgspec.structs.asdict(Hyper())
+    assert section | {"temperature": RunSection().temperature_thousandths} == msgspec.structs.asdict(Hyper())
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,30 @@ def test_every_signed_setting_is_in_the_runspec() -> None:
 def test_words_for_people_are_printable_and_a_page_has_an_address(key: str, value: str, words: str) -> None:
     with pytest.raises(SettingsFault, match=words):
         config.parse({"run": {key: value}}, source="it", env={})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "greater than or equal to 0.5"),
+        (-0.8, "greater than or equal to 0.5"),
+        (0.499, "greater than or equal to 0.5"),
+        (2.001, "less than or equal to 2"),
+        (0.8005, r"should be a multiple of 0\.001, such as 0\.8\d\d, not 0\.8005"),
+        (float("nan"), "run.temperature"),
+        ("warm", "run.temperature"),
+    ],
+)
+def test_a_temperature_is_within_its_bounds_and_in_thousandths(value: object, words: str) -> None:
+    with pytest.raises(SettingsFault, match=words):
+        config.parse({"run": {"temperature": value}}, source="it", env={})
+
+
+def test_a_temperature_is_signed_in_thousandths() -> None:
+    values = {1: 1000, 0.8: 800, 0.7: 700, 1.001: 1001, 0.5: 500}
+    runs = [config.parse({"run": {"temperature": value}}, source="it", env={}).run for value in values]
+    assert [run.temperature_thousandths for run in runs] == list(values.values())
+    assert [run.temperature for run in runs] == list(values)
 
 
 def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_default(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_removed_key_has_its_default_again(path: Path) -> None:
     ("assigned", "words"),
     [
         ("run.limit=512", "is signed, and binds nodes"),
+        ("run.temperature=0.8", "is signed, and binds nodes"),
         ("run.description=other", "is signed"),
         ("run.template=chat", "is signed"),
         ("run.stepz=1", r"did you mean run\.steps"),

@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from echo2.coordinator.environments.task_host import LocalTask
@@ -41,6 +42,8 @@ async def test_the_jobs_depend_on_the_task_alone() -> None:
     assert len({job.seeds[0] for job in jobs}) == 6
     assert {job.split for job in jobs} == {"heldout"}
     assert await replace(SET, prompts=3).jobs() == jobs[:3]
+    cooler = await replace(SET, temperature=800).jobs()
+    assert cooler == [msgspec.structs.replace(job, temperature=800) for job in jobs]
 
 
 async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,9 @@ from tests.support.run_folders import NOW
 def test_the_learner_gets_every_setting_of_its_section(home: Path) -> None:
     run = setup.load_run(home, env={}, flags={"learner": {"learning_rate": 0.125, "seed": 9}}, now=NOW)
     course = course_of(run)
-    for name, value in msgspec.structs.asdict(course.hyper).items():
+    values = msgspec.structs.asdict(course.hyper)
+    assert values.pop("temperature") == run.runspec.temperature
+    for name, value in values.items():
         assert value == getattr(run.config.learner, name), name
     assert (course.hyper.learning_rate, course.hyper.seed) == (0.125, 9)
     assert (course.model, course.database) == (run.folder.model, run.folder.database)

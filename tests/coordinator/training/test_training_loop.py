@@ -249,6 +249,25 @@ async def test_a_learner_that_is_opened_again_has_the_other_settings_at_once(
     assert next_steps == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["DeviceLost", "TooLittleMemory"])
+async def test_a_fault_of_the_card_sets_no_group_aside(
+    world: World, parts: StandIns, history: History, kind: str
+) -> None:
+    for _ in range(2):
+        world.accepted()
+    parts.errors += [ChildError(kind, "the device failed: CUDA error")] * 2
+    training = training_of(world, parts, history)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(training.run())
+        await until(lambda: training.watch.pause, 10)
+        assert training.watch.pause is not None
+        assert "the device failed: CUDA error" in training.watch.pause.why
+        training.watch.resume()
+        await until(lambda: training.history.steps, 10)
+        running.cancel()
+    assert [one.groups for one in parts.asked[:3]] == [parts.asked[0].groups] * 3, "the batch is not set aside"
+
+
 async def test_a_run_that_is_to_end_before_the_present_step_ends_with_what_was_learned(
     world: World, parts: StandIns, history: History
 ) -> None:

@@ -91,3 +91,12 @@ def test_bars_are_as_high_as_their_share_of_the_tallest() -> None:
     assert [bar.height for bar in bars([2, 4, 0], "groups", "steps")] == [50, 100, 0]
     assert [bar.value for bar in bars([1, 3], "groups", "steps")] == ["25 %", "75 %"]
     assert [bar.value for bar in bars([0, 0], "groups", "steps")] == ["", ""]
+
+
+def test_a_band_goes_along_its_highest_values_and_back_along_its_lowest() -> None:
+    chart = line_chart(
+        "c", "C", [Series("a", "first", [(0, 0.5), (1, 0.5)])], x_name="x", x_last=1, y_ticks=(0, 1),
+        band=[(0, 0.25, 0.75), (1, 0.5, 1.0)],
+    )  # fmt: skip
+    assert chart.band == "M0 25L100 0L100 50L0 75"
+    assert line_chart("c", "C", [], x_name="x", x_last=1, y_ticks=(0, 1)).band == ""

@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.run import setup
+from echo2.coordinator.settings import config
 from echo2.coordinator.web import machine_checks
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
@@ -94,3 +97,23 @@ def test_a_scorer_that_does_not_keep_up_is_warned_of() -> None:
     two = msgspec.structs.replace(slow, capacity=msgspec.structs.replace(capacity, scorers=2))
     assert "; 2 scorers verify 30 rollouts/s" in machine_checks.rates(two).actual
     assert "not known" in machine_checks.rates(None).actual
+
+
+def test_memory_that_will_not_do_is_warned_of(home: Path) -> None:
+    settings, place = config.load(home / "coordinator.toml", env={}), RunFolder(home)
+    enough = machine_checks.memory(place, settings, lambda: 8_000_000_000)
+    assert enough.actual == "8.0 GB, and learner and scorer keep about 0.0 GB between steps"
+    assert not enough.remedy
+    assert machine_checks.memory(place, settings, lambda: 43).remedy, "2 weights take 44 bytes"
+
+
+def test_a_task_whose_data_is_gone_is_warned_of(home: Path) -> None:
+    settings, place = config.load(home / "coordinator.toml", env={}), RunFolder(home)
+    _, _, _, spec = setup.read_documents(place)
+    (task,) = setup.task_places(place, spec, settings.run)
+    fine = machine_checks.data_of(task, settings)
+    assert (fine.check, fine.remedy) == ("task reverse", "")
+    assert "prompts in train" in fine.actual
+    gone = machine_checks.data_of(task._replace(name="lost"), settings)
+    assert "lost" in gone.actual
+    assert gone.remedy

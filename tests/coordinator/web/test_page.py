@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator import web
-from echo2.coordinator.metrics.views import PauseView, RunState, TroubleView
+from echo2.coordinator.metrics.views import FaultView, PauseView, RunState, TroubleView
 from echo2.coordinator.web import broadcast_chart, page
 from echo2.coordinator.web.site import STATIC
 from tests.support import pictures
@@ -134,7 +134,7 @@ def test_text_from_volunteers_is_never_markup(place: str) -> None:
         "run name": {"name": HOSTILE},
         "model": {"model": HOSTILE},
         "advice": {"capacity": msgspec.structs.replace(state.capacity, advice=HOSTILE)},
-        "fault": {"faults": [HOSTILE]},
+        "fault": {"faults": [FaultView(at=state.now, what=HOSTILE)]},
         "reason": {"refused": {HOSTILE: 1}},
     }[place]
     drawn = Drawn(page.page(msgspec.structs.replace(state, **change)))

@@ -73,3 +73,5 @@ def test_the_csv_has_a_row_per_task_and_nothing_for_unknown_figures() -> None:
     )
     assert add == "add,pure,0.75,300,0,120,0.4321,0.25,0.875,0.0625,0.021,0.5,0.625,0"
     assert talk == "talk:<b>,served,0.25,7,7,0,,,,,,,,57"
+    formula = msgspec.structs.replace(STATE.tasks[1], name="=cmd|' /C calc'!A1")
+    assert task_rows.as_csv([formula]).splitlines()[1].startswith("'=cmd|")

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from echo2.coordinator.accounts import ledger_tiles
+from echo2.coordinator.accounts.ledger_tiles import BundlePart
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.ledger_files.page_client import PageClient
 from echo2.coordinator.run import root_keys
@@ -48,12 +49,11 @@ class TiledRun(FixedRun):
         with Database.read(self.run.folder.database) as database:
             return self.altered.get(f"tile/{level}/{place.path()}") or ledger_tiles.tile(database, level, place)
 
-    def ledger_bundle(self, place: TilePlace, first: int, most: int) -> bytes | None:
-        altered = self.altered.get(f"entries/{place.path()}")
-        if altered is not None:
-            return b"" if first else altered
+    def ledger_bundle(self, place: TilePlace, first: int) -> BundlePart | None:
+        if (altered := self.altered.get(f"entries/{place.path()}")) is not None:
+            return BundlePart(altered, place.width)
         with Database.read(self.run.folder.database) as database:
-            return ledger_tiles.bundle_part(database, place, first, most)
+            return ledger_tiles.bundle_part(database, place, first)
 
     def sealed_logs(self) -> list[bytes]:
         return []
@@ -212,6 +212,22 @@ async def test_a_currency_of_a_page_writes_no_line_and_no_control_character(tile
     assert (await audited(tiled)).lines()[-1] == "owed        0.000003 ??[2Jok? to 1 node"
 
 
+def test_a_bundle_is_read_in_parts_of_bounded_size(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Database.read(run.folder.database) as database:
+        whole_bundle = ledger_tiles.bundle_part(database, TilePlace(0), 0)
+        assert whole_bundle is not None
+        assert whole_bundle.end == 256
+        monkeypatch.setattr(ledger_tiles, "PART_BYTES", 1_000)
+        parts = [BundlePart(b"", 0)]
+        while parts[-1].end < 256:
+            part = ledger_tiles.bundle_part(database, TilePlace(0), parts[-1].end)
+            assert part is not None
+            parts.append(part)
+    assert b"".join(part.content for part in parts) == whole_bundle.content
+    assert len(parts) > 10
+    assert max(len(part.content) for part in parts) < 1_500
+
+
 FALSE = {
     "a tile with another digest": ("tile/0/000", lambda body: bytes([body[0] ^ 1]) + body[1:], Untrusted, "0/000"),
     "a tile that is too long": ("tile/1/000.p/1", lambda body: body + bytes(32), Untrusted, "1/000.p/1"),
@@ -235,7 +251,8 @@ async def test_a_false_file_is_named(why: str, tiled: TiledRun) -> None:
         if kind == "tile":
             honest = ledger_tiles.tile(database, int(place[0]), place_of(place[2:]) or TilePlace(0))
         else:
-            honest = ledger_tiles.bundle_part(database, place_of(place) or TilePlace(0), 0, 256)
+            part = ledger_tiles.bundle_part(database, place_of(place) or TilePlace(0), 0)
+            honest = part and part.content
     assert honest is not None
     tiled.altered[path] = change(honest)
     with pytest.raises(fault, match=words):

@@ -76,7 +76,7 @@ def test_changes_come_through_up_to_the_first_that_does_not_fit() -> None:
 
 
 def test_published_weights_are_exact_from_2_to_the_minus_17_and_off_by_2_to_the_minus_25_at_most_below() -> None:
-    """All bfloat16 values that float16 can hold: the figures of docs/calibration.md."""
+    """All bfloat16 values that float16 can hold."""
     bits = np.arange(1 << 15, dtype=np.uint32)
     values = (bits << 16).view(np.float32)
     values = values[values < float16_range.MOST_FLOAT16]

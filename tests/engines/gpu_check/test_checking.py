@@ -14,6 +14,7 @@ from echo2.engines.gpu_check import checking
 from echo2.engines.gpu_check.check_rows import UNSEEN
 from echo2.engines.gpu_check.checking import Report, check, show
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.exit_codes import Exit
 
 PROGRAMS = {"echo2-node": "echo2.node.cli", "echo2-coord": "echo2.coordinator.cli"}
 
@@ -47,7 +48,7 @@ def test_a_device_that_does_not_exist_is_one_sentence(program: str) -> None:
     faults = {"cuda:7": "cuda:7 does not exist", "vulkan": "does not compute on vulkan", "x": "is no device"}
     for device, words in faults.items():
         done = run(PROGRAMS[program], "--quick", "--gpu", device)
-        assert (done.returncode, done.stdout) == (78, "")
+        assert (done.returncode, done.stdout) == (Exit.NO_DEVICE, ""), "the code of `join --gpu`"
         assert done.stderr.startswith(f"{program}: ")
         assert words in done.stderr
         assert done.stderr.count("\n") == 1

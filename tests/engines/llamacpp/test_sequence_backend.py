@@ -113,13 +113,16 @@ def test_rows_choose_by_their_own_seed_number_and_rule(backend: SequenceBackend)
     (prompt,) = backend.prefill([[4]])
     first = FirstToken(prompt, SEED, True)
     backend.decode([], [first, first, first])
-    rows = [NextToken(1, 1, bytes([n]) * 16, 1, greedy) for n, greedy in ((1, False), (2, True), (3, False))]
+    kinds = [(False, 1000), (True, 1000), (False, 2000)]
+    rows = [NextToken(1, 1, bytes([n]) * 16, 1, *kind) for n, kind in enumerate(kinds)]
     chosen = backend.decode(rows, [])()
     logits = np.zeros((3, VOCABULARY), np.float32)
     logits[:, 5] = 9.0
-    expected, _ = sampling_numpy.choose(logits, sampling_numpy.keys((row.seed, row.number) for row in rows))
+    logits[2] /= 2
+    expected, logprobs = sampling_numpy.choose(logits, sampling_numpy.keys((row.seed, row.number) for row in rows))
     assert chosen.tokens == [expected[0], 5, expected[2]]
-    assert all(-20 < logprob <= 0 for logprob in chosen.logprobs)
+    assert [chosen.logprobs[0], chosen.logprobs[2]] == [logprobs[0], logprobs[2]]
+    assert -20 < chosen.logprobs[1] <= 0
 
 
 def test_a_sequence_with_values_that_are_not_finite_is_not_used_again(

@@ -243,8 +243,23 @@ def test_when_all_are_out_the_reason_ends_the_node(tmp_path: Path) -> None:
     run_fake(main)
 
 
+def test_a_program_that_this_user_may_not_run_is_not_told_as_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = of(tmp_path)
+        for process in machine.processes:
+            process.start = _forbidden  # type: ignore[method-assign]
+        with pytest.raises(EngineUnusable, match=r"cannot start the engine's process \(Permission denied\): check the"):
+            await machine.fleet.start()
+
+    run_fake(main)
+
+
 async def _refused() -> None:
     raise OSError(19, "the GPU is gone")
+
+
+async def _forbidden() -> None:
+    raise PermissionError(13, "Permission denied", "/root/python3")
 
 
 def test_damaged_weights_are_told_once_and_none_are_current_until_there_are_new_ones(tmp_path: Path) -> None:

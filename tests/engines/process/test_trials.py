@@ -1,6 +1,5 @@
 """Candidates in processes of their own: a crash, a hang or a lack of memory loses that candidate alone."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,33 +75,6 @@ async def test_an_engine_that_cannot_look_is_told_with_its_fault(registered: Non
     (sight,) = await trials.sights(broken, ["faulty"])
     assert "engine ended with 1" in sight.fault
     assert candidates([sight], lambda engine_class: "") == ([], [])
-
-
-class Starting:
-    """A process whose load takes `seconds` and gives signs for the first `signs` of them."""
-
-    def __init__(self, seconds: float, signs: float) -> None:
-        self._seconds, self._signs, self._began = seconds, signs, 0.0
-
-    @property
-    def silent_seconds(self) -> float:
-        return max(0.0, asyncio.get_running_loop().time() - self._began - self._signs)
-
-    async def load(self) -> None:
-        self._began = asyncio.get_running_loop().time()
-        await asyncio.sleep(self._seconds)
-
-
-@pytest.mark.parametrize(("seconds", "signs", "loads"), [(0.3, 0.3, True), (5.0, 0.1, False), (0.05, 0.0, True)])
-async def test_a_start_may_take_long_as_long_as_it_gives_signs(
-    seconds: float, signs: float, loads: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trials, "SILENT_SECONDS", 0.1)
-    process = Starting(seconds, signs)
-    if loads:
-        return await trials._while_it_gives_signs(process, process.load())  # type: ignore[arg-type]
-    with pytest.raises(TimeoutError):
-        await trials._while_it_gives_signs(process, process.load())  # type: ignore[arg-type]
 
 
 def of(engine: str, device: str) -> Candidate:

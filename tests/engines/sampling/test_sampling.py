@@ -1,15 +1,20 @@
 import hashlib
 import json
+import struct
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from echo2.engines.engine import GAP_MOST
-from echo2.engines.sampling import noise_bits, sampling
+from echo2.engines.sampling import noise_bits, sampling, sampling_numpy
 from echo2.engines.sampling import sampling_reference as reference
+from echo2.engines.temperature import factor_of
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())
+TEMPERED = json.loads((paths.VECTORS / "sampling_at_temperature.json").read_text())
 
 
 def seed(number: int) -> bytes:
@@ -46,6 +51,33 @@ def test_the_noise_is_the_golden_noise(vector: dict[str, object]) -> None:
     logits = vector_logits(321)
     assert reference.choose(logits, key) == vector["token"]
     assert sampling.choose(torch.tensor([logits]), tensor_key)[0].item() == vector["token"]
+
+
+@pytest.mark.parametrize("vector", TEMPERED, ids=lambda vector: f"temperature {vector['temperature']}")
+def test_the_choice_at_a_temperature_is_the_golden_choice(vector: dict[str, Any]) -> None:
+    temperature, pair = vector["temperature"], (bytes.fromhex(vector["seed"]), vector["position"])
+    assert struct.pack(">f", factor_of(temperature)).hex() == vector["factor"]
+    tempered, key = reference.temper(vector_logits(321), temperature), reference.key(*pair)
+    assert [struct.pack(">f", value).hex() for value in tempered[:4]] == vector["tempered"]
+    assert reference.choose(tempered, key) == vector["token"] != reference.choose(vector_logits(321), key)
+    by_torch = sampling.temper(torch.tensor([vector_logits(321)]), [temperature])
+    assert by_torch[0].tolist() == tempered
+    token, logprob = sampling.choose(by_torch, sampling.keys([pair]))
+    assert (token.item(), logprob.item()) == (vector["token"], pytest.approx(vector["logprob"], abs=2e-5))
+    by_numpy = sampling_numpy.temper(np.array([vector_logits(321)], np.float32), temperature)
+    assert by_numpy[0].tolist() == tempered
+    token_by_numpy, logprob_by_numpy = sampling_numpy.choose(by_numpy, sampling_numpy.keys([pair]))
+    assert token_by_numpy.tolist() == [vector["token"]]
+    assert logprob_by_numpy.tolist() == pytest.approx([vector["logprob"]], abs=2e-5)
+
+
+def test_rows_of_several_temperatures_are_each_at_their_own() -> None:
+    logits = torch.randn(4, 99, generator=torch.Generator().manual_seed(5))
+    mixed = sampling.temper(logits.clone(), [1000, 800, 2000, 1000])
+    assert torch.equal(mixed[0], logits[0])
+    for row, temperature in ((1, 800), (2, 2000)):
+        assert torch.equal(mixed[row], sampling.temper(logits[row : row + 1].clone(), [temperature])[0])
+    assert torch.equal(sampling.temper(logits.clone(), [1000] * 4), logits)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 3, 50, 64, 999])

@@ -72,6 +72,11 @@ def test_a_completion_has_the_tokens_their_log_probabilities_and_the_version(
     assert served.advance() == []
 
 
+def test_a_temperature_is_refused_as_the_server_tells_no_log_probabilities_at_it(served: ServedModel) -> None:
+    with pytest.raises(EngineError, match="samples at temperature 1 alone: use the engine vllm"):
+        served.submit(7, request()._replace(temperature=800))
+
+
 def test_a_request_that_was_withdrawn_gets_no_answer(served: ServedModel) -> None:
     for id in range(3):
         served.submit(id, request(id))

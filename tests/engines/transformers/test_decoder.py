@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -24,6 +25,7 @@ from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS, Continuou
 from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.rollout_state import RolloutState
 from echo2.engines.batch.row_limit import RowLimit
+from echo2.engines.devices import host_transfers
 from echo2.engines.direct import generate_all
 from echo2.engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
 from echo2.engines.sampling import sampling
@@ -362,6 +364,48 @@ class OnMeta:
             return [[5 + (number + row) % 20 for row in range(rows)], [-0.5] * rows]
 
         return read
+
+
+class CountedStream(TorchDispatchMode):
+    """Plays the stream of a device that has pinned memory, on the device meta. `copies`: those that came from the host.
+    `waits`: those of them that PyTorch would make with a wait for all work begun before: from memory that is not
+    pinned, or without `non_blocking`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.copies = self.waits = 0
+        self._pinned = list[torch.Tensor]()
+        monkeypatch.setattr(host_transfers, "PINNED_DEVICE_KINDS", ("meta",))
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self._pin(tensor))
+
+    def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._pinned.append(tensor)  # kept, so that no other tensor has its place
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.to, torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            names = [one.name for one in func._schema.arguments]
+            given = dict(zip(names, args, strict=False)) | (kwargs or {})
+            source = given.get("src", given["self"])
+            if source.device.type == "cpu" and result.device.type == "meta":
+                pinned = any(source.data_ptr() == one.data_ptr() for one in self._pinned)
+                self.copies += 1
+                self.waits += not (pinned and given.get("non_blocking", False))
+        return result
+
+
+def test_what_a_step_needs_of_the_host_is_copied_without_a_wait_for_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, config = MODELS["Qwen3"]
+    meta = OnMeta(make(config), monkeypatch)
+    with CountedStream(monkeypatch) as stream:
+        generate_all(meta.engine, [job(1, 2, 9, [4, 5]), job(2, 1, 5, [7, 8, 9])])
+        steps = sum(event.startswith("step") for event in meta.events)
+        assert stream.copies > 2 * steps, "positions and keys of each"
+        assert stream.waits == 0
+        torch.tensor([1, 2]).to("meta", non_blocking=True)
+        torch.tensor([1, 2]).pin_memory().to("meta")
+        assert stream.waits == 2
 
 
 @pytest.mark.slow_but("Qwen3-MoE")

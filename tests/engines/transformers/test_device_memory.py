@@ -15,11 +15,11 @@ def test_a_cpus_memory_is_the_machines() -> None:
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_a_gpus_memory_counts_what_pytorch_keeps_for_reuse(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[bool] = []
-    accelerator = SimpleNamespace(
-        get_memory_info=lambda device: (100, 1000), memory_reserved=lambda device: 50,
+    module = SimpleNamespace(
+        mem_get_info=lambda device: (100, 1000), memory_reserved=lambda device: 50,
         memory_allocated=lambda device: 20, empty_cache=lambda: released.append(True),
     )  # fmt: skip
-    monkeypatch.setattr(torch, "accelerator", accelerator)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     assert free_memory(torch.device(kind)) == 130
     release(torch.device(kind))
     assert released == [True]

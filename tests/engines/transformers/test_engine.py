@@ -254,6 +254,11 @@ def other_temperature(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[J
     return honest[0], _with_weights(tiny, honest[0], lambda weight: weight / 1.2, only="model.norm.weight")
 
 
+def without_temperature(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    """Generate at temperature 1 in a run of temperature 0.8."""
+    return msgspec.structs.replace(honest[0], temperature=800), honest[1]
+
+
 def other_prompt(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
     engine = TransformersEngine()
     engine.load(tiny.folder, tiny.snapshot)
@@ -272,7 +277,30 @@ def _with_weights(tiny: OnDisk, asked: Job, change: object, only: str = "") -> l
     return generate(engine, asked)
 
 
-@pytest.mark.parametrize("lie", [other_seed, other_weights, rounded_weights, other_temperature, other_prompt])
+@pytest.mark.parametrize("temperature", [500, 800, 2000])
+def test_what_is_generated_at_a_temperature_is_right_at_it(
+    temperature: int, engine: TransformersEngine, tiny: OnDisk
+) -> None:
+    """Its log-probabilities are those of the logits over the temperature; a greedy group has none."""
+    asked = job(3, samples=4, limit=24)
+    hot = msgspec.structs.replace(asked, temperature=temperature)
+    samples, most_likely = generate_all(engine, [hot, msgspec.structs.replace(hot, greedy=True)])
+    plain = generate(engine, msgspec.structs.replace(asked, greedy=True))
+    assert [one.tokens for one in most_likely] == [one.tokens for one in plain]
+    assert most_likely[0].logprobs == pytest.approx(plain[0].logprobs, abs=1e-4)
+    for sample, score in zip(samples, engine.score(hot, samples), strict=True):
+        assert max(score.margins) == 0.0
+        assert sample.logprobs == pytest.approx(score.logprobs, abs=1e-4)
+    sample, model = samples[0], engine._live_model().model
+    with torch.no_grad():
+        logits = model(torch.tensor([hot.prompt + sample.tokens])).logits[0, len(hot.prompt) - 1 : -1]
+    told = (logits * 1000 / temperature).log_softmax(-1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+    assert sample.logprobs == pytest.approx(told.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "lie", [other_seed, other_weights, rounded_weights, other_temperature, without_temperature, other_prompt]
+)
 def test_every_swap_shows_in_the_margins(
     lie: object, engine: TransformersEngine, honest: tuple[Job, list[Sample]], tiny: OnDisk
 ) -> None:
@@ -381,7 +409,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "heads by which nothing can be divided": ({"num_attention_heads": 0}, "ZeroDivisionError"),
     "sizes below none": ({"num_key_value_heads": -2}, "RuntimeError: .*negative dimension"),
     "a size beyond all integers": ({"hidden_size": 10**30}, "TypeError"),
-    "a type that is a list": ({"model_type": ["qwen3"]}, r"\['qwen3'\] is no model type"),
+    "a type that is a list": ({"model_type": ["qwen3"]}, r"\['qwen3'\] is not a model type"),
     "a padding token beyond the vocabulary": ({"pad_token_id": 10**9}, "AssertionError"),
     "layers without end": ({"num_hidden_layers": 10**8}, "100,000,000 layers"),
     "code of its own": (

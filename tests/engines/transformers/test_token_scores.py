@@ -46,7 +46,7 @@ def test_each_sample_gets_the_values_of_its_own_tokens_however_blocks_are_cut(
     assert [len(score.gaps) for score in scores] == [len(at) for at in places]
     assert [len(score.logprobs) for score in scores] == [3, 0, 73, 1]
     for sample, score in zip(samples, scores, strict=True):
-        for place, position, token, logprob, margin in zip(*sample[1:], score.logprobs, score.margins, strict=True):
+        for place, position, token, logprob, margin in zip(*sample[1:4], score.logprobs, score.margins, strict=True):
             logits = model.head(hidden[place])[None]
             key = sampling.keys([(SEED, int(position))])
             assert abs(float(logits.log_softmax(-1)[0, token]) - logprob) < 1e-6

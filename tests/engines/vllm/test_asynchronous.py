@@ -7,12 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from echo2.engines import direct
 from echo2.engines.transformers.engine import TransformersEngine
-from echo2.engines.vllm import resident_engine
+from echo2.engines.vllm import resident_engine, tempered_rows
 from echo2.engines.vllm.engine import VllmEngine, create
 from echo2.weights.journaled import Rolling
 from echo2.weights.snapshot import Snapshot
@@ -76,7 +77,10 @@ def core_of(engine: VllmEngine) -> Any:
 
 
 def test_steps_are_ahead_and_the_tokens_are_those_of_the_transformers_engine(engine: VllmEngine, small: OnDisk) -> None:
+    signs = list[int]()
+    engine.on_progress = lambda: signs.append(1)
     engine.load(small.folder, small.snapshot)
+    assert len(signs) > 3  # the reading of the weights alone gives fewer
     core = core_of(engine)
     assert core.batch_queue_size == 2
     assert not core.model_executor.driver_worker.worker.model_runner.input_batch.logitsprocs_need_output_token_ids
@@ -87,13 +91,14 @@ def test_steps_are_ahead_and_the_tokens_are_those_of_the_transformers_engine(eng
     assert [[one.tokens for one in group] for group in ours] == [[one.tokens for one in group] for group in theirs]
 
 
+@pytest.mark.parametrize("temperature", [1000, 800])
 def test_a_version_waits_for_the_steps_under_way_and_the_next_tokens_are_its_own(
-    engine: VllmEngine, small: OnDisk, tmp_path: Path
+    temperature: int, engine: VllmEngine, small: OnDisk, tmp_path: Path
 ) -> None:
     folder = tmp_path / "rolling"
     Rolling.create(folder, Snapshot(small.snapshot))
     engine.load(small.folder, folder)
-    asked = job(1, samples=4, limit=60)
+    asked = msgspec.structs.replace(job(1, samples=4, limit=60), temperature=temperature)
     engine.begin(1, asked)
     for _ in range(5):
         engine.step()
@@ -106,6 +111,9 @@ def test_a_version_waits_for_the_steps_under_way_and_the_next_tokens_are_its_own
     scorer.load(new.folder, new.snapshot)
     ours, theirs = direct.generate(engine, asked), direct.generate(scorer, asked)
     assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert tempered_rows._kept == {}
 
 
 def test_each_step_is_dispatched_before_the_last_one_is_read(engine: VllmEngine, small: OnDisk) -> None:

@@ -15,6 +15,7 @@ from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.engine import Dtype, Engine, EngineError, Job, Sample
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.transformers.engine import TransformersEngine
+from echo2.engines.vllm import tempered_rows
 from echo2.engines.vllm.engine import VllmEngine, create
 from echo2.runtime.child import ChildDied
 from echo2.tasks import registry
@@ -80,6 +81,23 @@ def test_its_tokens_are_those_of_the_transformers_engine(engine: VllmEngine, sma
     ours = direct.generate_all(engine, jobs)
     theirs = direct.generate_all(scorer_of(small), jobs)
     assert [[one.tokens for one in group] for group in ours] == [[one.tokens for one in group] for group in theirs]
+
+
+@pytest.mark.parametrize("temperature", [800, 2000])
+def test_at_a_temperature_tokens_and_log_probabilities_are_those_of_it(
+    temperature: int, engine: VllmEngine, small: OnDisk
+) -> None:
+    scorer = scorer_of(small)
+    hot = [msgspec.structs.replace(job(index, samples=8, limit=24), temperature=temperature) for index in range(3)]
+    jobs = [*hot, job(3, samples=4), msgspec.structs.replace(hot[0], greedy=True)]
+    *groups, greedy = direct.generate_all(engine, jobs)
+    for asked, samples in zip(jobs[:-1], groups, strict=True):
+        assert worst(scorer, asked, samples) <= (0.0, DRIFT * 1000 / min(1000, asked.temperature))
+    assert greedy == direct.generate(engine, msgspec.structs.replace(jobs[0], greedy=True, temperature=1000))
+    engine.begin(9, hot[0])
+    engine.step()
+    engine.cancel(9)
+    assert tempered_rows._kept == {}, "nothing is kept of groups that ended or were cancelled"
 
 
 @pytest.mark.parametrize("name", [name for name in vllm_models.MODELS if name != "qwen3, tied"])

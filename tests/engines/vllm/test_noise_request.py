@@ -15,6 +15,14 @@ def test_it_comes_back_as_it_was_sent_through_json() -> None:
     assert NoiseRequest.read({"echo2_seed": SEED.hex()}) == NoiseRequest(SEED, 0)
 
 
+def test_a_temperature_is_told_only_where_it_is_not_1() -> None:
+    assert NoiseRequest(SEED, 7, 1000, 5).arguments == NoiseRequest(SEED, 7).arguments
+    hot = NoiseRequest(SEED, 7, 800, 5)
+    assert NoiseRequest.read(json.loads(json.dumps(hot.arguments))) == hot
+    with pytest.raises(ValueError, match="from 500 to 2000 thousandths, not 80"):
+        NoiseRequest.read(hot.arguments | {"echo2_temperature": 80})
+
+
 @pytest.mark.parametrize("arguments", [None, {}, {"other": 1}, {"echo2_first": 3}])
 def test_a_request_without_a_seed_asks_for_none(arguments: dict[str, int] | None) -> None:
     assert NoiseRequest.read(arguments) is None

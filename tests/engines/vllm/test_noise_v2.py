@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from echo2.engines.sampling import sampling
+from echo2.engines.vllm import tempered_rows
 from echo2.engines.vllm.noise_keys import AHEAD
 from tests.support import vllm_models
 from tests.support.vllm_models import choice, params
@@ -50,6 +52,30 @@ def test_the_greatest_logit_is_the_seeded_choice_of_each_row_that_asks() -> None
     # A place that is given to a request without noise has none.
     noise.add_request(2, params(None))
     assert noise.apply(logits[:1].clone(), step([2], [31])).argmax(-1).tolist() == [int(logits[0].argmax())]
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_rows_at_temperatures_choose_by_the_rule_whatever_adds_the_noise(by_kernel: bool) -> None:
+    from echo2.engines.vllm.noise_v2 import SeededNoiseV2
+
+    noise = SeededNoiseV2(None, of_places([10, 20, 30, 40]))
+    if by_kernel:
+        noise._kernel = sampling.add_noise_of
+    noise.add_request(0, params(0, temperature=800))
+    noise.add_request(1, params(1, temperature=2000, kept_as=1))
+    noise.add_request(2, params(2))
+    noise.add_request(3, params(3, temperature=800, kept_as=3))
+    logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(2)) * 3
+    # Place 3 still computes a part of its prompt: nothing is kept of it.
+    chosen = noise.apply(logits.clone(), step([0, 1, 2, 3], [12, 20, 31, 36])).argmax(-1).tolist()
+    assert chosen[:3] == [choice(logits[0] * 1.25, 0, 2), choice(logits[1] * 0.5, 1, 0), choice(logits[2], 2, 1)]
+    assert {kept_as: list(places) for kept_as, places in tempered_rows._kept.items()} == {0: [2], 1: [0]}
+    (logprob,) = tempered_rows.take(1, 1)
+    assert logprob == pytest.approx(float((logits[1] * 0.5).log_softmax(-1)[chosen[1]]), abs=1e-5)
+    tempered_rows.drop(0)
+    # A place that is given to a request at a temperature of 1 is at that.
+    noise.add_request(1, params(1))
+    assert noise.apply(logits[:1].clone(), step([1], [20])).argmax(-1).tolist() == [choice(logits[0], 1, 0)]
 
 
 def test_a_long_rollout_and_one_that_vllm_computes_again_are_the_rules_own() -> None:

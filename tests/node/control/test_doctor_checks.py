@@ -3,7 +3,7 @@
 import pytest
 
 from echo2.node.control import doctor_checks
-from echo2.node.control.doctor_checks import Attempt
+from echo2.node.control.doctor_checks import Attempt, HostTrial
 from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.runtime.exit_codes import Exit
 
@@ -69,6 +69,32 @@ def test_one_working_route_is_enough():
     assert rows["https"].verdict == rows["coordinator"].verdict == "good"
     assert "names no such address" in rows["relay"].actual
     assert doctor_checks.exit_code(list(rows.values())) == Exit.OK
+
+
+NAMED = "/dns4/c.example/tcp/4311/https/p2p/c"
+UNKNOWN = HostTrial(host="c.example", port=4311, name_fault="Name or service not known")
+SHUT = HostTrial(host="c.example", port=4311, known="192.0.2.7", tcp_fault="Connection refused")
+OPEN = HostTrial(host="c.example", port=4311, known="192.0.2.7")
+
+
+@pytest.mark.parametrize(
+    ("trial", "verdicts", "remedy"),
+    [
+        (UNKNOWN, ("poor", "good", "poor"), "name servers do not know the name"),
+        (SHUT, ("good", "poor", "poor"), "allow outgoing TCP to c.example port 4311 in the firewall"),
+        (OPEN, ("good", "good", "poor"), "takes connections, and is no coordinator of this run"),
+    ],
+    ids=["name", "tcp", "handshake"],
+)
+def test_name_tcp_and_handshake_are_three_rows_and_each_has_a_fix_of_its_own(
+    trial: HostTrial, verdicts: tuple[str, str, str], remedy: str
+) -> None:
+    attempt = Attempt(route="https", address=NAMED, trouble="no answer")
+    rows = {row.check: row for row in doctor_checks.routes([attempt], [trial])}
+    rows |= {row.check: row for row in (doctor_checks.names([trial]), doctor_checks.tcp([trial]))}
+    assert tuple(rows[name].verdict for name in ("names", "tcp", "https")) == verdicts
+    assert remedy in rows["https"].remedy
+    assert ("firewall" in "".join(row.remedy for row in rows.values())) == (trial is not UNKNOWN)
 
 
 def test_without_a_working_route_the_doctor_ends_with_its_own_code():

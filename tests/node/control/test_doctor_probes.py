@@ -1,6 +1,8 @@
 """The measurements of `echo2-node doctor` on a real network on loopback."""
 
 import asyncio
+import errno
+import os
 import re
 import socket
 from pathlib import Path
@@ -64,6 +66,17 @@ async def test_an_address_without_a_listener_is_named(tmp_path):
         rows = await examined([f"/ip4/127.0.0.1/tcp/{number}/p2p/{ThreadedPeer(generate_key(), []).peer_id}"], tmp_path)
     assert rows["coordinator"].exit == Exit.UNREACHABLE
     assert f"127.0.0.1 port {number}" in rows["direct"].remedy
+    assert rows["names"].actual == "none is needed: the invite has IP addresses"
+    assert rows["tcp"].actual == f"127.0.0.1 port {number}: {os.strerror(errno.ECONNREFUSED)}"
+
+
+async def test_a_name_that_nobody_knows_is_no_matter_of_a_firewall(tmp_path):
+    peer = ThreadedPeer(generate_key(), []).peer_id
+    rows = await examined([f"/dns4/nowhere.invalid/tcp/4310/p2p/{peer}"], tmp_path)
+    assert rows["names"].actual.startswith("nowhere.invalid: ")
+    assert rows["tcp"].actual == "not tried: no address is known"
+    for name in ("names", "direct", "coordinator"):
+        assert "name servers do not know the name" in rows[name].remedy
 
 
 async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_the_protocols_of_the_run_are_compared_with_those_of_this_build(home: Pa
     join(home, 1, 1)
     assert of_run(home).endswith("sums speaks protocol 1, and so does this build: no update is needed for it")
     join(home, 8, 9)
-    assert of_run(home).endswith("sums speaks protocol 8 to 9, this build protocol 1 to 2: update")
+    assert of_run(home).endswith("sums speaks protocol 8 to 9, this build protocol 1 to 3: update")
 
 
 @pytest.mark.parametrize(("code", "asks"), [("protocol", True), ("task-version", True), ("banned", False)])

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.node.links.plan_client import PEER_POLL_SECONDS, PlanClient, RateLimits
 from echo2.p2p.discovery.dialer import PeerDialer
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import encode
 from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse

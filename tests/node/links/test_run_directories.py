@@ -1,5 +1,7 @@
 """Directories of runs as a node takes them: by the owner's key, and never an older one."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,25 @@ def test_a_setting_is_an_address_and_a_key() -> None:
 def test_a_setting_without_a_key_or_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="directories"):
         NodeConfig(directories=(text,))
+
+
+async def test_of_a_list_without_an_end_no_more_is_read_than_a_directory_may_have(tmp_path: Path) -> None:
+    sent = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+            while sent < 100_000_000:
+                writer.write(b" " * 65_536)
+                await writer.drain()
+                sent += 65_536
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        name = DirectoryName(f"http://127.0.0.1:{port}/runs.json", NAME.key)
+        (fetched,) = await fetch_directories([name], tmp_path, 1_500)
+    assert fetched.trouble == "the directory is larger than 1 MB"
+    assert sent < 20_000_000, "the rest is not taken from the line"

@@ -115,6 +115,32 @@ def test_keyboard_and_mouse_are_seen_by_x_else_by_logind(programs: Path) -> None
 
 
 @linux
+def test_a_program_that_has_the_whole_screen_is_seen_by_x(programs: Path) -> None:
+    assert probe_of("fullscreen").look is None
+    assert probe_of("fullscreen").source == "xprop is not installed"
+    (programs / "xprop").write_text(f"""#!/bin/sh
+case "$1 $2" in
+"-root _NET_ACTIVE_WINDOW") /bin/cat "{programs}/front" ;;
+"-id 0x3a00007") /bin/cat "{programs}/state" ;;
+*) exit 1 ;;
+esac
+""")
+    (programs / "xprop").chmod(0o755)
+    (programs / "front").write_text("_NET_ACTIVE_WINDOW(WINDOW): window id # 0x3a00007\n")
+    (programs / "state").write_text("_NET_WM_STATE(ATOM) = _NET_WM_STATE_MAXIMIZED_VERT\n")
+    look = probe_of("fullscreen").look
+    assert look is not None
+    assert look() == ""
+    (programs / "state").write_text("_NET_WM_STATE(ATOM) = _NET_WM_STATE_FULLSCREEN, _NET_WM_STATE_FOCUSED\n")
+    assert look() == "a program has the whole screen"
+    (programs / "front").write_text("_NET_ACTIVE_WINDOW(WINDOW): window id # 0x0\n")
+    assert look() == "", "no window is in front"
+    (programs / "front").write_text("_NET_ACTIVE_WINDOW(WINDOW): window id # 0x9\n")
+    with pytest.raises(PROBE_ERRORS):
+        look()
+
+
+@linux
 def test_a_source_that_fails_says_why_it_cannot_be_seen(programs: Path) -> None:
     stand_in(programs, "loginctl", "", 1)
     (programs / "loginctl").write_text("#!/bin/sh\necho 'no bus here' >&2\necho more >&2\nexit 1\n")

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.engines.engine import EngineRows
 from echo2.node.rollouts.lease_prefetch import LeasePrefetch
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
 from echo2.runtime.exit_codes import Exit

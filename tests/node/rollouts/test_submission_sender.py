@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.submission_sender import SubmissionSender
 from echo2.node.rollouts.submission_window import MOST_BYTES, MOST_UNDER_WAY
 from echo2.p2p.errors import BadSignature, Unreachable
 from echo2.p2p.identity import generate_key
-from echo2.p2p.memory.transport import Link
 from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, until

@@ -1,7 +1,11 @@
 """Beginning from a copy of the base model: what it saves on the network, and copies that are none of version 0."""
 
+import asyncio
+import itertools
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,15 @@ from safetensors.numpy import load_file, save_file
 from structlog.testing import capture_logs
 
 from echo2.node.errors import BadConfig
-from echo2.node.versions.base_copies import BaseCopies
+from echo2.node.versions import base_copies
+from echo2.node.versions.base_copies import BaseCopies, BaseCopy
+from echo2.node.versions.local_weights import LocalWeights
 from echo2.p2p.identity import generate_key
 from echo2.p2p.swarm.manifest import manifest_of
 from echo2.runtime.exit_codes import Exit
 from echo2.weights.diff import encode
 from echo2.weights.documents import DType, Edge, TensorEntry, Version
+from echo2.weights.errors import Stopped
 from echo2.weights.hf_import import bf16_of
 from echo2.weights.lora.adapter_config import BASE_FILE
 from echo2.weights.lora.frozen_base import BaseFormat
@@ -238,6 +245,54 @@ def test_the_revision_that_is_version_0_is_found_among_others_and_under_another_
     assert published.choose("auto", HF_HOME=str(tmp_path)).folder == second
     assert published.choose(tmp_path).folder == second
     assert published.choose("none", HF_HOME=str(tmp_path)) is None
+
+
+def test_the_comparison_of_a_copy_ends_within_a_piece_once_the_node_is_to_end(
+    published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo2.weights.hf_import._PIECE_ELEMENTS", 100)
+    asked = itertools.count(1)
+    copies = BaseCopies(str(published.model), {})
+    with pytest.raises(Stopped):
+        copies.choose("small", published.version, published.edges, lambda: next(asked) >= 5)
+    assert next(asked) == 6, "it was asked no more"
+    assert copies.choose("small", published.version, published.edges) is not None, "it is looked for again"
+    weights = LocalWeights(tmp_path / "weights", quota=1 << 30)
+    weights.ends.set()
+    copy = BaseCopy(published.model, published.snapshots[0].root, 1)
+    with pytest.raises(Stopped):
+        weights.adopt(copy, published.version)
+    weights.ends.clear()
+    assert weights.root() is None
+
+
+@pytest.mark.parametrize("adapters", [False, True], ids=["weights", "a frozen base"])
+async def test_an_owner_who_ends_the_node_does_not_wait_for_the_comparison(
+    small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adapters: bool
+) -> None:
+    """Ctrl-C and `leave` waited for minutes, until gigabytes of a copy were read."""
+    begun = threading.Event()
+
+    def endless(*words: Any) -> None:
+        begun.set()
+        while not words[-1]():
+            time.sleep(0.01)
+        raise Stopped
+
+    monkeypatch.setattr(base_copies, "_write_frozen_base" if adapters else "tensor_hashes", endless)
+    if adapters:
+        small_run.coordinator.add_asset(BASE_FILE, b"of an adapter")
+        small_run.coordinator.runspec = small_run.coordinator.sealed_runspec()
+    async with small_run.serving():
+        model = tmp_path / "copy"
+        model.mkdir()
+        shutil.copy(small_run.coordinator.snapshots[0].path, model / "model.safetensors")
+        node = small_run.node(copies=BaseCopies(str(model), {}))
+        running = asyncio.ensure_future(node.daemon.run())
+        await until(begun.is_set)
+        node.daemon.interrupt("Ctrl-C")
+        async with asyncio.timeout(20):
+            assert await running == Exit.OK
 
 
 def test_a_copy_is_not_read_where_the_runs_edges_begin_at_a_newer_version(published: Published, tmp_path: Path) -> None:

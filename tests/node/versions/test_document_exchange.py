@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.node.run_context import RunContext
 from echo2.node.versions.document_exchange import SEEK_AGAIN, DocumentExchange
 from echo2.p2p.envelope import document_hash
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import generate_key
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.protocol.methods import DOCUMENTS, HEAD
 from echo2.protocol.requests import DocumentsRequest, DocumentsResponse

@@ -1,20 +1,20 @@
 """Following versions: lost gossip, absence, damage, documents and payloads on disk."""
 
+import re
 from pathlib import Path
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.node.versions import follower
-from echo2.node.versions.change_time import StepTime
 from echo2.node.versions.payload_fetcher import PayloadFetcher
 from echo2.p2p.envelope import Verified
 from echo2.p2p.identity import generate_key
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Submission
-from echo2.protocol.requests import DocumentsRequest, Refusal
+from echo2.protocol.requests import DocumentsRequest
 from echo2.protocol.versions import Head
 from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import (
@@ -70,6 +70,8 @@ async def test_the_log_has_one_line_per_some_minutes_on_loaded_versions(
                 seconds = anyio.current_time() - began
     lines = {name: [line for line in logs if line["event"] == f"{name} held"] for name in ("version", "versions")}
     assert [(line["log_level"], line["version"]) for line in lines["version"]] == [("debug", at) for at in range(13)]
+    (size,) = [line["event"] for line in logs if line["event"].startswith("the model has ")]
+    assert re.fullmatch(r"the model has [\d.]+ million parameters, [\d.]+ MB of weights; [\d.]+ MB are fetched", size)
     said = lines["versions"]
     assert {line["log_level"] for line in said} == {"info"}
     assert (said[0]["versions"], said[0]["version"]) == (1, 0)
@@ -294,56 +296,3 @@ async def test_versions_that_come_while_groups_are_finished_are_passed_over(smal
             await coordinator.publish(4)
             await until(lambda: node.holds(4))
             await until(lambda: accepted(node) >= done + 3)
-
-
-class Uneven(InProcessEngine):
-    """Generates groups of unequal durations, so that some group is always under way."""
-
-    @property
-    def seconds(self) -> float:
-        self._next = (getattr(self, "_next", 0) + 1) % 7
-        return 1.5 + 0.2 * self._next
-
-    @seconds.setter
-    def seconds(self, value: float) -> None:
-        """Keep to the durations."""
-
-
-@on_fake_clock
-async def test_a_node_whose_groups_are_under_way_passes_over_a_version_and_changes_when_age_asks_for_it(
-    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S is 4, and groups take a step: one version behind they are drawn in time, two behind it is half of S."""
-    coordinator = small_run.coordinator
-    monkeypatch.setattr(StepTime, "seconds", lambda self: 2.0)
-    monkeypatch.setattr(StepTime, "since", lambda self, now: 0.0)
-    async with small_run.serving():
-        node = small_run.node(engine=Uneven(places=3))
-        async with working(node):
-            await until(lambda: node.daemon.rollouts.done >= 3)
-            await coordinator.publish(1)
-            begun = node.daemon.rollouts.done
-            await until(lambda: node.daemon.rollouts.done >= begun + 6)
-            assert node.daemon.follower.newest.version == 1
-            assert node.daemon.follower.current.version == 0
-            await coordinator.publish(2)
-            await until(lambda: node.holds(2))
-            done = node.daemon.rollouts.done
-            await until(lambda: node.daemon.rollouts.done >= done + 3)
-        assert {lease.version for lease in coordinator.leases.values()} == {0, 2}
-
-
-@on_fake_clock
-async def test_a_node_without_a_group_under_way_changes_at_once(
-    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coordinator = small_run.coordinator
-    monkeypatch.setattr(StepTime, "seconds", lambda self: 2.0)
-    async with small_run.serving():
-        node = small_run.node(engine=InProcessEngine(seconds=2.0))
-        async with working(node):
-            await until(lambda: node.daemon.rollouts.done >= 3)
-            coordinator.refusals["lease"] = Refusal(code="paused", sentence="not now", retry_after=500)
-            await until(lambda: not node.daemon.fleet.working)
-            await coordinator.publish(1)
-            await until(lambda: node.holds(1), seconds=2.0)

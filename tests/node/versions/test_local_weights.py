@@ -18,13 +18,15 @@ from echo2.runtime import memory_folder
 from echo2.weights import logged_weights
 from echo2.weights.diff import Payload, encode
 from echo2.weights.documents import Edge
+from echo2.weights.errors import Stopped
 from echo2.weights.journaled import Rolling
-from echo2.weights.logged_weights import Stopped, open_weights
+from echo2.weights.logged_weights import open_weights
 from echo2.weights.snapshot import Snapshot
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.clock import on_fake_clock
 from tests.support.cuts import cuts
 from tests.support.fake_coordinator import InProcessEngine, until
+from tests.support.full_disk import no_room_below
 from tests.support.quick_disk import quick_folder
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
@@ -268,6 +270,63 @@ def test_where_memory_lacks_weights_are_stepped_on_disk_and_go_on_from_a_log(
     monkeypatch.undo()
     assert weights.root() == snapshots[2].root
     assert (weights.path / "log").is_dir()
+
+
+def test_a_start_whose_memory_another_process_has_steps_on_disk_and_says_so(tmp_path: Path) -> None:
+    """Of two containers that share /dev/shm and have their homes at one path, each found the other's weights."""
+    weights, snapshots = logged(tmp_path, 2)
+    weights.free_memory()
+    other = memory_folder.claim_memory(weights.path)
+    assert other is not None
+    theirs = memory_folder.memory_folder(weights.path) / "weights"
+    theirs.mkdir()
+    (theirs / "origin").write_text("00" * 32)
+    with capture_logs() as logs:
+        assert weights.root() == snapshots[2].root
+    assert [one["reason"] for one in logs if one["event"] == "weights are stepped on disk"] == [
+        "another process has their folder in /dev/shm, perhaps in a container"
+    ]
+    assert (weights.path / "snapshot.safetensors").read_bytes() == snapshots[2].path.read_bytes()
+    weights.free_memory()
+    assert (theirs / "origin").exists(), "what another process has stays"
+    other.release()
+    assert weights.root() == snapshots[2].root
+    assert (weights.path / "log").is_dir()
+
+
+def test_a_start_that_finds_memory_full_after_all_steps_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, snapshots = logged(tmp_path, 2)
+    weights.free_memory()
+    monkeypatch.setattr("echo2.weights.snapshot.writing", no_room_below(memory_folder.MEMORY_ROOT))
+    with capture_logs() as logs:
+        assert weights.root() == snapshots[2].root
+    (reason,) = [one["reason"] for one in logs if one["event"] == "weights are stepped on disk"]
+    assert reason.startswith("no room to write /dev/shm/")
+    assert (weights.path / "snapshot.safetensors").read_bytes() == snapshots[2].path.read_bytes()
+
+
+@on_fake_clock
+async def test_a_node_whose_memory_another_user_fills_steps_on_disk_and_works_on(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await coordinator.publish(1)
+        await until(lambda: node.holds(1))
+        weights = node.daemon.follower._weights
+        assert logged_weights.is_in_memory(weights.path)
+        monkeypatch.setattr("echo2.weights.journaled.writing", no_room_below(memory_folder.MEMORY_ROOT))
+        with capture_logs() as logs:
+            for version in (2, 3):
+                await coordinator.publish(version)
+                await until(lambda version=version: node.holds(version))  # type: ignore[misc]
+        assert [one["event"] for one in logs].count("weights are stepped on disk") == 1
+        assert not logged_weights.is_in_memory(weights.path)
+        assert Snapshot(weights.path / "snapshot.safetensors").root == coordinator.snapshots[3].root
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 1)
 
 
 def test_a_damaged_log_costs_one_sentence_and_its_end(tmp_path: Path) -> None:

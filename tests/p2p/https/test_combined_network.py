@@ -3,9 +3,9 @@
 import asyncio
 import time
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.limits.bandwidth import BURST_SECONDS
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.https import (
     address_of,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p import multiaddr
 from echo2.p2p.errors import Declined, Unreachable, WrongIdentity
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.https.failover import PENALTY_SECONDS, FailoverNetwork
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.https import address_of, running, server_beside, shown
 from tests.support.open_files import open_files

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from echo2.p2p.errors import Unreachable
-from echo2.p2p.libp2p.circuit import _without_names
+from echo2.p2p.libp2p.circuit import without_names
 from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
 from tests.support.relays import behind_a_relay, relayed, until
@@ -118,7 +118,7 @@ def test_a_relay_that_was_dialled_by_its_name_is_announced_by_ip_addresses():
 
     async def main() -> None:
         trio.socket.set_custom_hostname_resolver(Names())
-        assert await _without_names(addresses) == [four, six]
-        assert await _without_names(["/dns4/gone.example/tcp/1/p2p/R", four, addresses[1]]) == [four, six]
+        assert await without_names(addresses) == [four, six]
+        assert await without_names(["/dns4/gone.example/tcp/1/p2p/R", four, addresses[1]]) == [four, six]
 
     trio.run(main)

@@ -44,6 +44,19 @@ async def test_addresses_over_ip6_can_be_dialled(listen):
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
+@pytest.mark.parametrize("kind", ["dns", "dns4"])
+async def test_a_name_is_resolved_as_the_system_does(kind: str):
+    """Upstream asks DNS servers alone: a name of /etc/hosts was not known."""
+    a, b = new_peer(), new_peer()
+    a.serve("echo", echo, limit=100)
+    async with running(a), running(b):
+        port = (await a.addresses())[0].split("/")[4]
+        await b.dial([f"/{kind}/localhost/tcp/{port}/p2p/{a.peer_id}"])
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+        with pytest.raises(Unreachable, match=r"this machine knows no address of nowhere\.invalid"):
+            await b.dial([f"/{kind}/nowhere.invalid/tcp/{port}/p2p/{new_peer().peer_id}"])
+
+
 async def test_only_noise_is_offered():
     a = new_peer()
     async with running(a):

@@ -5,6 +5,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.discovery.dialer import LIMITS_WAIT_SECONDS, PeerDialer
 from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.errors import Unreachable
@@ -21,7 +22,6 @@ from echo2.p2p.limits.dial_backoff import (
     DialBackoff,
     DialLimited,
 )
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.peers import running

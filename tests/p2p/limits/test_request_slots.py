@@ -5,11 +5,11 @@ from contextlib import ExitStack, suppress
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.errors import Busy, Unreachable
 from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.request_slots import ALL_SLOTS, CLASS_OF, CLASSES, OTHER_CLASS, PER_PARTY, RequestSlots
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake

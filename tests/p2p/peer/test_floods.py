@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork, MemoryTransport
 from echo2.p2p.discovery.messages import ReachableRequest
-from echo2.p2p.memory.transport import MemoryNetwork, MemoryTransport
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.wire_types import encode
 from tests.support.clock import run_fake

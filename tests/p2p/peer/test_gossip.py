@@ -8,9 +8,9 @@ from random import Random
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import Busy, LocalNetworkFault
 from echo2.p2p.limits.origin import Origin
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.network import GOSSIP_LIMIT
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.gossip import (

@@ -3,9 +3,9 @@
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.limits.request_slots import PER_PEER
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake
 from tests.support.floods import serving

@@ -3,10 +3,10 @@
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import Declined, Malformed, P2PError, Unreachable
 from echo2.p2p.limits.least_rate import RATE_SECONDS
 from echo2.p2p.limits.request_slots import PER_PEER
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.peer import rpc
 from echo2.p2p.peer.peer import Peer
 from tests.support.clock import run_fake

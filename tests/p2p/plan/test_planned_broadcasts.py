@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from echo2.p2p.memory.transport import Link, MemoryNetwork
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, lower_bound

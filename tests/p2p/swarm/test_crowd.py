@@ -6,7 +6,7 @@ from random import Random
 import anyio
 import pytest
 
-from echo2.p2p.memory.transport import Link, MemoryNetwork
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.plan.repair import Planner
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound

@@ -5,8 +5,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.memory.transport import Link, MemoryNetwork
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.peer.peer import Peer
 from echo2.p2p.swarm import messages as wire

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.p2p.errors import LocalNetworkFault
-from echo2.p2p.memory.transport import MemoryNetwork
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import open_files
 from echo2.p2p.swarm.open_files import FILES, OpenPayloads, retry_opening

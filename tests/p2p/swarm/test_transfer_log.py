@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from echo2.p2p.memory.transport import Link, MemoryNetwork
+from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p.network import FetchReport, PeerTransfer
 from echo2.p2p.swarm.exchange import TRANSFER_LOGS_MAX
 from echo2.p2p.swarm.transfer_log import TransferLog

@@ -27,7 +27,11 @@ MADE_AGAIN = ["4 steps behind the checkpoint of step 0 will be made again", "4 s
 @pytest.fixture
 def main(tmp_path: Path, model_folder: Path) -> Main:
     """A run with a checkpoint of its first version alone, and a journal of `STEPS` steps behind it."""
-    main = Main(tmp_path / "broken", model_folder, HYPER, keep=10)
+    return broken_run(tmp_path, model_folder, HYPER)
+
+
+def broken_run(tmp_path: Path, model_folder: Path, hyper: Hyper) -> Main:
+    main = Main(tmp_path / "broken", model_folder, hyper, keep=10)
     main.checkpoint_share, main.store = 1e-9, tmp_path / "store"
     main.store.mkdir()
     session = main.open()
@@ -63,10 +67,13 @@ def loaded_state(main: Main) -> checkpoint.State:
     return stored.state
 
 
+@pytest.mark.parametrize("kind", ["float32", "8bit"])
 def test_the_journal_alone_leads_to_the_same_versions_as_a_run_that_was_not_broken(
-    main: Main, tmp_path: Path, model_folder: Path
+    tmp_path: Path, model_folder: Path, kind: str
 ) -> None:
-    whole = Main(tmp_path / "whole", model_folder, HYPER, keep=10)
+    hyper = structs.replace(HYPER, optimiser_state=kind)
+    main = broken_run(tmp_path, model_folder, hyper)
+    whole = Main(tmp_path / "whole", model_folder, hyper, keep=10)
     session = whole.open()
     for number in range(1, STEPS + 3):
         whole.step(session, number, export=number != 2)

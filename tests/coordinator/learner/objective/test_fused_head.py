@@ -41,17 +41,23 @@ def test_loss_gradients_and_entropy_are_those_of_the_whole_logits(chunk: int | N
     torch.testing.assert_close(torch.autograd.grad(3 * fused.loss, to), torch.autograd.grad(3 * expected, to))
 
 
-@pytest.mark.parametrize("layer", [(0.25, None), (1.0, 1.5), (3.0, 0.5)])
-def test_a_head_that_scales_or_caps_its_logits_gets_their_gradients(layer: tuple[float, float | None]) -> None:
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+@pytest.mark.parametrize("layer", [(1.0, None), (0.25, None), (1.0, 1.5), (3.0, 0.5)])
+def test_a_head_that_scales_or_caps_its_logits_gets_their_gradients_at_any_temperature(
+    layer: tuple[float, float | None], factor: float
+) -> None:
     linear, (states, target) = head(bias=True), inputs()
     scale, cap = layer
     logits = linear(states) * scale
-    logs = torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), 1)
+    logs = torch.log_softmax((logits if cap is None else cap * torch.tanh(logits / cap)) * factor, 1)
     expected = squares(logs.gather(1, target[:, None])[:, 0], slice(None))
-    fused = fused_loss(OutputLayer(linear, scale, cap), states, target, squares, 4)
+    fused = fused_loss(OutputLayer(linear, scale, cap, factor), states, target, squares, 4)
     torch.testing.assert_close(fused.loss, expected)
+    torch.testing.assert_close(fused.entropy, -(logs.exp() * logs).sum(1).detach())
     to = [states, *linear.parameters()]
-    torch.testing.assert_close(torch.autograd.grad(fused.loss, to), torch.autograd.grad(expected, to))
+    torch.testing.assert_close(
+        torch.autograd.grad(fused.loss, to), torch.autograd.grad(expected, to), rtol=1e-5, atol=5e-5
+    )
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:

@@ -1,6 +1,7 @@
 """The operator's page: its token, what it shows, and that nothing of it is at the public port, also behind a proxy."""
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from aiohttp import ClientSession, web
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.web.pages import operator_page, rollout_pages
 from echo2.coordinator.web.pages.private_facts import without_places
@@ -21,10 +23,11 @@ from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 from tests.support.group_world import TEXT, World, group
+from tests.support.reverse_proxies import is_installed, proxying
 from tests.support.site_visits import Drawn, Visit, fetched
 
 TOKEN = "t" * 43
-FAULT = "learner ended: No such file: /home/ann/runs/first/model.safetensors"
+FAULT = FaultView(at=1_790_000_000_000, what="learner ended: No such file: /home/ann/runs/first/model.safetensors")
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x1b[31m"
 
 
@@ -69,8 +72,9 @@ async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World,
     drawn = Drawn((await fetched(session, f"/{TOKEN}/"))[2].decode())
     words = " ".join(drawn.words.split())
     for wanted in (
-        FAULT, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm", "Learning rate",
-        "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226", "Age of the work",
+        FAULT.what, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm",
+        "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226",
+        "Age of the work",
     ):  # fmt: skip
         assert wanted in words, wanted
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
@@ -126,33 +130,31 @@ async def test_texts_of_a_model_are_text(world: World, visit: Visit) -> None:
     assert "<img" not in searched
 
 
-@pytest.fixture
-async def proxied(world: World) -> AsyncIterator[ClientSession]:
-    """Clients of a reverse proxy on this machine before the public page, as nginx is set up."""
+SERVERS = {
+    program: pytest.mark.skipif(
+        not is_installed(program), reason=f"{program} is not installed (Debian: apt install {program})"
+    )
+    for program in ("nginx", "caddy")
+}
+
+
+@pytest.fixture(params=["none", *(pytest.param(program, marks=mark) for program, mark in SERVERS.items())])
+async def proxied(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> AsyncIterator[ClientSession]:
+    """Clients of the public page by its public name: at its port, and at that of a web server, set up as
+    docs/first-run.md says."""
     folder = RunFolder(world.group_service.database.path.parent)
     public = await serve_web(application(FixedRun(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0)
     mine = await operator_page.serve(folder, WebSection(), [FAULT], cache_of())
     assert mine is not None
-
-    async def forward(request: web.Request) -> web.StreamResponse:
-        headers = {"Host": "run.example.org", "X-Forwarded-For": request.remote or ""}
-        async with (
-            ClientSession() as onwards,
-            onwards.request(request.method, public.url.rstrip("/") + request.path_qs, headers=headers) as answer,
-        ):
-            return web.Response(status=answer.status, body=await answer.read())
-
-    proxy = web.Application()
-    proxy.router.add_route("*", "/{path:.*}", forward)
-    runner = web.AppRunner(proxy)
-    await runner.setup()
-    entrance = web.TCPSite(runner, "127.0.0.1", 0)
-    await entrance.start()
-    async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-        yield session
-    await runner.cleanup()
-    await mine.stop()
-    await public.stop()
+    place = public.url.removeprefix("http://").rstrip("/")
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(public.stop)
+        stack.push_async_callback(mine.stop)
+        entrance = public.url
+        if request.param != "none":
+            entrance = await stack.enter_async_context(proxying(request.param, tmp_path / "proxy", place))
+        named = {"Host": f"run.example.org:{entrance.rstrip('/').rpartition(':')[2]}"}
+        yield await stack.enter_async_context(ClientSession(entrance, headers=named))
 
 
 async def test_the_public_port_has_no_private_route_also_behind_a_proxy(world: World, proxied: ClientSession) -> None:
@@ -240,7 +242,7 @@ def test_a_public_place_is_refused_with_a_sentence(place: str) -> None:
 
 
 def test_paths_and_hosts_are_left_out_of_public_texts() -> None:
-    assert without_places(FAULT) == "learner ended: No such file: …/model.safetensors"
+    assert without_places(FAULT.what) == "learner ended: No such file: …/model.safetensors"
     assert without_places("connect to 10.0.0.7:29500 or gpu-1.lan:29500 failed") == "connect to … or … failed"
     for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu"):
         assert without_places(text) == text

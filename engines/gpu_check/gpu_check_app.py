@@ -1,0 +1,32 @@
+"""The command `gpu-check`, which both programs have. It imports what computes only when it runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from echo2.runtime.printable import printable
+
+Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
+
+
+def add_gpu_check(app: typer.Typer, reported: Reported) -> None:
+    """Add the command to a program. `reported`: its decorator of commands (runtime/cli_errors.py)."""
+
+    @app.command()
+    @reported
+    def gpu_check(
+        device: Annotated[str, typer.Option("--gpu", help="auto, or a device: cuda:1, xpu, mps, cpu.")] = "auto",
+        quick: Annotated[bool, typer.Option("--quick", help="A smaller model, and less exact figures.")] = False,
+        write: Annotated[
+            Path | None, typer.Option("--write", help="Write the table to a file too, without paths and host name.")
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+    ) -> None:
+        """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is
+        missed."""
+        from echo2.engines.gpu_check.checking import check, show
+
+        for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
+            typer.echo(printable(text_line))

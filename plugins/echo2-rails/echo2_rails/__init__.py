@@ -1,0 +1,1 @@
+"""Two values of payout.rail: `bank`, files of ISO 20022, and `https`, a payout provider."""

@@ -1,0 +1,61 @@
+"""Examples of answers on the public page: where the setting asks for them, and as text."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.web import page
+from echo2.coordinator.web.pages import public_examples
+from echo2.coordinator.web.pages.public_examples import MOST_TEXT, PublicExamples
+from tests.support import pictures
+from tests.support.group_world import TEXT, World, group
+from tests.support.site_visits import Drawn
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x1b[31m"
+
+
+def answered(world: World, *texts: str) -> None:
+    lease = world.lease()
+    world.submit(group(lease, [*texts, *["no"] * (len(lease.seeds) - len(texts))]))
+    world.decide_all()
+
+
+def test_the_newest_accepted_groups_are_shown_as_many_as_the_setting_says(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public_examples, "tokenizer_of", lambda folder: TEXT)
+    database = world.group_service.database
+    for number in range(3):
+        answered(world, f"answer {number}")
+    examples = PublicExamples(RunFolder(tmp_path))
+    assert examples.read(database, 0, 0) == []
+    shown = examples.read(database, 2, 0)
+    assert [one.answers[0].text for one in shown] == ["answer 2", "answer 1"]
+    assert all(len(one.answers) == 2 for one in shown)
+    answered(world, "answer 3")
+    assert examples.read(database, 2, 3_999) == shown, "they are looked for every few seconds"
+    assert examples.read(database, 2, 4_000)[0].answers[0].text == "answer 3"
+    assert len(examples.read(database, 4, 4_001)) == 4, "another number counts at once"
+    assert examples.read(database, 0, 4_002) == []
+
+
+def test_a_text_is_cut_and_shown_as_text(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hostile:
+        def encode(self, text: str) -> list[int]:
+            return TEXT.encode(text)
+
+        def decode(self, tokens: object) -> str:
+            return HOSTILE + "x" * 10_000
+
+    monkeypatch.setattr(public_examples, "tokenizer_of", lambda folder: Hostile())
+    answered(world, "abc")
+    shown = PublicExamples(RunFolder(tmp_path)).read(world.group_service.database, 1, 0)
+    assert len(shown[0].prompt) < MOST_TEXT + 20
+    drawn = Drawn(page.page(msgspec.structs.replace(pictures.BUSY, examples=shown)))
+    assert "<img src=x" in drawn.words
+    assert "\u202e" not in drawn.words
+    assert "img" not in {tag for tag, _ in drawn.tags}
+    assert "What the model says" in drawn.words
+    assert "What the model says" not in Drawn(page.page(pictures.BUSY)).words
