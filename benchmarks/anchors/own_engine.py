@@ -21,7 +21,7 @@ UNWRITTEN = 2
 def main() -> None:
     engine, model, snapshot, limit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     loop = asyncio.new_event_loop()
-    process = EngineProcess(name=engine)
+    process = EngineProcess(name=engine, engine=engine)
     loop.run_until_complete(process.__aenter__())
     try:
         loop.run_until_complete(process.probe("cpu", "float32", engine=engine))

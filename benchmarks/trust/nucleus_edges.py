@@ -83,7 +83,7 @@ def _positions(pair: ModelPair, prompts: Sequence[Sequence[int]], name: str, lim
     fed, live, seeds = torch.tensor(prompts), torch.ones(len(prompts), dtype=torch.bool), seeds_of(name, len(prompts))
     for place in range(limit):
         exact, rough = logits_after(pair.exact, fed, caches[0]), logits_after(pair.rough, fed, caches[1])
-        scores = sampling.add_noise(exact.clone(), list(range(len(fed))), [(seed, place) for seed in seeds])
+        scores = sampling.add_noise_of(exact.clone(), sampling.keys([(seed, place) for seed in seeds]))
         position = Position(_masses(exact), _masses(rough), exact.softmax(-1), scores, live)
         yield position
         fed = torch.where(position.scorer < NUCLEUS, scores, -torch.inf).argmax(-1)[:, None]

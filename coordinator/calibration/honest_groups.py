@@ -96,7 +96,8 @@ async def engine_process(
 ) -> AsyncIterator[EngineProcess]:
     """Yield an engine process with the weights loaded (rules 2 and 3). `machine`: None for the scorer."""
     name, threads = ("calibration", machine.threads) if machine else ("calibration scorer", 1)
-    async with EngineProcess(name=name, threads=threads, env=machine.env if machine else None) as process:
+    env = machine.env if machine else None
+    async with EngineProcess(name=name, threads=threads, env=env, engine=wanted.engine) as process:
         os.setpriority(os.PRIO_PROCESS, process.pid, NICE_PRIORITY)
         await process.probe(wanted.device, wanted.dtype, engine=wanted.engine)
         loaded = await process.load(run.folder.model, weights.path)

@@ -58,7 +58,7 @@ async def _own_class(wanted: AdmittedClass) -> str:
     choose(wanted.engine)
     dtype = dtype_named(wanted.dtype)
     assert dtype is not None  # check_admitted
-    async with EngineProcess(name="calibration") as process:
+    async with EngineProcess(name="calibration", engine=wanted.engine) as process:
         probed = await process.probe(wanted.device, dtype, engine=wanted.engine)
     return probed.engine_class
 

@@ -15,6 +15,8 @@ Rules
 7. A row of a served group leaves its place at the end of a sampled turn (`Backend.park`), and what is computed of it is
    kept. Once it is answered it waits for a place like a new row, and goes on behind the answer. A short answer goes
    through the steps of all rows, a token per step; a long one is computed like a prompt.
+8. Where rows wait for a place that memory would give them but for what is kept of parked rows, that of the row which
+   has been parked longest is dropped, and the next. A row of which nothing is kept is computed anew like a prompt.
 """
 
 import math
@@ -213,6 +215,7 @@ class ContinuousBatch(Generic[P]):
 
     def _advance(self) -> None:
         began, before = self._clock(), len(self._places)
+        self._drop_parked()
         prompts = self._compute_prompts()
         unread, self._unread = self._unread, self._launch()
         if unread is not None:
@@ -228,11 +231,23 @@ class ContinuousBatch(Generic[P]):
 
     def _most(self) -> int:
         """Return how many rows may run now (rule 3). Parked rows leave that much less memory."""
+        kept = sum(prompt is not None for prompt in self._parked.values())
+        return max(1, min(self._limit.rows, self._fit() - kept))
+
+    def _fit(self) -> int:
+        """Return how many rows fit into memory where nothing is kept of parked ones."""
         if self._fitting is None:
             longest = max((group.length for group in self._groups.values()), default=1)
             self._fitting = self._backend.memory().fitting(longest)
-        kept = sum(prompt is not None for prompt in self._parked.values())
-        return max(1, min(self._limit.rows, self._fitting - kept))
+        return self._fitting
+
+    def _drop_parked(self) -> None:
+        """Drop what is kept of parked rows, as far as rows wait for its memory (rule 8)."""
+        kept = [key for key, prompt in self._parked.items() if prompt is not None]
+        while kept and self._queue.waiting and self._most() <= len(self._places) < min(self._limit.rows, self._fit()):
+            key = kept.pop(0)
+            self._free(self._parked[key])
+            self._parked[key] = None
 
     def _compute_prompts(self) -> int:
         """Compute what rows go on from that get places in this step, or a part of it; return how many tokens."""

@@ -64,6 +64,13 @@ def nvidia_names() -> list[str]:
     return []
 
 
+def driver_builds(root: Path = Path("/")) -> list[str]:
+    """Name the builds of the drivers of this machine's GPUs: the kernel's modules with a version of their own, and else
+    the system's release, with which the others come. `root`: see `system_gpus`."""
+    names = sorted({gpu.driver for gpu in system_gpus(root) if gpu.driver})
+    return [f"{name} {_read(root / 'sys/module' / name / 'version') or platform.release()}" for name in names]
+
+
 _NODES: Final = ("nvidia0", "dxg")
 """Files in /dev of an NVIDIA card whose PCI device is hidden: in a container, and under WSL."""
 

@@ -89,7 +89,7 @@ class LlamaEngine(BatchEngine[_Live]):
         begun = adapter.attach if adapter is not None else lambda context: None
         sequences = Sequences(resident, self._dtype, self._threads, begun=begun)
         backend = SequenceBackend(
-            sequences, resident.vocabulary, lambda: backends.free_memory(self._library, self._handle)
+            sequences, resident.vocabulary, lambda: backends.free_memory(self._library, self._handle), self._threads
         )
         rollouts = JobRollouts(model, resident.vocabulary)
         batch = ContinuousBatch(backend, rollouts.begin_rollouts, self._limit, self._clock)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from echo2.engines.batch.continuous_batch import Chosen, FirstToken, NextToken
 from echo2.engines.batch.row_limit import Memory
+from echo2.engines.llamacpp.row_choice import RowChoice
 from echo2.engines.llamacpp.sequences import MOST_BATCH_TOKENS, Fed, Sequences
-from echo2.engines.sampling import sampling_numpy
 
 Floats = NDArray[np.float32]
 ROW_ARRAYS: Final = 4
@@ -40,9 +40,10 @@ class SequenceBackend:
 
     overlap = False
 
-    def __init__(self, sequences: Sequences, vocabulary: int, free: Callable[[], int]) -> None:
-        """`free`: returns the free bytes of the device."""
+    def __init__(self, sequences: Sequences, vocabulary: int, free: Callable[[], int], threads: int = 1) -> None:
+        """`free`: returns the free bytes of the device. `threads`: threads that choose tokens."""
         self._sequences, self._vocabulary, self._free = sequences, vocabulary, free
+        self._choice = RowChoice(threads)
         self._places: list[int] = []
         """Place -> sequence."""
         self._kept: dict[int, KeptPrompt] = {}
@@ -150,21 +151,14 @@ class SequenceBackend:
             some = [n for n, row in enumerate(order) if (rows[row].greedy, rows[row].temperature) == drawn]
             picked = logits if len(some) == len(rows) else logits[some]
             pairs = [(rows[order[number]].seed, rows[order[number]].number) for number in some]
-            chosen = _choose(sampling_numpy.temper(picked, temperature), pairs, greedy)
+            chosen = self._choice.choose(picked, pairs, greedy=greedy, temperature=temperature)
             for number, token, logprob in zip(some, *chosen, strict=True):
                 tokens[order[number]], logprobs[order[number]] = token, logprob
         return tokens, logprobs
 
     def _first(self, new: FirstToken[KeptPrompt]) -> tuple[int, float]:
         assert new.prompt.logits is not None
-        logits = sampling_numpy.temper(new.prompt.logits[None], new.temperature)
-        (token,), (logprob,) = _choose(logits, [(new.seed, new.number)], new.greedy)
+        (token,), (logprob,) = self._choice.choose(
+            new.prompt.logits[None], [(new.seed, new.number)], greedy=new.greedy, temperature=new.temperature
+        )
         return token, logprob
-
-
-def _choose(logits: Floats, pairs: list[tuple[bytes, int]], greedy: bool) -> tuple[list[int], list[float]]:
-    if greedy:
-        tokens, logprobs = sampling_numpy.greedy(logits)
-    else:
-        tokens, logprobs = sampling_numpy.choose(logits, sampling_numpy.keys(pairs))
-    return tokens.tolist(), logprobs.tolist()

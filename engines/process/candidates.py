@@ -9,6 +9,9 @@ Rules
 3. The best has the most tokens per second by the clock. Where two compute on the same CPU, by its own seconds: other
    programs disturb these less.
 4. What the owner names is kept: it leaves fewer candidates, never others.
+5. An engine made for a card is taken without a race where it works: on CUDA vLLM, in the first format that gives a
+   rate, since each of its starts takes minutes; on AMD's, Intel's and Apple's cards llama.cpp, in its fastest format.
+   The cards of a machine on which PyTorch or vLLM sees a CUDA device are not those.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,6 +88,26 @@ def candidates(sights: Sequence[Sight], admits: Admits) -> tuple[list[Candidate]
     return sorted(left, key=lambda one: _order(one, [sight.engine for sight in sights])), lost
 
 
+_ON_CUDA: Final = "vllm"
+_ON_OTHER_CARDS: Final = "llamacpp"
+
+
+def favourites(ready: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that are taken without a race against the others (rule 5)."""
+    on_cuda = [one for one in ready if one.kind == "cuda"]
+    if on_cuda:
+        return [one for one in on_cuda if one.engine == _ON_CUDA]
+    return [one for one in ready if one.kind != "cpu" and one.engine == _ON_OTHER_CARDS]
+
+
+def winner_over(trials: "Sequence[Trial]", first: Sequence[Candidate], rival: Candidate) -> Candidate | None:
+    """Return the one of `first` that has given a rate and that `rival` need not be timed against; None: there is
+    none."""
+    works = next((one.candidate for one in trials if one.rate is not None and one.candidate in first), None)
+    same = works is not None and rival in first and (works.engine != _ON_CUDA or works.device != rival.device)
+    return None if same else works
+
+
 def best(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial of the fastest candidate (rule 3); None: none gave a rate."""
     on_cpu = [one for one in trials if one.rate is not None and one.candidate.kind == "cpu"]
@@ -98,6 +121,15 @@ def lines(trials: Sequence[Trial]) -> list[str]:
     chosen = best(trials)
     rest = sorted((one for one in trials if one is not chosen), key=_per_second, reverse=True)
     return [_sentence(one, chosen) for one in ([chosen] if chosen is not None else []) + rest]
+
+
+def equal_cards(chosen: Candidate, sights: Sequence[Sight]) -> list[Candidate]:
+    """Return the candidates on all cards that the chosen one stands for (rule 1), itself among them."""
+    kind, numbered = chosen.kind, chosen.kind not in SINGLE_DEVICE_KINDS
+    gpus = next((sight.inventory.gpus.get(kind, []) for sight in sights if sight.engine == chosen.engine), [])
+    alike = [number for number, gpu in enumerate(gpus) if gpu.name == chosen.hardware and not gpu.fault]
+    devices = [f"{kind}:{number}" for number in alike if numbered]
+    return [msgspec.structs.replace(chosen, device=device) for device in devices] or [chosen]
 
 
 def fleet_lines(trials: Sequence[Trial]) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
-from echo2.engines.devices.devices import Inventory, choose
+from echo2.engines.devices.devices import ComputeDevice, Inventory, NoDevice, choose
+from echo2.engines.devices.own_card import see_alone
 from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsProgress
 from echo2.engines.process.messages import (
     CALLS,
@@ -31,7 +32,7 @@ from echo2.engines.process.messages import (
     ScoreCall,
 )
 from echo2.engines.process.score_queue import ScoreQueue
-from echo2.engines.registry import SERVER
+from echo2.engines.registry import SERVER, EngineRow
 from echo2.engines.server.variables import VARIABLE
 from echo2.runtime import child_network, priority
 from echo2.runtime.child_budgets import confine
@@ -91,7 +92,8 @@ class EngineHost:
         """Make an engine. A second probe makes a new one; the weights of the old one are freed."""
         row = registry.choose(call.engine)
         row.check(call.dtype)
-        device = choose(call.device, row.inventory(), row.devices)
+        alone = see_alone(call.device, row.alone, os.environ)
+        device = _device_of(row, alone, call.device)
         _give_way(device.kind)
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
@@ -100,7 +102,8 @@ class EngineHost:
             self._engine.on_progress = self._sign
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
-            kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
+            kind=device.kind if alone == call.device else call.device, name=device.name, why=device.why,
+            engine_class=engine_class,
             dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
         )  # fmt: skip
 
@@ -193,6 +196,17 @@ class EngineHost:
         if state != self._told or (self._groups and time.monotonic() - self._told_at > SIGN_SECONDS):
             self._told, self._told_at = state, time.monotonic()
             self._notify(rows)
+
+
+def _device_of(row: EngineRow, alone: str, asked: str) -> ComputeDevice:
+    """Choose the device. `alone`: its name in this process; `asked`: its name in the machine. Raises NoDevice."""
+    available = row.inventory()
+    if alone != asked and not available.gpus.get(asked.partition(":")[0]):
+        raise NoDevice(f"{asked} does not exist: {available.unused or 'echo2-node gpu-check lists the cards'}")
+    try:
+        return choose(alone, available, row.devices)
+    except NoDevice as error:
+        raise NoDevice(str(error).replace(alone, asked)) from error
 
 
 def _give_way(kind: str) -> None:

@@ -17,8 +17,8 @@ groups begun before are done.
     answer         AnswerCall        -> None
 
 Notifications, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends,
-and the limit changes, and every 30 s while groups are generated; "sampled", with SampledTurn, at each end of a sampled
-turn of a served group, which goes on by "answer".
+and the limit changes, and every 30 s while groups are generated or weights read; "sampled", with SampledTurn, at each
+end of a sampled turn of a served group, which goes on by "answer".
 
 Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind` is the name of a class of
 engines.engine, engines.devices.devices, engines.registry, weights.errors or tasks. Paths are absolute.

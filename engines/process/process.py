@@ -6,12 +6,14 @@ process is gone: start a new one, as engines.process.supervisor does).
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from echo2.engines import registry
 from echo2.engines.batch.row_limit import OWNERS_MOST
 from echo2.engines.devices.devices import Inventory
 from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampledTurn, SampleScore
@@ -33,6 +35,7 @@ from echo2.engines.process.messages import (
     StepToCall,
 )
 from echo2.engines.rate import Rate, Workload
+from echo2.engines.registry import AUTO_ENGINE
 from echo2.runtime.child import Child
 from echo2.runtime.exception_groups import leaves
 from echo2.runtime.python_command import module_command
@@ -108,10 +111,11 @@ class EngineProcess(Child, EngineClient):
         module: str = HOST,
         env: Mapping[str, str] | None = None,
         command: list[str] | None = None,
+        engine: str = AUTO_ENGINE,
     ) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import.
         `rows`: most rollouts that it generates at a time; None: as many as gain. `env`: further variables. `command`:
-        what is run; None: `module`."""
+        what is run; None: `module`. `engine`: the engine that it is for, as `aim` takes it."""
         env = {
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "passive",
@@ -122,6 +126,8 @@ class EngineProcess(Child, EngineClient):
         if rows is not None:
             env[OWNERS_MOST] = str(rows)
         super().__init__(command or module_command(module), name=name, env=env)
+        self._by_own_python = self._argv[0] == sys.executable
+        self.aim(engine)
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
         self.duty = 100
@@ -137,6 +143,14 @@ class EngineProcess(Child, EngineClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def aim(self, engine: str) -> "EngineProcess":
+        """Run by the Python of the environment in which an engine lives, where that is one of its own; return this.
+        `engine`: a name of engines.registry, or auto. Call before the start."""
+        row = registry.find(engine)
+        if self._by_own_python:
+            self._argv[0] = (row.interpreter() if row is not None else None) or sys.executable
+        return self
 
     @property
     def owes_answer(self) -> bool:

@@ -178,7 +178,7 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         dtype: Dtype = "float32",
         engine: str = AUTO_ENGINE,
     ) -> None:
-        super().__init__(make, restarts, on_death=on_death, patience=patience)
+        super().__init__(lambda: make().aim(self._engine), restarts, on_death=on_death, patience=patience)
         self._device, self._engine = device, engine
         self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype

@@ -71,25 +71,22 @@ def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     each, float32 [R], <= 0)."""
     w, spare = _noise(key, logits.shape[1])
     tokens = _argmax(_gumbel(w).add_(logits))
-    return tokens, _logprobs(logits, tokens, spare)
+    return tokens, logprobs_of(logits, tokens, spare)
 
 
-def add_noise(logits: Tensor, rows: list[int], pairs: list[tuple[bytes, int]]) -> Tensor:
-    """Add the noise of each (seed, position) to its row of float32 logits [R, V], in place, and return them: the argmax
-    of such a row is the choice of `choose`."""
-    if not rows:
-        return logits
-    w, _ = _noise(keys(pairs, logits.device), logits.shape[1])
-    if len(rows) == len(logits) and rows == sorted(rows):
+def add_noise_of(logits: Tensor, key: Tensor, rows: Tensor | None = None) -> Tensor:
+    """Add noise to float32 logits [R, V], in place, and return them: the argmax of such a row is the choice of
+    `choose`. `key`: keys of the rows. `rows`: their places, int64; None: each row has one."""
+    w, _ = _noise(key, logits.shape[1])
+    if rows is None:
         return logits.add_(_gumbel(w))
-    logits[rows] += _gumbel(w)
-    return logits
+    return logits.index_add_(0, rows, _gumbel(w))
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Choose as `choose` does, without noise."""
     tokens = _argmax(logits)
-    return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
+    return tokens, logprobs_of(logits, tokens, torch.empty_like(logits))
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,7 +117,7 @@ def _rivals(
     """Return the tokens that may be a row's best or its runner-up: row, counted from `start`, token id, and logit plus
     noise; then logit plus noise of `tokens`, and their log-probabilities."""
     halves, spare = _halves(key, logits.shape[1])
-    logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
+    logprobs = logprobs_of(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
     bound = spare.div_(halves)  # exp(logit) / w, less its factor of 2^31
     first = _argmax(bound)
     best = _at(bound, first) * _at(halves, first) / -torch.log1p(-_w(_at(halves, first)))
@@ -145,7 +142,7 @@ def _reaching(values: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(row_places), torch.from_numpy(column_places)
 
 
-def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
+def logprobs_of(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
     """Return log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0. `out` becomes exp(logits - max)."""
     top = logits.amax(-1, keepdim=True)
     z = torch.sub(logits, top, out=out).exp_().sum(-1)

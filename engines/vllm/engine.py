@@ -1,4 +1,4 @@
-"""The engine on vLLM: NVIDIA and AMD GPUs, and CPUs for tests.
+"""The engine on vLLM: NVIDIA GPUs, and CPUs for tests.
 
 Rules
 1. Log-probabilities are exact: log softmax, in float32, of the very logits from which the token was chosen.
@@ -11,6 +11,7 @@ Rules
 6. A process has one vLLM: its parts share the process's distributed groups.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from echo2.engines.batch.batch_engine import BatchEngine
 from echo2.engines.batch.checkpoint_patches import patches_of_changes, whole
 from echo2.engines.batch.job_rollouts import JobRollouts
 from echo2.engines.batch.request_batch import RequestBatch
+from echo2.engines.batch.row_limit import owners_most
 from echo2.engines.batch.stepped_weights import SteppedWeights
 from echo2.engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
 from echo2.engines.vllm import availability, engine_arguments
@@ -86,15 +88,16 @@ class VllmEngine(BatchEngine[_Live]):
         if self._resident is not None and self._resident[0] != config:
             self.close()
         if self._resident is None:
-            self._resident = config, ResidentEngine(model, self._device, self._dtype, self._most_rows)
+            resident = ResidentEngine(model, self._device, self._dtype, self._most_rows, lambda: self.on_progress())
+            self._resident = config, resident
         return self._resident[1]
 
 
 def create(device: str, dtype: Dtype) -> VllmEngine:
     """Make the engine for engines.registry. Raises EngineError."""
     engine_arguments.prepare()
-    availability.select(device)
-    return VllmEngine(device, dtype)
+    availability.check_device(device)
+    return VllmEngine(device, dtype, most_rows=owners_most(os.environ))
 
 
 def _check_range(snapshot: Snapshot) -> None:

@@ -9,11 +9,17 @@ Rules
 4. Requests are greedy, and the noise is a logits processor's (engines.vllm.noise_v1): the tokens follow the rule of
    engines.sampling.sampling, and the log-probabilities are those of the plain logits; at another temperature than 1
    those that engines.vllm.tempered_rows keeps.
-5. An error within a step leaves vLLM's queues in an unknown state: the process must end (`ProgramLost`).
+5. Steps are scheduled ahead: while the device computes one, the host schedules the next. vLLM stamps an output with the
+   version at the moment when it reads the step, so before weights change the steps under way are read, and none is
+   scheduled meanwhile: an output's version is that of its step.
+6. Rows are as many as the free memory and their real lengths allow (engines/vllm/row_room.py).
+7. The model runner V1 would wait in each step for the tokens of the last one, in case a logits processor reads them.
+   Ours does not, so this is turned off.
+8. An error within a step leaves vLLM's queues in an unknown state: the process must end (`ProgramLost`).
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +29,10 @@ from echo2.engines.batch.checkpoint_patches import CheckpointPatch, in_parts
 from echo2.engines.batch.request_batch import Completion, ProgramLost, TokenRequest
 from echo2.engines.engine import Dtype, EngineError
 from echo2.engines.temperature import PLAIN_TEMPERATURE
-from echo2.engines.vllm import tempered_rows
+from echo2.engines.vllm import log_signs, tempered_rows
 from echo2.engines.vllm.engine_arguments import configuration
 from echo2.engines.vllm.noise_request import NoiseRequest
+from echo2.engines.vllm.row_room import RowRoom
 from echo2.weights.errors import BadSnapshot
 
 PART_BYTES: Final = 512 << 20
@@ -35,15 +42,25 @@ PART_BYTES: Final = 512 << 20
 class ResidentEngine:
     """`engines.batch.request_batch.CompletionService`."""
 
-    def __init__(self, folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> None:
-        """Make vLLM for the model of a folder. Raises EngineError."""
+    def __init__(
+        self, folder: Path, device: str, dtype: Dtype, most_rows: int | None, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make vLLM for the model of a folder. `tell`: called as the start and a write of weights go on. Raises
+        EngineError."""
+        self._tell = tell
         try:
-            self._engine = _make(folder, device, dtype, most_rows)
+            self._engine = _make(folder, device, dtype, most_rows, tell)
         except EngineError:
             raise
         except Exception as error:  # vLLM's own, of any kind
             raise EngineError(f"vLLM cannot run this model on {device}: {reason(error)}") from error
         self._sampling: Any = importlib.import_module("vllm.sampling_params")
+        self._open: dict[int, int] = {}
+        """Requests under way -> the tokens that they began with."""
+        self._read: list[tuple[int, Completion | EngineError]] = []
+        """What `_read_steps` read, until it is returned."""
+        cache, scheduler = self._engine.vllm_config.cache_config, self._engine.vllm_config.scheduler_config
+        self._room = RowRoom(int(cache.block_size), int(cache.num_gpu_blocks or 1), int(scheduler.max_num_seqs))
         self._tempered: set[int] = set()
         """Requests at another temperature than 1."""
         model = self._engine.model_config
@@ -58,13 +75,15 @@ class ResidentEngine:
         return sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters)
 
     def write(self, patches: Iterable[CheckpointPatch], root: bytes, *, whole: bool = False) -> None:
-        """Write weights; they are then those of `root` (rule 3). `whole`: these are all. Raises BadSnapshot where they
-        do not fit."""
+        """Write weights; they are then those of `root` (rules 3 and 5). `whole`: these are all. Raises BadSnapshot
+        where they do not fit, ProgramLost."""
+        self._read_steps()
         call = self._engine.collective_rpc
         call("start_weight_update")
         try:
             for part in in_parts(patches, PART_BYTES):
                 call("update_weights", args=({"patches": [_wire_patch(patch) for patch in part]},))
+                self._tell()
             call("update_weights", args=({"whole": whole},))
             call("finish_weight_update")
         except Exception as error:
@@ -76,7 +95,10 @@ class ResidentEngine:
         """See `CompletionService.submit`."""
         length, most = len(request.tokens) + request.most, int(self._engine.model_config.max_model_len)
         if length > most:
-            raise EngineError(f"a rollout of {length} tokens is too long: the model and the memory allow {most}")
+            raise EngineError(
+                f"a rollout of {length} tokens is too long: the model and the memory allow {most}, so this device can "
+                f"take a run with a limit of at most {max(0, most - len(request.tokens))} tokens for such a prompt"
+            )
         noise = None
         if not request.greedy:
             noise = NoiseRequest(request.seed, request.first, request.temperature, id).arguments
@@ -94,24 +116,46 @@ class ResidentEngine:
             self._engine.add_request(str(id), {"type": "token", "prompt_token_ids": request.tokens}, params)
         except ValueError as error:
             raise EngineError(f"vLLM refuses this request: {reason(error)}") from error
+        self._open[id] = len(request.tokens)
         if request.temperature != PLAIN_TEMPERATURE:
             self._tempered.add(id)
 
     def withdraw(self, ids: Sequence[int]) -> None:
         """See `CompletionService.withdraw`."""
         self._engine.abort_request([str(id) for id in ids])
-        for id in self._tempered.intersection(ids):
-            self._tempered.discard(id)
-            tempered_rows.drop(id)
+        for id in ids:
+            self._open.pop(id, None)
+            if id in self._tempered:
+                self._tempered.discard(id)
+                tempered_rows.drop(id)
+        self._read = [(id, outcome) for id, outcome in self._read if id not in ids]
 
     def advance(self) -> list[tuple[int, Completion | EngineError]]:
-        """See `CompletionService.advance`. Raises ProgramLost (rule 5)."""
+        """See `CompletionService.advance`. Raises ProgramLost (rule 8)."""
+        read, self._read = self._read, []
+        return read or self._step()
+
+    def _step(self) -> list[tuple[int, Completion | EngineError]]:
         try:
-            outputs = self._engine.step()
+            outputs = [output for output in self._engine.step() if output.finished]
         except Exception as error:
             raise ProgramLost(f"vLLM failed within a step: {reason(error)}") from error
-        ended = [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs if output.finished]
+        for output in outputs:
+            self._room.on_end(self._open.pop(int(output.request_id), 0) + len(output.outputs[0].token_ids))
+        ended = [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs]
         return [(id, self._at_temperature(id, one)) for id, one in ended]
+
+    def _read_steps(self) -> None:
+        """Read the steps under way, and schedule none (rule 5)."""
+        core = self._engine.engine_core.engine_core
+        if not core.batch_queue:
+            return
+        core.scheduler.has_requests = lambda: False  # a step of vLLM's then reads, and schedules nothing
+        try:
+            while core.batch_queue:
+                self._read += self._step()
+        finally:
+            del core.scheduler.has_requests
 
     def _at_temperature(self, id: int, answer: Completion | EngineError) -> Completion | EngineError:
         """Return the answer with the log-probabilities at its request's temperature (rule 4)."""
@@ -124,11 +168,9 @@ class ResidentEngine:
         return answer._replace(logprobs=tempered_rows.take(id, len(answer.tokens)))
 
     def limit(self, longest: int) -> int:
-        """See `CompletionService.limit`: the rows of vLLM's configuration, within its memory for keys and values."""
-        config = self._engine.vllm_config
-        cache, most = config.cache_config, int(config.scheduler_config.max_num_seqs)
-        blocks = -(-longest // int(cache.block_size))
-        return max(1, min(most, int(cache.num_gpu_blocks or 1) // blocks))
+        """See `CompletionService.limit` (rule 6)."""
+        pool = self._engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        return self._room.limit(longest, len(self._open), int(pool.get_num_free_blocks()))
 
     def close(self) -> None:
         """Free the device."""
@@ -142,13 +184,22 @@ def reason(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any:
+def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None, tell: Callable[[], None]) -> Any:
     config = configuration(folder, device, dtype, most_rows)
     transfer = importlib.import_module("echo2.engines.vllm.patch_transfer")
     transfer.register()
     if device == "cpu":
         transfer.keep_plain_weights()
-    return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
+    with log_signs.from_log("vllm", tell):
+        engine = importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
+    if not config.use_v2_model_runner:
+        engine.collective_rpc(_read_no_tokens)
+    return engine
+
+
+def _read_no_tokens(worker: Any) -> None:
+    """Tell the model runner V1 of a worker that no logits processor reads tokens (rule 7)."""
+    worker.model_runner.input_batch.logitsprocs_need_output_token_ids = False
 
 
 def _wire_patch(patch: CheckpointPatch) -> dict[str, Any]:

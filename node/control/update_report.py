@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from echo2.engines.vllm import own_environment
 from echo2.node.errors import BadConfig
 from echo2.node.home import invite_of_joined_run, run_folder
 from echo2.node.newer_build import update_request
@@ -34,7 +35,19 @@ def lines(home: Path) -> list[str]:
         own = _of_installation(read_installation())
     except RunsUninstalled as error:
         own = [str(error)]
-    return [f"this build   {build()}", *own, f"the run      {_of_run(home)}"]
+    return [f"this build   {build()}", *own, *_of_engines(), f"the run      {_of_run(home)}"]
+
+
+def _of_engines() -> list[str]:
+    """Return the lines of the environment of an engine's own; none where there is no such environment."""
+    mark = own_environment.mark()
+    if mark is None:
+        return []
+    again = "" if mark.echo2 == own_environment.own_build() else ": of another echo2, so it is not used"
+    return [
+        f"vllm         {mark.vllm}, in {own_environment.folder()}{again}",
+        "update       echo2-node engine install vllm    # after an update of this build",
+    ]
 
 
 def _of_installation(own: Installation) -> list[str]:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from echo2.engines.batch.continuous_batch import MOST_STEPWISE_TOKENS
-from echo2.engines.batch.row_limit import RowLimit
+from echo2.engines.batch.row_limit import Memory, RowLimit
 from echo2.engines.engine import Job, Sample, SampledTurn
 from tests.support.served import Answers, play, served
 from tests.support.table_engine import Table, job, table
@@ -199,3 +199,45 @@ def test_after_an_out_of_memory_rows_that_wait_go_on_behind_their_tokens(tmp_pat
     together = play(engine, many(), late=3)
     assert [alone(tmp_path, one, 1 + index % 4) for index, (one, _) in enumerate(many())] == together
     assert max(engine.widths) > 3
+
+
+def test_where_rows_wait_what_is_kept_of_parked_ones_is_dropped_and_computed_anew(
+    tmp_path: Path, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds three rows of 62 tokens: with three parked, a single other row would run."""
+    monkeypatch.setattr(Table, "memory", lambda self: Memory(at_hand=320, token=1, row=0))
+    engine = table(tmp_path, overlap=overlap)
+    first = served(job(0, 3, 60), b"first")
+    engine.begin(0, first)
+    turns = list[SampledTurn]()
+    while len(turns) < 3:
+        engine.step()
+        turns += engine.turns()
+    released, release = list[object](), engine.release
+    monkeypatch.setattr(engine, "release", lambda prompt: (released.append(prompt), release(prompt))[1])
+    engine.begin(1, served(job(1, 2, 60), b"second"))
+    for _ in range(2):
+        engine.step()
+    assert engine.rows.running == 2
+    assert [prompt for prompt in released if prompt == [-1]] == [[-1]] * 2  # that of the last one is kept
+    samples: list[Sample] = []
+    for turn in turns:
+        engine.answer(b"first", turn.sample, turn.turn_number, echoes(2)(turn))
+    while not samples:
+        for done in engine.step():
+            assert not isinstance(done.outcome, Exception)
+            samples = samples or (done.outcome if done.ticket == 0 else [])
+        for turn in engine.turns():
+            engine.answer(turn.served, turn.sample, turn.turn_number, echoes(2)(turn))
+    assert samples == alone(tmp_path, first, 2)
+
+
+def test_nothing_is_dropped_while_no_row_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "memory", lambda self: Memory(at_hand=320, token=1, row=0))
+    engine = table(tmp_path)
+    engine.begin(0, served(job(0, 3, 60), b"first"))
+    while engine.rows.parked < 3:
+        engine.step()
+    monkeypatch.setattr(engine, "release", lambda prompt: pytest.fail("a parked row was dropped"))
+    for _ in range(3):
+        engine.step()

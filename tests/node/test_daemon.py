@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from echo2.engines.process.candidates import Candidate
 from echo2.node.daemon import END_SECONDS
 from echo2.node.errors import BadConfig, NoUsableDevice, TrustFailure
 from echo2.p2p.identity import generate_key
@@ -252,3 +253,29 @@ async def test_a_node_joins_follows_works_and_is_credited(small_run: SmallRun) -
         await until(lambda: accepted(node) >= 10)
         assert node.daemon.outbox.counts().get("refused", 0) == 0
         assert {lease.version for lease in coordinator.leases.values()} == {0, 1, 2, 3}
+
+
+class TwoCards:
+    """Stands in for a choice that takes one of two equal cards. `record`: none is kept."""
+
+    record = None
+
+    def __init__(self) -> None:
+        one = Candidate(engine="bigram", dtype="float32", device="cuda:0", hardware="a card")
+        self.cards = [one, msgspec.structs.replace(one, device="cuda:1")]
+
+    async def choose(self, *_: object) -> Candidate:
+        return self.cards[0]
+
+
+@on_fake_clock
+async def test_a_node_that_chooses_one_of_equal_cards_ends_to_begin_again_before_it_computes(
+    small_run: SmallRun,
+) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        node.daemon._times(TwoCards(), once=False)  # type: ignore[arg-type]
+        assert await node.daemon.run() == Exit.OK
+        assert node.daemon.begins_again
+        assert node.daemon.rollouts.done == 0
+        assert node.peer_id not in small_run.network.transports

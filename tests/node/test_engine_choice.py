@@ -16,6 +16,7 @@ from echo2.engines.rate import Rate
 from echo2.node import engine_choice
 from echo2.node.config import NodeConfig
 from echo2.node.engine_choice import FILE, EngineChoice, read_record
+from echo2.node.engine_devices import spread_over
 from echo2.protocol.authority import RunSpec, TaskReference
 
 CARD = Gpu(name="a card", free=8, total=8)
@@ -38,12 +39,18 @@ class Machine:
         self.cards = [CARD]
         self.rates = {"transformers/float32/cuda": 100, "llamacpp/float32/cuda": 50, "llamacpp/float16/cuda": 300}
         self.timed: list[list[str]] = []
-        self.builds = {"torch": "1"}
+        self.builds, self.drivers, self.now = {"torch": "1"}, ["nvidia 580.1"], 1e9
         monkeypatch.setattr(engine_choice, "sights", self._sights)
         monkeypatch.setattr(engine_choice, "run_trials", self._run)
         monkeypatch.setattr(engine_choice, "builds", lambda: self.builds)
+        monkeypatch.setattr(engine_choice, "driver_builds", lambda: self.drivers)
+        monkeypatch.setattr(engine_choice.time, "time", lambda: self.now)
         monkeypatch.setattr(engine_choice, "system_gpus", lambda: [])
         monkeypatch.setattr("echo2.engines.registry.installed_engines", lambda: ["transformers", "llamacpp"])
+
+    def later(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
 
     async def _sights(self, make: object, names: Sequence[str], *, alone: bool) -> list[Sight]:
         inventory = Inventory(cpu="a CPU", gpus={"cuda": self.cards})
@@ -102,6 +109,8 @@ async def test_the_time_of_a_group_at_the_limit_follows_from_the_timing_that_is_
 CHANGES: dict[str, Any] = {
     "a new build": lambda machine, asked: machine.builds.update(torch="2"),
     "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),
+    "a new driver": lambda machine, asked: machine.drivers.append("nvidia 581.0"),
+    "a week": lambda machine, asked: machine.later(engine_choice.KEPT_SECONDS),
     "a class that the run opened": lambda machine, asked: asked.on_calibrated_classes(["llamacpp/float16"]),
 }
 
@@ -118,6 +127,13 @@ async def test_it_is_timed_again_when_builds_devices_or_classes_change(
     assert one is not None
     assert one.engine == ("llamacpp" if asked.calibrated else "transformers")
     assert choice(tmp_path).calibrated == asked.calibrated
+
+
+async def test_it_is_kept_for_a_week(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    machine.later(engine_choice.KEPT_SECONDS - 1)
+    await chosen(tmp_path)
+    assert len(machine.timed) == 1
 
 
 async def test_free_memory_that_changes_is_no_change_and_an_order_is(machine: Machine, tmp_path: Path) -> None:
@@ -185,3 +201,40 @@ async def test_a_kept_file_that_is_damaged_is_timed_again(machine: Machine, tmp_
 
 def test_the_builds_are_those_installed_here() -> None:
     assert engine_choice.builds()["torch"]
+
+
+async def test_equal_cards_compute_as_the_timed_one_does_as_long_as_the_choice_holds(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.cards = [CARD, CARD, Gpu(name="another card", free=9, total=9)]
+    asked = choice(tmp_path)
+    assert await asked.spread(runspec()) == []
+    one = await asked.choose(tmp_path, tmp_path, runspec())
+    assert one is not None
+    assert [card.device for card in asked.cards] == ["cuda:0", "cuda:1"]
+    assert await choice(tmp_path).spread(runspec()) == asked.cards
+    config = spread_over(NodeConfig(home=tmp_path), asked.cards)
+    assert (config.gpu, config.engine, config.dtype) == ("cuda:0,cuda:1", "transformers", "float32")
+    assert len(machine.timed) == 1
+    machine.later(engine_choice.KEPT_SECONDS)
+    assert await choice(tmp_path).spread(runspec()) == []
+
+
+async def test_classes_that_a_run_opens_later_end_what_was_kept(machine: Machine, tmp_path: Path) -> None:
+    machine.cards = [CARD, CARD]
+    await choice(tmp_path).choose(tmp_path, tmp_path, runspec())
+    choice(tmp_path).on_calibrated_classes(["llamacpp/float16"])
+    assert choice(tmp_path).calibrated == ["llamacpp/float16"]
+    assert await choice(tmp_path).spread(runspec()) == []
+
+
+async def test_a_choice_that_cannot_be_used_any_more_is_forgotten(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    choice(tmp_path).forget()
+    assert read_record(tmp_path) is None
+    choice(tmp_path).forget()
+
+
+def test_one_card_leaves_the_settings_as_they_are(tmp_path: Path) -> None:
+    config = NodeConfig(home=tmp_path)
+    assert spread_over(config, []) is config

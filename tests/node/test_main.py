@@ -5,15 +5,19 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
+from echo2.node import main
 from echo2.node.config import NodeConfig
-from echo2.node.errors import BadConfig
+from echo2.node.errors import BadConfig, NoUsableDevice
 from echo2.node.main import invite_of, network_of, set_up_log
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import generate_key, peer_id, public_bytes
+from echo2.runtime.exit_codes import Exit
 from tests.support.logging_state import logging_as_before
 
 
@@ -80,3 +84,46 @@ def test_a_node_of_https_alone_has_its_own_key_as_peer_id(tmp_path: Path) -> Non
     key, config = generate_key(), NodeConfig(home=tmp_path, via=("https",))
     network = network_of(config, msgspec.structs.replace(INVITE, https_key=b"k" * 32), key)
     assert network.links.peer_id == peer_id(public_bytes(key))
+
+
+class Daemons:
+    """Stands in for the daemons that a start makes one after the other, and their choice."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: Any) -> None:
+        self._lives = list(lives)
+        self.given: list[Any] = []
+        self.forgotten = False
+        self.choice: Any = SimpleNamespace(cards=["card 0", "card 1"], forget=self._forget)
+        monkeypatch.setattr(main, "_daemon_of", self._daemon_of)
+
+    def _forget(self) -> None:
+        self.forgotten = True
+
+    async def _daemon_of(self, config: object, invite: object, key: object, cards: Any, *, once: bool) -> Any:
+        self.given.append(cards)
+        life = self._lives.pop(0)
+
+        async def run() -> Exit:
+            if isinstance(life, Exception):
+                raise life
+            return Exit.OK
+
+        return SimpleNamespace(run=run, begins_again=life == "again", several=bool(cards)), self.choice
+
+
+async def test_a_node_that_has_chosen_one_of_equal_cards_begins_again_with_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons = Daemons(monkeypatch, "again", "ends")
+    assert await main._run(NodeConfig(home=tmp_path), INVITE, None, once=False) == Exit.OK
+    assert daemons.given == [None, ["card 0", "card 1"]]
+    assert not daemons.forgotten
+
+
+async def test_a_choice_of_several_cards_that_cannot_be_used_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons = Daemons(monkeypatch, "again", NoUsableDevice("gone"))
+    with pytest.raises(NoUsableDevice):
+        await main._run(NodeConfig(home=tmp_path), INVITE, None, once=False)
+    assert daemons.forgotten

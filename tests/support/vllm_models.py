@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from echo2.engines.sampling import sampling
+from echo2.engines.temperature import PLAIN_TEMPERATURE
 from echo2.engines.vllm import availability
 from echo2.engines.vllm.noise_request import NoiseRequest
 from echo2.tasks import tokenizer
@@ -44,11 +45,11 @@ MODELS: Final[dict[str, Callable[[], tuple[Any, Any]]]] = {
 _SEEDS: Final = [bytes([number]) * 16 for number in range(4)]
 
 
-def params(seed: int | None, first: int = 0) -> Any:
+def params(seed: int | None, first: int = 0, temperature: int = PLAIN_TEMPERATURE, kept_as: int = 0) -> Any:
     """Return vLLM's parameters of a request with the seed of this number; None: without noise."""
     from vllm import SamplingParams
 
-    arguments = None if seed is None else NoiseRequest(_SEEDS[seed], first).arguments
+    arguments = None if seed is None else NoiseRequest(_SEEDS[seed], first, temperature, kept_as).arguments
     return SamplingParams(temperature=0.0, extra_args=arguments)
 
 

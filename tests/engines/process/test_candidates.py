@@ -4,7 +4,18 @@ import pytest
 
 from echo2.engines.devices.devices import Gpu, Inventory
 from echo2.engines.engine import DTYPES, Dtype
-from echo2.engines.process.candidates import Candidate, Sight, Trial, best, candidates, fleet_lines, lines
+from echo2.engines.process.candidates import (
+    Candidate,
+    Sight,
+    Trial,
+    best,
+    candidates,
+    equal_cards,
+    favourites,
+    fleet_lines,
+    lines,
+    winner_over,
+)
 from echo2.engines.rate import Rate
 
 GIB = 2**30
@@ -143,3 +154,52 @@ def test_devices_that_are_all_used_are_told_without_a_choice() -> None:
         "a/float32/cpu (it): 20 tokens/s with 8 rows, 20 per CPU second",
         "vllm/float32/cuda:0 (it): engine ended with -9: no output",
     ]
+
+
+def of(engine: str, device: str, dtype: Dtype = "float16") -> Candidate:
+    return Candidate(engine=engine, dtype=dtype, device=device, hardware="it")
+
+
+VLLM, SLOW, LLAMA = of("vllm", "cuda:0"), of("transformers", "cuda:0"), of("llamacpp", "vulkan:0")
+METAL, MPS, XPU = of("llamacpp", "metal"), of("transformers", "mps"), of("transformers", "xpu:0")
+PREFERRED: dict[str, tuple[list[Candidate], list[Candidate]]] = {
+    "an NVIDIA card with vLLM": ([VLLM, SLOW, LLAMA, of("llamacpp", "cpu")], [VLLM]),
+    "an NVIDIA card without vLLM": ([SLOW, LLAMA], []),
+    "an AMD card": ([LLAMA, of("transformers", "cpu")], [LLAMA]),
+    "an Apple processor": ([MPS, METAL], [METAL]),
+    "an Intel card": ([XPU, LLAMA], [LLAMA]),
+    "a CPU with vLLM": ([of("vllm", "cpu"), of("llamacpp", "cpu")], []),
+}
+
+
+@pytest.mark.parametrize(("ready", "first"), PREFERRED.values(), ids=PREFERRED.keys())
+def test_the_engine_made_for_a_card_is_taken_without_a_race(ready: list[Candidate], first: list[Candidate]) -> None:
+    assert favourites(ready) == first
+
+
+def test_vllm_is_started_once_a_card_and_llama_cpp_in_each_format() -> None:
+    works = Rate(tokens=9, seconds=1.0, cpu_seconds=1.0, rows=1)
+    other, second = of("vllm", "cuda:0", "bfloat16"), of("vllm", "cuda:1")
+    done = [Trial(candidate=VLLM, rate=works)]
+    assert winner_over(done, [VLLM, other, second], other) == VLLM
+    assert winner_over(done, [VLLM, other, second], SLOW) == VLLM
+    assert winner_over(done, [VLLM, other, second], second) is None
+    assert winner_over([Trial(candidate=VLLM, fault="it ended")], [VLLM], SLOW) is None
+    blocks = of("llamacpp", "vulkan:0", "blocks")
+    done = [Trial(candidate=LLAMA, rate=works)]
+    assert winner_over(done, [LLAMA, blocks], blocks) is None
+    assert winner_over(done, [LLAMA, blocks], XPU) == LLAMA
+
+
+def test_all_cards_of_the_chosen_ones_name_compute_alike() -> None:
+    seen = [sight("transformers", {"cuda": [CARD, BUSY, OTHER, BROKEN]})]
+    chosen = Candidate(engine="transformers", dtype="float16", device="cuda:1", hardware="a card")
+    assert [one.device for one in equal_cards(chosen, seen)] == ["cuda:0", "cuda:1"]
+    assert {(one.engine, one.dtype, one.hardware) for one in equal_cards(chosen, seen)} == {
+        ("transformers", "float16", "a card")
+    }
+    alone = Candidate(engine="transformers", dtype="float16", device="cuda:2", hardware="another card")
+    assert equal_cards(alone, seen) == [alone]
+    cpu = Candidate(engine="transformers", dtype="float32", device="cpu", hardware="a CPU")
+    assert equal_cards(cpu, seen) == [cpu]
+    assert equal_cards(chosen, []) == [chosen]

@@ -1,7 +1,6 @@
 """A load that goes on tells of it, so that patience counts from its last sign."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,14 @@ class SlowProcess:
     """A process whose load takes five times the patience. `tells`: whether it tells of its progress."""
 
     def __init__(self, tells: bool) -> None:
-        self._tells = tells
-        self.on_rows: Callable[[EngineRows], None] | None = None
+        self._tells, self._heard = tells, 0.0
+
+    def aim(self, engine: str) -> "SlowProcess":
+        return self
+
+    @property
+    def silent_seconds(self) -> float:
+        return asyncio.get_running_loop().time() - self._heard
 
     async def start(self) -> None:
         pass
@@ -34,13 +39,14 @@ class SlowProcess:
         pass
 
     async def probe(self, device: str, dtype: str, engine: str) -> None:
-        pass
+        self._heard = asyncio.get_running_loop().time()
 
     async def load(self, model: Path, weights: Path) -> None:
+        self._heard = asyncio.get_running_loop().time()
         for _ in range(20):
             await asyncio.sleep(0.05)
-            if self._tells and self.on_rows is not None:
-                self.on_rows(EngineRows())
+            if self._tells:
+                self._heard = asyncio.get_running_loop().time()
 
     async def rate(self, model: Path, workload: Workload, seconds: float) -> Rate:
         return Rate(tokens=10, seconds=1.0, cpu_seconds=1.0, rows=1)
@@ -50,7 +56,7 @@ class SlowProcess:
 async def test_a_load_that_tells_of_its_progress_may_take_longer_than_the_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: bool, fault: str
 ) -> None:
-    monkeypatch.setattr(trials, "TRIAL_SECONDS", 0.2)
+    monkeypatch.setattr(trials, "SILENT_SECONDS", 0.2)
     make: Any = lambda: SlowProcess(tells)  # noqa: E731
     (trial,) = await trials.run_trials(make, [CPU], tmp_path, tmp_path, WORK)
     assert trial.fault == fault

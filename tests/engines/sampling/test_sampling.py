@@ -196,7 +196,8 @@ def test_a_seed_of_another_length_is_refused() -> None:
 def test_the_greatest_of_logits_with_noise_is_the_choice(rows: list[int]) -> None:
     logits = torch.randn(3, 301, generator=torch.Generator().manual_seed(4)) * 2
     pairs = [(bytes([row]) * 16, 7 + row) for row in rows]
-    chosen = sampling.add_noise(logits.clone(), rows, pairs).argmax(-1).tolist()
+    places = None if rows == [0, 1, 2] else torch.tensor(rows, dtype=torch.int64)
+    chosen = sampling.add_noise_of(logits.clone(), sampling.keys(pairs), places).argmax(-1).tolist()
     expected = logits.argmax(-1).tolist()
     for row, pair in zip(rows, pairs, strict=True):
         expected[row] = int(sampling.choose(logits[row : row + 1], sampling.keys([pair]))[0])

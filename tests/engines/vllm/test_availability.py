@@ -2,14 +2,14 @@
 
 import importlib.metadata
 import importlib.util
-import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from echo2.engines.batch.row_limit import OWNERS_MOST
 from echo2.engines.engine import EngineError
-from echo2.engines.vllm import availability
+from echo2.engines.vllm import availability, engine
 
 
 def stand_in(kind: str, **more: Any) -> Any:
@@ -54,7 +54,7 @@ def test_a_build_for_cpus_beside_a_gpu_names_the_fix(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(availability, "system_gpus", lambda: [SimpleNamespace(text="an NVIDIA GPU")])
     seen = availability.inventory()
     assert seen.gpus == {}
-    assert seen.unused.startswith("an NVIDIA GPU is present, but this vLLM is built for cpu: pip install vllm")
+    assert seen.unused.startswith("an NVIDIA GPU is present, but this vLLM is built for cpu: echo2-node engine install")
 
 
 def test_gpus_are_listed_with_the_memory_that_the_driver_says_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,23 +72,19 @@ def test_gpus_are_listed_with_the_memory_that_the_driver_says_is_free(monkeypatc
     assert (second.name, second.free, second.total) == ("card 1", 10, 10)
 
 
-@pytest.mark.parametrize(
-    ("device", "visible", "then"),
-    [("cuda:1", "", "1"), ("cuda:1", "4,6", "6"), ("cuda", "", "0"), ("cuda:0", "3", "3")],
-)
-def test_the_chosen_gpu_is_the_only_one_that_the_process_sees(
-    device: str, visible: str, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(availability, "_platform", lambda: stand_in("cuda"))
-    availability.select(device)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == then
-
-
 @pytest.mark.parametrize(("built", "device"), [("cuda", "cpu"), ("cpu", "cuda:0")])
 def test_a_device_that_the_build_does_not_compute_on_is_refused(
     built: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(availability, "_platform", lambda: stand_in(built))
     with pytest.raises(EngineError, match=f"this vLLM is built for {built}, not for {device[:3]}"):
-        availability.select(device)
+        availability.check_device(device)
+
+
+def test_the_owners_bound_on_rows_reaches_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "check_device", lambda device: None)
+    monkeypatch.setattr(engine.engine_arguments, "prepare", lambda: None)
+    monkeypatch.setenv(OWNERS_MOST, "3")
+    assert engine.create("cuda:0", "float16")._most_rows == 3
+    monkeypatch.delenv(OWNERS_MOST)
+    assert engine.create("cuda:0", "float16")._most_rows is None

@@ -23,7 +23,10 @@ def test_what_would_change_the_choice_of_a_token_is_fixed(tmp_path: Path) -> Non
     assert config.model_config.generation_config == "vllm"
     assert config.model_config.logits_processors == ["echo2.engines.vllm.noise_v1:SeededNoise"]
     assert config.model_config.architectures == ["Qwen3ForCausalLM"]
-    assert (config.scheduler_config.async_scheduling, config.speculative_config) == (False, None)
+    assert (config.scheduler_config.async_scheduling, config.speculative_config) == (
+        False,
+        None,
+    )
     assert (config.scheduler_config.max_num_seqs, config.cache_config.enable_prefix_caching) == (3, True)
     assert config.weight_transfer_config.backend == "echo2"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"

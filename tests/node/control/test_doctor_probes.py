@@ -103,7 +103,7 @@ async def test_a_fix_that_several_rows_share_is_named_once(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("settings", "remedy", "code"),
     [
-        ({"engine": "vllm"}, "engine vllm needs vllm: pip install vllm==0.32.0", Exit.NO_DEVICE),
+        ({"engine": "vllm"}, "engine vllm needs vllm: echo2-node engine install vllm", Exit.NO_DEVICE),
         ({"engine": "abacus"}, "not in this build", Exit.CONFIG),
         ({"engine": "transformers", "dtype": "blocks"}, "transformers cannot compute in blocks", Exit.CONFIG),
         ({"engine": "llamacpp", "gpu": "cpu,mps"}, "llamacpp computes on .*, not on mps", Exit.CONFIG),

@@ -1,10 +1,14 @@
 """`echo2-node update`: what installed this build, the command that updates it, and what the run asks for."""
 
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from echo2.engines.vllm import own_environment
 from echo2.node import newer_build
+from echo2.node.config import load_config
 from echo2.node.control import update_report
 from echo2.node.home import run_folder
 from echo2.p2p.discovery.invite import Invite
@@ -82,3 +86,22 @@ def test_a_checkout_that_nothing_installed_is_told_how(home: Path, monkeypatch: 
 
     monkeypatch.setattr(update_report, "read_installation", missing)
     assert update_report.lines(home)[1] == "echo2 runs from /src and is not installed"
+
+
+def test_an_update_names_the_environment_of_vllm_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(own_environment.FOLDER_VARIABLE, str(home))
+    assert not any("vllm" in one for one in update_report.lines(home))
+    python = own_environment.python_of(own_environment.folder())
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    for echo2, used in ((own_environment.own_build(), True), ("0.0.1", False)):
+        mark = own_environment.Mark(echo2=echo2, vllm="vllm 0.32.0")
+        (own_environment.folder() / own_environment.MARK).write_bytes(msgspec.json.encode(mark))
+        text = "\n".join(update_report.lines(home))
+        assert f"vllm 0.32.0, in {own_environment.folder()}" in text
+        assert "echo2-node engine install vllm" in text
+        assert ("of another echo2, so it is not used" in text) is not used
+
+
+def test_the_variable_of_its_folder_is_no_unknown_setting(home: Path) -> None:
+    load_config({}, {own_environment.FOLDER_VARIABLE: str(home), "ECHO2_CONFIG": str(home / "none.toml")})
