@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,11 +15,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
-from echo2.engines.gpu_check.gpu_check_app import add_gpu_check
 from echo2.node.errors import BadConfig, own_code
 from echo2.runtime.cli_errors import report_errors
 from echo2.runtime.closed_pipe import exit_on_closed_pipe
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.gpu_check_app import add_gpu_check
 from echo2.runtime.named_folder import FOLDER
 from echo2.runtime.own_memory import keep_private
 from echo2.runtime.printable import printable
@@ -469,7 +470,14 @@ def doctor(
     return code
 
 
-add_gpu_check(app, errors_reported)
+def _measure(device: str, quick: bool, as_json: bool, file: Path | None) -> Iterable[str]:
+    """Measure a device for `gpu-check`."""
+    from echo2.engines.gpu_check.checking import check, show
+
+    return show(check(device, quick=quick), as_json=as_json, file=file)
+
+
+add_gpu_check(app, errors_reported, _measure)
 
 
 @app.command()

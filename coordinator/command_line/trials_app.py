@@ -1,5 +1,6 @@
 """`echo2-coord demo`, `plan`, `gpu-check`, `simulate` and `redteam`: a run tried out before others join."""
 
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -9,7 +10,7 @@ import typer
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import errors_reported
-from echo2.engines.gpu_check.gpu_check_app import add_gpu_check
+from echo2.runtime.gpu_check_app import add_gpu_check
 
 trials_app = typer.Typer()
 MOST_FIGURE: Final = 1_000_000_000
@@ -73,7 +74,14 @@ def demo(
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 
-add_gpu_check(trials_app, errors_reported)
+def _measure(device: str, quick: bool, as_json: bool, file: Path | None) -> Iterable[str]:
+    """Measure a device for `gpu-check`."""
+    from echo2.engines.gpu_check.checking import check, show
+
+    return show(check(device, quick=quick), as_json=as_json, file=file)
+
+
+add_gpu_check(trials_app, errors_reported, _measure)
 
 
 @trials_app.command()

@@ -48,6 +48,7 @@ MAINS = (
     "engines/process/host.py",
     "coordinator/learner/__main__.py",
     "coordinator/environments/environment_host.py",
+    "coordinator/ray_scorers/ray_driver.py",
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="of Linux")

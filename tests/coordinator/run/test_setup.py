@@ -12,7 +12,7 @@ import pytest
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.environments.task_host import TaskFacts
 from echo2.coordinator.learner.messages import MemoryCounted
-from echo2.coordinator.run import first_model, keys, model_folder, setup
+from echo2.coordinator.run import first_model, keys, learner_checks, model_folder, setup
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.run.task_processes import TaskPlace, without_records
 from echo2.coordinator.settings import computing
@@ -246,18 +246,18 @@ def test_a_run_that_does_not_fit_on_its_card_is_refused_with_the_setting_that_do
         card=80 * 10**9,
     )  # fmt: skip
     monkeypatch.setattr(model_folder, "count_memory", lambda folder, compute: counted)
-    monkeypatch.setattr(setup, "computing_of", lambda learner, scorer: Computing("cuda:0", 1, ""))
+    monkeypatch.setattr(learner_checks, "computing_of", lambda learner, scorer: Computing("cuda:0", 1, ""))
     model = RunFolder(home).model
 
     def config(**learner: object) -> CoordinatorConfig:
         return setup.settings_for("tiny", {"run": {"limit": 8192}, "learner": {"device": device, **learner}}, env={})
 
     with pytest.raises(SettingsFault, match=r"needs 82\.0 GB of a card .* optimiser_state host, .* it fits"):
-        setup.check_card(model, config())
+        learner_checks.check_card(model, config())
     for state in ("host", "8bit"):
-        setup.check_card(model, config(optimiser_state=state))
-    monkeypatch.setattr(setup, "computing_of", lambda learner, scorer: Computing("cpu", 1, ""))
-    setup.check_card(model, config())
+        learner_checks.check_card(model, config(optimiser_state=state))
+    monkeypatch.setattr(learner_checks, "computing_of", lambda learner, scorer: Computing("cpu", 1, ""))
+    learner_checks.check_card(model, config())
 
 
 def test_what_loading_shows_is_refused_or_reported_before_anything_is_signed(tmp_path: Path, model: Path) -> None:

@@ -1,6 +1,6 @@
-"""The command `gpu-check`, which both programs have. It imports what computes only when it runs."""
+"""The command `gpu-check`, which both programs have. A program imports what computes only when it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +9,11 @@ import typer
 from echo2.runtime.printable import printable
 
 Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
+Measure = Callable[[str, bool, bool, Path | None], Iterable[str]]
+"""Measures a device, quickly or not; returns the table's lines, as JSON or not, and writes them to a file too."""
 
 
-def add_gpu_check(app: typer.Typer, reported: Reported) -> None:
+def add_gpu_check(app: typer.Typer, reported: Reported, measure: Measure) -> None:
     """Add the command to a program. `reported`: its decorator of commands (runtime/cli_errors.py)."""
 
     @app.command()
@@ -26,7 +28,5 @@ def add_gpu_check(app: typer.Typer, reported: Reported) -> None:
     ) -> None:
         """Measure in two minutes what a device can do for echo2: a table with goals, and what helps where one is
         missed."""
-        from echo2.engines.gpu_check.checking import check, show
-
-        for text_line in show(check(device, quick=quick), as_json=as_json, file=write):
+        for text_line in measure(device, quick, as_json, write):
             typer.echo(printable(text_line))
