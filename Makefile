@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY ?= passive
 # Where it is set, every process that a test starts compiles every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-light docs dist test-dist first-day stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-export test-trackers test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
+.PHONY: help setup setup-light docs dist test-dist first-day stock demo demo-smollm2 demo-engines redteam fuzz fuzz-minute fuzz-briefly test test-all test-llama test-vulkan test-vllm test-ray test-export test-trackers test-verifiers verifiers demo-verifiers interop test-web near pytest lint types report changes lock clean bench-start
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,7 +59,7 @@ endef
 export LOCK
 
 # ALONE: this make has been started under the lock.
-ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-verifiers/.installed \
+ENVIRONMENTS := $(VENV)/.installed $(VENV)/.installed-light .venv-vllm/.installed .venv-ray/.installed .venv-verifiers/.installed \
 	.venv-stock/.installed .venv-transformers4/.installed .venv-trackers/.installed .venv-docs/.installed
 ifndef ALONE
 $(ENVIRONMENTS):
@@ -107,7 +107,7 @@ dist: setup ## build the source distribution and the wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build
 
-test-dist: dist ## what a stranger installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
+test-dist: dist ## what a user installs: the wheel in empty environments, from a foreign folder (downloads 1 GB; 10 minutes)
 	$(BIN)/python -m pytest -q -rs --timeout 900 tests/dist
 
 first-day: dist ## a volunteer's first day from the wheel: join, play, sleep, reboot, update, leave (root; 6 minutes)
@@ -191,6 +191,18 @@ ifdef ALONE
 	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-vllm.lock
 	.venv-vllm/bin/python $(PIP_INSTALL) $(UNHASHED_TORCH)
 	.venv-vllm/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+endif
+
+test-ray: .venv-ray/.installed ## scorers on other hosts: Ray's own cluster, in processes of this machine, in .venv-ray (installs 250 MB; 10 minutes)
+	.venv-ray/bin/python -m pytest -q -rs --timeout 900 tests/coordinator/ray_scorers tests/faults/test_faults_ray.py
+
+# Ray beside all of .venv.
+.venv-ray/.installed: requirements-ray.lock $(VENV)/.installed
+ifdef ALONE
+	$(call environment,.venv-ray,$(BIN)/python)
+	.venv-ray/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-ray.lock
+	.venv-ray/bin/python -c "$(BESIDE)"
 	@touch $@
 endif
 
@@ -318,5 +330,5 @@ lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-trackers .venv-vllm .venv-verifiers .venv-docs .interop .browser echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-trackers .venv-vllm .venv-ray .venv-verifiers .venv-docs .interop .browser echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

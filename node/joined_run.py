@@ -19,7 +19,7 @@ def sentences(spec: RunSpec, config: NodeConfig, fingerprint: str, peer: str) ->
         *_row("its page", page_address(spec)),
         f"the model {printable(spec.model)} learns {_tasks(spec)}, in groups of {spec.group_size} answers of at most "
         f"{spec.limit} tokens; accepted groups earn {pay}",
-        f"it uses the device {config.gpu} of this machine, at most {config.disk:g} GB in {config.home}, "
+        f"it uses {_device(config)} of this machine, at most {config.disk:g} GB in {config.home}, "
         f"{_rate('upload', config.uplink)} and {_rate('download', config.downlink)}",
         f"everyone sees the name {config.name or peer[-8:]!r}{_team(config)}, the kind of device and what it made; the "
         "operator and the peers that it exchanges data with see its address",
@@ -49,6 +49,10 @@ def _tasks(spec: RunSpec) -> str:
     ]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more}"
+
+
+def _device(config: NodeConfig) -> str:
+    return "the fastest device" if config.gpu == "auto" else f"the device {config.gpu}"
 
 
 def _rate(what: str, limit: float | None) -> str:

@@ -96,7 +96,11 @@ REASONS: dict[str, Reason] = {
     "finished": Reason("The run is finished: no more leases.", "operator", then="finish"),
     "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True, then="wait"),
     "paused": Reason("The run is paused; the coordinator's page says why.", "operator", True),
-    "no-prompt": Reason("The run's task gives no prompt; the coordinator's log says why.", "operator", True),
+    "no-prompt": Reason(
+        "The run's task has no prompt ready: its process is starting, or failed as the coordinator's log says.",
+        "operator",
+        True,
+    ),
     "not-calibrated": Reason(
         "Groups of engine class {engine} cannot be checked yet: the operator opens it by `echo2-coord calibrate`. Until"
         " then another class is needed, such as one in float32.",

@@ -85,7 +85,7 @@ class ChildDied(Exception):
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
-def _error_of_fault(fault: PipeFault) -> Exception:
+def error_of_fault(fault: PipeFault) -> Exception:
     """Return the error that the parent raises for a fault (rule 4)."""
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
 
@@ -318,7 +318,7 @@ class Child:
         if answer is None or answer.done():
             return  # its caller was cancelled or timed out
         if frame.kind == "error":
-            answer.set_exception(_error_of_fault(msgspec.msgpack.decode(frame.body, type=PipeFault)))
+            answer.set_exception(error_of_fault(msgspec.msgpack.decode(frame.body, type=PipeFault)))
         else:
             answer.set_result(bytes(frame.body))
 

@@ -9,6 +9,7 @@ Rules
    An engine of another package has the row of `OTHER_BUDGET`.
 3. A child may open sockets as its row says, as far as the system can enforce that (runtime/child_network.py):
    `local` by a filter of system calls, `loopback` by a network of its own, `its one host` and `rendezvous` by ports.
+   `Ray` likewise.
    `none` and the bridge's `loopback`: coordinator/environments/limits.py. `echo2-coord doctor` and `echo2-node doctor`
    say which are enforced here; where one is not, the child's own code alone keeps to it.
 4. Every child is private (runtime/own_memory.py), but for one whose processes share the memory of devices. Both doctors
@@ -21,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 from echo2.runtime import child_network, own_memory, resident_memory
 
-Reach = Literal["local", "none", "loopback", "its one host", "rendezvous"]
+Reach = Literal["local", "none", "loopback", "its one host", "rendezvous", "Ray"]
 
 
 class Budget(NamedTuple):
@@ -41,10 +42,12 @@ BUDGETS: Final[dict[str, Budget]] = {
     "server": Budget(4096, "resident", "its one host"),
     "learner": Budget(4096, "resident", "local"),
     "learner rank": Budget(16384, "resident", "rendezvous", "all"),
+    "ray driver": Budget(4096, "resident", "Ray"),
     "environment": Budget(1024, "address space", "none"),
     "environment with processes": Budget(1024, "address space", "loopback"),
 }
-"""Kind of a child -> its budget. The scorer is an engine, and a bridge to verifiers an environment with processes."""
+"""Kind of a child -> its budget. The scorer is an engine, also on another host, and a bridge to verifiers an
+environment with processes."""
 
 
 OTHER_BUDGET: Final = Budget(4096, "resident", "loopback", "all")

@@ -8,7 +8,9 @@ Rules
    datagrams and port 53 stay possible, by which names are looked up.
 4. `meeting`: ranks meet at a port, and then talk over ports that the systems choose: TCP to these alone. Over
    datagrams, and what a GPU's network card does without the kernel, there is no rule.
-5. Each returns why the system does not enforce it; empty: it does. The child then works on as it is, and says so.
+5. `cluster`: a driver of Ray speaks with a control service at one port, and with workers and hosts at `RAY_PORTS`
+   and at ports that the systems choose: TCP to these alone, at any address.
+6. Each returns why the system does not enforce it; empty: it does. The child then works on as it is, and says so.
 """
 
 import ipaddress
@@ -21,11 +23,13 @@ from echo2.runtime.system_call_filter import FilterUnavailable, Sockets, install
 
 LOOK_UP: Final = 53
 """The port of DNS."""
+RAY_PORTS: Final = range(10002, 20000)
+"""The ports of workers, where `ray start` is not told others."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def local() -> str:
-    """Keep this process to sockets of this machine's kernel, for drivers of devices (rules 1 and 5)."""
+    """Keep this process to sockets of this machine's kernel, for drivers of devices (rules 1 and 6)."""
     try:
         install(sockets="local", subprocesses=True)
     except FilterUnavailable as unavailable:
@@ -34,7 +38,7 @@ def local() -> str:
 
 
 def loopback() -> str:
-    """Leave the system's network for one that has loopback alone (rules 2 and 5)."""
+    """Leave the system's network for one that has loopback alone (rules 2 and 6)."""
     if own_network.is_alone():
         return ""
     try:
@@ -48,7 +52,7 @@ def loopback() -> str:
 
 
 def one_port(address: str) -> str:
-    """Keep this thread, and what it starts, to the port of an address, as http://HOST:PORT (rules 3 and 5)."""
+    """Keep this thread, and what it starts, to the port of an address, as http://HOST:PORT (rules 3 and 6)."""
     try:
         url = urlsplit(address)
         port = url.port or _DEFAULT_PORTS[url.scheme]
@@ -59,7 +63,7 @@ def one_port(address: str) -> str:
 
 
 def meeting(port: int) -> str:
-    """Keep this thread, and what it starts, to the ports of ranks that meet at a port (rules 4 and 5)."""
+    """Keep this thread, and what it starts, to the ports of ranks that meet at a port (rules 4 and 6)."""
     if own_network.is_alone():
         return ""
     try:
@@ -67,6 +71,20 @@ def meeting(port: int) -> str:
     except (OSError, ValueError) as error:
         return f"the system does not tell which ports are free: {error}"
     return _limit_network([port, LOOK_UP, *free], [port, 0, *free], "all")
+
+
+def cluster(address: str) -> str:
+    """Keep this thread, and what it starts, to the ports of a cluster of Ray (rules 5 and 6). `address`: HOST:PORT of
+    its control service."""
+    host, _, port = address.rpartition(":")
+    try:
+        ports = [*RAY_PORTS, *tcp_ports.free_ports()]
+    except (OSError, ValueError) as error:
+        return f"the system does not tell which ports are free: {error}"
+    if not port.isdecimal():
+        return f"{printable(address)} names no port"
+    named = _is_looked_up(host.strip("[]"))
+    return _limit_network([int(port), LOOK_UP, *ports], [0, *ports], "datagrams" if named else "streams")
 
 
 def _is_looked_up(host: str) -> bool:

@@ -36,7 +36,7 @@ class DeferredWork(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether a step would change nothing until another call comes."""
+        """Whether a step would change nothing until another call comes, or `Pipe.wake`."""
 
     def begin(self, id: int, body: Any) -> None:
         """Begin a call. An error raised here is its answer."""
@@ -76,6 +76,12 @@ class Pipe:
         os.close(null)
         os.dup2(2, 1)
         self._write_lock = threading.Lock()
+        self._frames: queue.SimpleQueue[PipeFrame | None] = queue.SimpleQueue()
+        """The parent's frames; None: `wake`."""
+
+    def wake(self) -> None:
+        """Have `serve` ask its work for a step, as it is no longer idle. Safe from any thread."""
+        self._frames.put(None)
 
     def notify(self, method: str, body: msgspec.Struct | None) -> None:
         """Send the parent a message without an answer."""
@@ -91,8 +97,8 @@ class Pipe:
         `handlers`: method -> (type of its body, function from the body to a Struct or None). `work`: the calls that are
         answered later.
         """
-        frames: queue.SimpleQueue[PipeFrame] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, args=(frames,), name="pipe", daemon=True).start()
+        frames = self._frames
+        threading.Thread(target=self._watch, name="pipe", daemon=True).start()
         work = work or _NoWork()
         order = CallOrder(work.calls, work.barriers)
         while True:
@@ -135,7 +141,7 @@ class Pipe:
             data = encoded_frame(id, "error", "answer", PipeFault(type(error).__name__, str(error)))
         self._write(data)
 
-    def _watch(self, frames: "queue.SimpleQueue[PipeFrame]") -> NoReturn:
+    def _watch(self) -> NoReturn:
         """Read until the pipe closes, then end the process in the middle of any computation."""
         status = 1
         try:
@@ -143,7 +149,7 @@ class Pipe:
                 (length,) = LENGTH.unpack(self._read(LENGTH.size))
                 if length > MAX_FRAME:
                     raise InvalidPipeFrame(f"a frame of {length} bytes")
-                frames.put(decode_frame(self._read(length)))
+                self._frames.put(decode_frame(self._read(length)))
         except EOFError:
             status = 0
         except (InvalidPipeFrame, msgspec.MsgspecError) as error:
@@ -170,7 +176,9 @@ class Pipe:
                     os._exit(0)  # the parent is gone
 
 
-def _on_frame(frame: PipeFrame, order: CallOrder, work: DeferredWork) -> None:
+def _on_frame(frame: PipeFrame | None, order: CallOrder, work: DeferredWork) -> None:
+    if frame is None:
+        return
     if frame.kind != "cancel":
         order.put(WaitingCall(frame.id, frame.method, frame.body))
     elif order.take_back(frame.id):

@@ -13,9 +13,10 @@ from echo2.runtime.python_command import code_command
 _NAMESPACES: Final = "allow user namespaces to users without privileges"
 _LANDLOCK: Final = "use a kernel from 6.7 with Landlock"
 _TRIALS: Final = {
-    "local": ("no socket beyond this machine's kernel", "local()", "use a Linux with seccomp, on x86-64 or ARM64"),
-    "loopback": ("loopback alone, in a network of its own", "loopback()", _NAMESPACES),
-    "its one host": ("one TCP port alone, at any address", "one_port('http://127.0.0.1:8000')", _LANDLOCK),
+    "local": ("no socket that leaves this machine", "local()", "use a Linux with seccomp, on x86-64 or ARM64"),
+    "loopback": ("only loopback, in a network of its own", "loopback()", _NAMESPACES),
+    "its one host": ("only one TCP port, at any address", "one_port('http://127.0.0.1:8000')", _LANDLOCK),
+    "Ray": ("only TCP to the ports of Ray, at any address", "cluster('127.0.0.1:6379')", _LANDLOCK),
     "rendezvous": ("of several hosts: TCP to the port where they meet and to free ports", "meeting(29500)", _LANDLOCK),
 }
 """A use of a network -> what the system enforces, the call that makes it, and what to do where it does not."""

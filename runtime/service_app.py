@@ -17,9 +17,9 @@ ServiceOf = Callable[[Path | None], Service]
 the program's errors where there is nothing to run in it."""
 Reported = Callable[[Callable[..., int | None]], Callable[..., None]]
 
-Home = Annotated[Path | None, typer.Option("--home", help="As of `run`.", show_default=False)]
-OfHome = Annotated[Path | None, typer.Option("--home", help="The home that it must have.", show_default="any")]
-ServiceName = Annotated[str, typer.Option("--name", metavar="WORD", help="Of one of several services.")]
+Home = Annotated[Path | None, typer.Option("--home", help="The home, or run folder, of `run`.", show_default=False)]
+OfHome = Annotated[Path | None, typer.Option("--home", help="Only if it runs this home.", show_default="any")]
+ServiceName = Annotated[str, typer.Option("--name", metavar="WORD", help="Name of the service, if there are several.")]
 
 
 def service_app(program: str, service_of: ServiceOf, reported: Reported) -> typer.Typer:
@@ -29,7 +29,7 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
     @app.command("install")
     @reported
     def install(home: Home = None, name: ServiceName = "") -> None:
-        """Start it now, and from now on with the machine or at log-in. A second time: say what has changed."""
+        """Start it now, and from now on at boot or log-in. A second time it reports what changed."""
         from dataclasses import replace
 
         from echo2.runtime import own_service
@@ -42,7 +42,7 @@ def service_app(program: str, service_of: ServiceOf, reported: Reported) -> type
     @app.command("uninstall")
     @reported
     def uninstall(home: OfHome = None, name: ServiceName = "") -> None:
-        """Stop it in order, and remove the service. Its home stays."""
+        """Stop it cleanly, and remove the service. Its home stays."""
         from echo2.runtime import own_service
         from echo2.runtime.systemd_launchd import manager_here
 

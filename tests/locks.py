@@ -110,6 +110,8 @@ def main() -> None:
           [one for one in resolve(needs(*TRACKERS), whole) if one not in whole])  # fmt: skip
     write("-fuzz", "what the fuzzers need beside requirements.lock. Install with --no-deps",
           resolve(["atheris"], (), "--no-deps"))  # fmt: skip
+    write("-ray", "what the extra ray adds to requirements.lock. Install with --no-deps",
+          [one for one in resolve(needs("ray"), whole) if one not in whole])  # fmt: skip
     of_source = ("--no-binary", ",".join(SOURCE), "--no-build-isolation")
     stock = [*resolve(STOCK, whole, *of_source), *resolve(LIBP2P[:1], (), "--no-deps")]
     write("-stock", "py-libp2p as published, with what it loads, beside requirements.lock. Install with --no-deps",

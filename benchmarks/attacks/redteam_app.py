@@ -27,7 +27,7 @@ def redteam(
         Path | None, typer.Option("--home", help="A run folder whose settings are tried.", show_default="none")
     ] = None,
 ) -> None:
-    """Attack a coordinator of this machine, on the loopback alone, and tell what held. Exits with 1 if a row broke."""
+    """Attack a coordinator of this machine, on loopback only, and report what held. Exits with 1 if a row broke."""
     set_up_logging(to_stream(), level="warning")  # what the product logs while it is attacked here is for nobody
     if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
         raise SystemExit(1)

@@ -41,6 +41,7 @@ from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.scorer_weights.scorer_weights import ScorerWeights
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestContext, RequestHandler
 from echo2.coordinator.training.evaluation import EvaluationSet
@@ -48,7 +49,6 @@ from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.model_loops import verifier_of
 from echo2.coordinator.training.model_processes import restarts
 from echo2.coordinator.training.run_services import pure_tasks_of, terms_of
-from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verification.verification import sampled_tokens

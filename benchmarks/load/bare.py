@@ -1,4 +1,5 @@
-"""A whole coordinator in this process, without a network: a benchmark calls its handlers as a network would.
+"""A whole coordinator in this process, without a network: a benchmark calls its handlers as a network would. Where the
+settings name HTTPS, it serves that.
 
 The scorer is the stub behind its real pipe. The learner is an object in this process, which makes a step when told to.
 A benchmark prepares its requests before a measurement and reads the answers after it, so that the CPU time in between
@@ -14,6 +15,7 @@ from typing import Any
 
 from benchmarks.attacks.light_node import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
+from echo2.coordinator.command_line.serving import with_https
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
@@ -26,7 +28,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
 from echo2.p2p.multiaddr import Route
-from echo2.p2p.network import FetchReport, GossipHandler, Network, Traffic
+from echo2.p2p.network import FetchReport, GossipHandler, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.runtime.checkout import checkout_command
 from echo2.weights.store import Store
@@ -166,7 +168,12 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorers: Sequen
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, Network.of(network), Models(learner, scorers or [stub]), store=store, database=database, clock=clock
+            run,
+            with_https(network, run),
+            Models(learner, scorers or [stub]),
+            store=store,
+            database=database,
+            clock=clock,
         )
         task = asyncio.create_task(coordinator.run())
         try:

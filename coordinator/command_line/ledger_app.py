@@ -58,8 +58,8 @@ def ledger_replay(
     state: Annotated[bool, typer.Option("--state", help="Print the state instead, as JSON.")] = False,
     page: Annotated[bool, typer.Option("--page", help="Print the page's ranking instead, as CSV.")] = False,
 ) -> None:
-    """Compute weights, balances, standing, ranking and the market again from an export alone. Exits with 81 at the
-    first entry that differs."""
+    """Compute weights, balances, standing, ranking and the market again from nothing but an export. Exits with 81 at
+    the first entry that differs."""
     from echo2.coordinator.market.market_replay import market_of
     from echo2.ledger import export_replay
 

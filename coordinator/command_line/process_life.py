@@ -31,8 +31,12 @@ def check_start(run: Run) -> None:
     web = run.config.web
     check_libraries()
     check_present(run.config.learner, run.config.scorer)
+    if run.config.scorer.ray:
+        from echo2.coordinator.ray_scorers.cluster_check import check_cluster  # a run without Ray loads none of it
+
+        check_cluster(run.config.scorer)
     check_card(run.folder.model, run.config)
-    check_room_to_run(run.folder, run.config.scorer.number)
+    check_room_to_run(run.folder, run.config.scorer.own_number)
     with lock_run(run.folder):
         check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")
         for name in ("network", "https"):

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -44,6 +46,9 @@ from echo2.runtime.stand_ins import or_stand_in, process_command
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 from echo2.weights.store import Store
 
+if TYPE_CHECKING:
+    from echo2.coordinator.ray_scorers.remote_engine import RayCluster
+
 KEPT_FAULTS = 100
 """Number of model process deaths that the page shows, the newest ones."""
 MOST_FAULT = 1_000
@@ -79,6 +84,31 @@ def scorers_of(
     return [scorer(name_of(number), device) for number, device in enumerate(computing.scorer_devices, 1)]
 
 
+def scorers_of_run(
+    run: Run, computing: Computing, died: Callable[[str], None]
+) -> tuple["RayCluster | None", list[SupervisedEngine]]:
+    """Return the scorers of a run, and the cluster that has them, if they are Ray's. `died`: see `scorers_of`."""
+    section = run.config.scorer
+    if not section.ray:
+        return None, scorers_of(computing, died, section.silence_seconds, keyless(run.folder))
+    from echo2.coordinator.ray_scorers.cluster_check import driver_environment
+    from echo2.coordinator.ray_scorers.remote_engine import RayCluster, RemoteEngine
+
+    place = run.folder.scorer / "ray"
+    place.mkdir(parents=True, exist_ok=True)
+    cluster = RayCluster(section.ray, place, driver_environment(os.environ, keyless(run.folder)), restarts())
+
+    def scorer(number: int, device: str) -> SupervisedEngine:
+        name = name_of(number)
+        return SupervisedEngine(
+            lambda: RemoteEngine(cluster, name, run.id.hex(), number, device),
+            restarts(), on_death=on_death(name, died), patience=Patience(section.silence_seconds),
+            device=device, dtype="float32", engine=TRANSFORMERS.name,
+        )  # fmt: skip
+
+    return cluster, [scorer(number, device) for number, device in enumerate(section.ray_devices, 1)]
+
+
 def ranks_of(section: LearnerSection) -> RankLayout:
     """Return the learner's processes, by the settings."""
     return RankLayout(section.ranks, section.hosts, section.rendezvous)
@@ -107,7 +137,7 @@ async def serve(run: Run) -> None:
         ranks_of(section).elsewhere,
         died,
     )
-    scorers = scorers_of(computing, died, run.config.scorer.silence_seconds, keyless(run.folder))
+    cluster, scorers = scorers_of_run(run, computing, died)
     models = Models(learner, scorers, faults)
     reach = run.config.network
     uplink, downlink, relayed = (bandwidth(rate) for rate in _rates(run.config))
@@ -149,6 +179,8 @@ async def serve(run: Run) -> None:
                     await private.stop()
                 await learner.child.stop()
                 await asyncio.gather(*(scorer.stop() for scorer in scorers))
+                if cluster is not None:
+                    await cluster.stop()
 
 
 @contextlib.contextmanager

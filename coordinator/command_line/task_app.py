@@ -39,7 +39,7 @@ def task_try(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most sampled tokens of one.", show_default="128, or half of the context")
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Its most likely answer alone.")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Only its most likely answer.")] = False,
     template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
     thinking: Annotated[
         bool | None, typer.Option(help="As run.thinking.", show_default="not passed to the template")

@@ -37,7 +37,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of the model and the learner.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
     faults: Annotated[bool, typer.Option(help="Kill a node during the run, and let one join late.")] = True,
-    ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
+    ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS only.")] = False,
     lora_rank: LoraRank = None,
     base_format: BaseFormatOption = "bfloat16",
     dtype: Annotated[
@@ -80,7 +80,7 @@ add_gpu_check(trials_app, errors_reported)
 @errors_reported
 def plan(
     home: Annotated[
-        Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="flags alone")
+        Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="only flags")
     ] = None,
     step_seconds: Annotated[
         float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Seconds of the learner's step (T).")
@@ -178,5 +178,5 @@ def simulate(context: typer.Context) -> None:
 @trials_app.command(context_settings=PASSED_ON)
 @errors_reported
 def redteam(context: typer.Context) -> None:
-    """Attack a coordinator of this machine, on the loopback alone, and tell what held. Needs a checkout."""
+    """Attack a coordinator of this machine, on loopback only, and report what held. Needs a checkout."""
     pass_on(context, "redteam")

@@ -42,7 +42,7 @@ def verdict_reverse(
     print(verdict_commands.submit(home, "reverse", lease, why))
 
 
-rollouts_app = typer.Typer(help="What the model says: stored rollouts, for your eyes alone.", no_args_is_help=True)
+rollouts_app = typer.Typer(help="What the model says: stored rollouts, for your eyes only.", no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs, a line per group.")]
 

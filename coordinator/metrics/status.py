@@ -74,12 +74,12 @@ def pages_in(folder: RunFolder) -> list[str]:
     try:
         private = folder.operator_page.read_text().strip()
     except FileNotFoundError:
-        return [f"for everybody  {public}/", "for you alone  switched off: web.operator_listen is empty"]
+        return [f"for everybody  {public}/", "for you only   switched off: web.operator_listen is empty"]
     except OSError as error:
         raise LocalFault(f"{folder.operator_page} belongs to another user: run the command as that user") from error
     return [
         f"for everybody  {public}/",
-        f"for you alone  {private}",
+        f"for you only   {private}",
         "The last address holds the token: keep it to yourself. From another machine, forward its port over SSH.",
     ]
 

@@ -99,6 +99,7 @@ class Publisher:
         self._signing = signing
         self._store = store
         self._exchange = network.exchange
+        self.addresses = addresses
         self.heads = HeadAnnouncer(
             signing, network.gossip, head_file=head_file, addresses=addresses, clock=clock, on_announce=on_announce
         )

@@ -86,6 +86,20 @@ def device_and_threads(learner: LearnerSection, scorer: ScorerSection) -> KeyChe
     return KeyCheck(check, computing_of(learner, scorer).sentence())
 
 
+def ray_cluster(scorer: ScorerSection) -> list[KeyCheck]:
+    """Check the cluster of `scorer.ray`, where it is set, and say what its network must be."""
+    if not scorer.ray:
+        return []
+    from echo2.coordinator.ray_scorers.cluster_check import NETWORK_WARNING, check_cluster
+    from echo2.runtime.errors import LocalFault
+
+    check = "scorers by Ray"
+    try:
+        return [KeyCheck(check, f"{check_cluster(scorer)}; {NETWORK_WARNING}")]
+    except LocalFault as error:
+        return [KeyCheck(check, str(error), "until then the run does not start")]
+
+
 def hidden_from_children(folder: Path) -> KeyCheck:
     """Probe whether this system hides the key folder from learner and scorer (rule 2)."""
     check = "learner and scorer cannot read the keys"
@@ -150,7 +164,7 @@ def _passphrase() -> KeyCheck:
 
 
 def _modes(place: RunFolder) -> KeyCheck:
-    check = "key files are readable by their owner alone"
+    check = "key files are readable by their owner only"
     open_ones = [path.name for path in place.keys.glob("*.pem") if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if not open_ones:
         return KeyCheck(check, "yes")

@@ -208,7 +208,7 @@ def init(
     source = Path(model)
     if model not in PRESETS:
         model_folder.check_importable(source)
-    check_room_to_make(folder, model, config.scorer.number, trains_all=adapter is None)
+    check_room_to_make(folder, model, config.scorer.own_number, trains_all=adapter is None)
     if model not in PRESETS:
         opened = _open_tasks(source, config, inspect, report)
         report(f"loading {source}, to see whether it can be trained")
@@ -256,6 +256,10 @@ def _check_asked(
     check_admitted(config.run)
     check_devices(config.learner, config.scorer)
     check_present(config.learner, config.scorer)
+    if config.scorer.ray:
+        from echo2.coordinator.ray_scorers.cluster_check import check_cluster  # a run without Ray loads none of it
+
+        check_cluster(config.scorer)
     check_memory(config.run)
     return config
 

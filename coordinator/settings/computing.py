@@ -3,7 +3,8 @@
 1. `auto` takes the GPU with the most free memory that PyTorch can use, else the CPU. Where the system shows no GPU,
    nothing else is asked; else a child process asks PyTorch, which the main process never imports.
 2. One answer counts for a process's life: checkpoints and journal record it, so that a replay computes alike.
-3. The scorers compute on the learner's device, or on those that `scorer.devices` names, one on each.
+3. The scorers compute on the learner's device, or on those that `scorer.devices` names, one on each. Those of Ray
+   compute on other hosts (coordinator/ray_scorers).
 4. A device that is named is used or refused, never replaced: PyTorch is asked for it, whatever the system shows. `init`
    refuses it before anything is made, `run` and `calibrate` before they start anything, `config set` before it writes.
 """
@@ -36,12 +37,14 @@ TORCH_SECONDS: Final = 120.0
 
 class Computing(NamedTuple):
     """`device`: torch's name of the learner's device. `threads`: threads of each process, on a CPU. `why`: why this
-    device; empty: the settings name it. `scorers`: devices of the scorers; empty: one scorer, on `device`."""
+    device; empty: the settings name it. `scorers`: devices of the scorers; empty: one scorer, on `device`. `by_ray`:
+    kinds of the devices of scorers that Ray places on its hosts, in place of these."""
 
     device: str
     threads: int
     why: str
     scorers: tuple[str, ...] = ()
+    by_ray: tuple[str, ...] = ()
 
     @property
     def scorer_devices(self) -> tuple[str, ...]:
@@ -52,6 +55,11 @@ class Computing(NamedTuple):
         """Return one line for people."""
         why = f" ({self.why})" if self.why else ""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        if self.by_ray:
+            return (
+                f"the learner computes on {self.device}{why}, with {threads}; {len(self.by_ray)} scorers on "
+                f"{', '.join(self.by_ray)}, where Ray places them"
+            )
         if not self.scorers:
             return f"learner and scorer compute on {self.device}{why}, each process with {threads}"
         number = "one scorer" if len(self.scorers) == 1 else f"{len(self.scorers)} scorers"
@@ -68,10 +76,11 @@ def computing_of(
     device, why = (automatic or automatic_device)() if section.device == AUTO else (section.device, "")
     if section.ranks > 1:
         device = device.partition(":")[0]  # each rank has the GPU of its number
-    scorers = () if scorer.devices == AUTO else scorer.devices
-    on_cpu = (scorers or (device,)).count("cpu")  # they compute beside each other and the ranks, on the same cores
+    scorers = scorer.own_devices
+    # They compute beside each other and the ranks, on the same cores.
+    on_cpu = 0 if scorer.ray else (scorers or (device,)).count("cpu")
     ranks = section.ranks if device == "cpu" or not on_cpu else 0
-    return Computing(device, threads_of(section.threads, ranks + on_cpu), why, scorers)
+    return Computing(device, threads_of(section.threads, max(1, ranks + on_cpu)), why, scorers, scorer.ray_devices)
 
 
 def check_present(section: LearnerSection, scorer: ScorerSection) -> None:
@@ -79,8 +88,7 @@ def check_present(section: LearnerSection, scorer: ScorerSection) -> None:
     kind = section.device.partition(":")[0]
     last = f"{kind}:{section.ranks - 1}" if section.ranks > 1 else section.device
     named = {last: ("learner.device", section.device)}
-    if scorer.devices != AUTO:
-        named |= {device: ("scorer.devices", device) for device in scorer.devices if device not in named}
+    named |= {device: ("scorer.devices", device) for device in scorer.own_devices if device not in named}
     for device, (setting, name) in named.items():
         if device.partition(":")[0] in (AUTO, "cpu"):
             continue

@@ -257,6 +257,12 @@ class CoordinatorConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _serves_scorers(self) -> Self:
+        if self.scorer.ray and not self.https.listen:
+            raise ValueError("scorer.ray needs https.listen: scorers on other hosts fetch versions over HTTPS")
+        return self
+
 
 _LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND)
 

@@ -1,9 +1,9 @@
 """The settings of the scorers."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from echo2.coordinator.settings.config_section import Section, frozen_list
 
@@ -24,6 +24,16 @@ def _devices(value: object) -> object:
 class ScorerSection(Section):
     """The scorers, which verify every group: a process for each device that is named."""
 
+    ray: Annotated[
+        str,
+        Field(
+            pattern=r"^(auto|(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):\d{1,5})?$",
+            examples=["192.168.1.7:6379"],
+            description="Cluster of Ray whose hosts run the scorers: auto for that of this host, or HOST:PORT of its "
+            "control service. scorer.devices then names a device without a number for each scorer, as "
+            '["cuda", "cuda"], and Ray chooses its host and card. Its network must be private. Empty: no Ray.',
+        ),
+    ] = ""
     devices: Annotated[
         Literal["auto"] | tuple[str, ...],
         BeforeValidator(_devices),
@@ -48,13 +58,34 @@ class ScorerSection(Section):
         """The number of scorers."""
         return 1 if self.devices == "auto" else len(self.devices)
 
+    @property
+    def own_number(self) -> int:
+        """The number of scorers whose weights are on this machine's disk, and at least one: settings change."""
+        return 1 if self.ray else self.number
+
+    @property
+    def own_devices(self) -> tuple[str, ...]:
+        """The named devices of this machine; empty: none is named."""
+        return () if self.devices == "auto" or self.ray else self.devices
+
+    @property
+    def ray_devices(self) -> tuple[str, ...]:
+        """The kinds of the devices that Ray chooses, one for each scorer."""
+        return self.devices if self.ray and self.devices != "auto" else ()
+
     @field_validator("devices")
     @classmethod
-    def _one_scorer_per_card(cls, devices: Literal["auto"] | tuple[str, ...]) -> Literal["auto"] | tuple[str, ...]:
+    def _check_devices(
+        cls, devices: Literal["auto"] | tuple[str, ...], settings: ValidationInfo
+    ) -> Literal["auto"] | tuple[str, ...]:
         if devices == "auto":
             return devices
         if "auto" in devices:
             raise ValueError("names auto among others: name each device, or set auto alone")
+        if settings.data.get("ray"):
+            if numbered := [device for device in devices if ":" in device]:
+                raise ValueError(f"names {numbered[0]}, but Ray chooses the card: name it without its number")
+            return devices
         cards = [card_of(device) for device in devices if device != "cpu"]
         twice = next((card for card in cards if cards.count(card) > 1), None)
         if twice is not None:
@@ -62,6 +93,12 @@ class ScorerSection(Section):
                 f"names {twice} twice, and two scorers on one card are no faster than one: name each card once"
             )
         return devices
+
+    @model_validator(mode="after")
+    def _names_devices_for_ray(self) -> Self:
+        if self.ray and self.devices == "auto":
+            raise ValueError('ray needs a device for each scorer: set scorer.devices = ["cuda", "cuda"]')
+        return self
 
 
 def card_of(device: str) -> str:

@@ -2,8 +2,8 @@
 
 Rules
 1. Groups are scored by version, so that a scorer changes its weights rarely, and each by one scorer
-   (verdicts/group_dispatch.py). It steps to each version in place (training/scorer_weights.py). Within a version the
-   parties are served by deficit round robin (verdicts/deficit_round_robin.py), and the key's standing decides how a
+   (verdicts/group_dispatch.py). It steps to each version in place (scorer_weights/scorer_weights.py). Within a version
+   the parties are served by deficit round robin (verdicts/deficit_round_robin.py), and the key's standing decides how a
    group is verified (verdicts/group_verifier.py).
 2. Up to `at_once` groups of one version are in flight to the scorer, bounded by their tokens, so that the scorer never
    waits for a verdict and a pass on a GPU is full. Its process scores those that wait there together
@@ -36,10 +36,10 @@ from typing import Any
 import structlog
 
 from echo2.coordinator.leases.lease_terms import LeaseTerms
+from echo2.coordinator.scorer_weights.scorer_weights import VersionMoves
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
-from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.coordinator.training.verified_rate import VerifiedRate
 from echo2.coordinator.verdicts.group_dispatch import LEAST_AHEAD, GroupDispatch, tokens_of
 from echo2.coordinator.verdicts.group_verifier import GroupVerifier
@@ -71,7 +71,7 @@ class GroupVisits:
 
     scorer: Scorer
     group_service: GroupService
-    weights: ScorerWeights
+    weights: VersionMoves
     verifier: GroupVerifier
     clock: Callable[[], float]
     decided: asyncio.Event

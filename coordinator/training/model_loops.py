@@ -23,6 +23,7 @@ from echo2.coordinator.metrics.history import History
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.scorer_weights.scorer_weights import ScorerWeights, VersionMoves, folder_of, remove_folders_above
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.settings.training_config import LearnerSection
@@ -36,13 +37,13 @@ from echo2.coordinator.training.publish_period import PublishPeriod
 from echo2.coordinator.training.review_loop import Reviewing
 from echo2.coordinator.training.reward_loop import Rewarding
 from echo2.coordinator.training.run_watch import Watch
-from echo2.coordinator.training.scorer_weights import ScorerWeights, folder_of, remove_folders_above
 from echo2.coordinator.training.scoring_loop import Scoring
 from echo2.coordinator.training.slice_pace import SlicePace
 from echo2.coordinator.training.training_loop import PUBLISH_PERIOD_FACT, Training, TrainingConfig
 from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.group_verifier import EvidenceSource, GroupVerifier
 from echo2.coordinator.verification.scorer import Scorer
+from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 
 
@@ -109,10 +110,7 @@ class Learning:
         dispatch: GroupDispatch,
     ) -> GroupVisits:
         """Return the visits of a scorer. `number`: its number, from 1; the first one also checks verdicts again."""
-        weights = ScorerWeights(
-            scorer, publisher, model=run.folder.model, folder=folder_of(run.folder.scorer, number),
-            oldest=service.oldest_needed,
-        )  # fmt: skip
+        weights = _weights_of(number, scorer, run, service, publisher)
         verifier = verifier_of(run, scorer, service, publisher, weights)
         return GroupVisits(
             scorer=scorer, group_service=service, weights=weights, verifier=verifier, clock=dispatch.clock,
@@ -168,8 +166,24 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
     ]
 
 
+def _weights_of(number: int, scorer: Scorer, run: Run, service: GroupService, publisher: Publisher) -> VersionMoves:
+    """Return the weights of a scorer of this machine, or of one of Ray's, which fetches them over HTTPS."""
+    if isinstance(scorer, SupervisedEngine) and run.config.scorer.ray:
+        from echo2.coordinator.scorer_weights.fetched_weights import (
+            FetchedWeights,  # a run without Ray loads none of it
+        )
+
+        assert run.https_pin is not None
+        return FetchedWeights(
+            scorer, publisher, model=run.runspec.assets, pin=run.https_pin, addresses=publisher.addresses,
+            oldest=service.oldest_needed,
+        )  # fmt: skip
+    folder = folder_of(run.folder.scorer, number)
+    return ScorerWeights(scorer, publisher, model=run.folder.model, folder=folder, oldest=service.oldest_needed)
+
+
 def verifier_of(
-    run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher, weights: ScorerWeights
+    run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher, weights: VersionMoves
 ) -> GroupVerifier:
     """Return the verifier of a run's groups."""
 

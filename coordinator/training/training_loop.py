@@ -289,7 +289,7 @@ class Training:
             version=published.version,
             drawn=len(opened.drawn),
             objective=objective_choices.describe_loss(self.hyper),
-            learning_rate=opened.learning_rate,
+            learning_rate=float(f"{opened.learning_rate:.6g}"),
         )
 
     async def _learn(self) -> None:

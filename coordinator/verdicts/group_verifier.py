@@ -24,10 +24,9 @@ for `pass_before`. The scorer's errors
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import anyio.to_thread
 import msgspec
 import numpy as np
 
@@ -65,7 +64,7 @@ class EvidenceSource(NamedTuple):
 
     classes: OpenClasses
     against: Callable[[bytes], NodeEvidence]
-    shown: Callable[[bytes], bytes]
+    shown: Callable[[bytes], Awaitable[bytes]]
 
 
 class GroupVerifier:
@@ -152,7 +151,7 @@ class GroupVerifier:
         if not group.lease.ranges_asked or self._evidence is None:
             return None
         try:
-            right = await anyio.to_thread.run_sync(self._evidence.shown, group.lease.id)
+            right = await self._evidence.shown(group.lease.id)
         except (OSError, BadSnapshot) as error:
             return _unscorable(f"the bytes that its lease asks for cannot be read ({error})")
         if group.submission.ranges == right:

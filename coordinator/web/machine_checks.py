@@ -49,7 +49,7 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     state = _state(place, settings, spec)
     return [
         addresses(_addresses(place, settings, state), state),
-        disk(place.path, bytes_to_run(place, settings.scorer.number)),
+        disk(place.path, bytes_to_run(place, settings.scorer.own_number)),
         memory(place, settings),
         *(data_of(task, settings) for task in setup.task_places(place, spec, settings.run)),
         clock(),
@@ -102,7 +102,7 @@ def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], in
         return KeyCheck(check, f"the learner fits on {settings.learner.device}")
     adapter = (place.model / ADAPTER_CONFIG).is_file()
     count = sum(prod(entry.shape) for entry in stored_headers(place.model))
-    each = (BASE_BYTES if adapter else LEARNER_BYTES) + SCORER_BYTES * settings.scorer.number
+    each = (BASE_BYTES if adapter else LEARNER_BYTES) + SCORER_BYTES * settings.scorer.own_number
     words = f"{limit() / 1e9:,.1f} GB, and learner and scorer keep about {each * count / 1e9:,.1f} GB between steps"
     return KeyCheck(check, words, "use a smaller model, or --lora-rank" if each * count > limit() else "")
 

@@ -85,11 +85,13 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     """One call. `method`: its name on the pipe. `answer`: the type A, as msgspec decodes it. `withdraw`: whether a
-    caller that is cancelled takes it back."""
+    caller that is cancelled takes it back. `changes_weights`: whether it changes the weights loaded, which it
+    answers."""
 
     method: ClassVar[str]
     answer: ClassVar[Any]
     withdraw: ClassVar[bool] = False
+    changes_weights: ClassVar[bool] = False
 
     def run(self, engine: Engine) -> A:
         """Run the call on `engine`, in the child; for calls that are answered at once."""
@@ -101,6 +103,7 @@ class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
     method: ClassVar[str] = "load"
     answer: ClassVar[Any] = Loaded
+    changes_weights: ClassVar[bool] = True
     model: str
     weights: str
 
@@ -114,6 +117,7 @@ class StepByCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
     method: ClassVar[str] = "step_by"
     answer: ClassVar[Any] = Loaded
+    changes_weights: ClassVar[bool] = True
     payload: str
     root: bytes
     keep: int = 0
@@ -127,6 +131,7 @@ class StepToCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
     method: ClassVar[str] = "step_to"
     answer: ClassVar[Any] = Loaded
+    changes_weights: ClassVar[bool] = True
     root: bytes
 
     def run(self, engine: Engine) -> Loaded:
@@ -217,8 +222,7 @@ CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToC
 """Calls that are answered at once."""
 DEFERRED_CALLS: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.process.host)."""
-VERSION_CALLS: Final = (LoadCall, StepByCall, StepToCall)
-"""Calls that change the weights loaded."""
+VERSION_CALLS: Final = tuple(call for call in CALLS if call.changes_weights)
 ROWS_NOTICE: Final = "rows"
 SAMPLED_NOTICE: Final = "sampled"
 """The notifications' names."""

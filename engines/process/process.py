@@ -18,7 +18,6 @@ from echo2.engines.engine import Dtype, EngineRows, Job, Loaded, Sample, Sampled
 from echo2.engines.process.messages import (
     ROWS_NOTICE,
     SAMPLED_NOTICE,
-    VERSION_CALLS,
     AnswerCall,
     DutyCall,
     EngineCall,
@@ -163,7 +162,7 @@ class EngineProcess(Child, EngineClient):
         """See `EngineClient`."""
         if isinstance(call, GenerateCall):
             self.rows = msgspec.structs.replace(self.rows, waiting=self.rows.waiting + len(call.job.seeds))
-        if not isinstance(call, VERSION_CALLS):
+        if not call.changes_weights:
             return await self._answer(call)
         self.loaded = None
         answer: Any = await self._answer(call)

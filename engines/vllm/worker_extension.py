@@ -1,6 +1,6 @@
 """Classes that a server of vLLM must import in its workers so that weights can be handed to it: `vllm serve
---worker-extension-cls engines.vllm.worker_extension.WorkerExtension`. Importing it registers the weight transfer before
-the worker loads its model.
+--worker-extension-cls echo2.engines.vllm.worker_extension.WorkerExtension`. Importing it registers the weight
+transfer before the worker loads its model.
 """
 
 from vllm.platforms import current_platform

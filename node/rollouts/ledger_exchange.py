@@ -125,7 +125,7 @@ class LedgerExchange:
         """Whether other parties have shown a head that is one of those here (rule 2), for the owner."""
         if len(self._confirming) >= CONFIRMING_PARTIES:
             return "confirmed"
-        return f"unconfirmed: {len(self._confirming)} of {CONFIRMING_PARTIES} other parties have shown it"
+        return f"unconfirmed (shown by {len(self._confirming)} of {CONFIRMING_PARTIES} other parties)"
 
     async def run(self) -> None:
         """Fetch and compare until cancelled. Raises `TrustFailure` for a fork (rule 4)."""

@@ -202,7 +202,6 @@ def test_the_share_of_audits_and_canaries_is_measured_in_accepted_work(monkeypat
     monkeypatch.setattr(sybils, "BATCH", 4)
     monkeypatch.setattr(sybils, "BEFORE", 3.0)
     monkeypatch.setattr(audit_share, "NEWCOMERS", 6)
-    monkeypatch.setattr(audit_share, "QUICK", 2)
     (claim,) = audit_share.audit_share(12.0)
     assert claim.at_most
     assert 0 <= claim.ratio <= claim.bar

@@ -453,7 +453,7 @@ def page_of(day: Day, words: str) -> str:
         figure_mark(f"make first-day{words}"), "",
         "| clock | step | took | seen |", "|---|---|---|---|", *rows, "",
         "| bar | measured | at most |", "|---|---|---|", *claims, "",
-        "The words of `join` until the first accepted group, with the seconds since the command:", "",
+        "The lines of `join` until the first accepted group, with the seconds since the command:", "",
         "```", *phases, "```", "",
     ])  # fmt: skip
 

@@ -4,17 +4,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
 import psutil
 import pytest
 
-from echo2.coordinator.database.database import Database
 from echo2.coordinator.settings.config import GuardKind
-from tests.faults.audit import check_books
 from tests.faults.processes import ROLES, Run, make_template, running, until
+from tests.faults.verdicts import goes_on
 from tests.support.quick_disk import quick_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -47,20 +45,6 @@ def scorers(run: Run) -> list[psutil.Process]:
 def two(run: Run) -> list[psutil.Process]:
     """Wait until both scorers run."""
     return until("both scorers run", lambda: found if len(found := scorers(run)) == 2 else None)
-
-
-def goes_on(run: Run) -> None:
-    """Wait for new versions, then for the verdict of every group that waits now; check Receipts and ledger."""
-    run.coordinator.past(run.coordinator.state().version + 2)
-    with closing(Database.read(run.coordinator.folder.database)) as database:
-        waiting = [lease for (lease,) in database.all("SELECT lease FROM undecided")]
-
-    def all_decided() -> bool:
-        with closing(Database.read(run.coordinator.folder.database)) as database:
-            return all(database.one("SELECT 1 FROM verdicts WHERE lease = ?", (lease,)) for lease in waiting)
-
-    until("every group that waited has its verdict", all_decided)
-    check_books(run)
 
 
 def test_a_scorer_that_is_killed_costs_no_verdict_and_gives_none_twice(two_scorers: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Bfloat16World:
             ends=SPEC.ends, staleness=2, published=lambda era: [0], evidence=source,
         )  # fmt: skip
 
-    def _shown(self, lease: bytes) -> bytes:
+    async def _shown(self, lease: bytes) -> bytes:
         if self.damaged:
             raise OSError("the disk fails")
         return name_of_ranges(lease)

@@ -25,7 +25,7 @@ def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path
     assert "keys export-root --threshold" in told["root keys"].remedy
     assert "a thief owns the run" in told["root keys are offline"].remedy
     assert PASSPHRASE_VARIABLE in told["key files are encrypted"].remedy
-    assert told["key files are readable by their owner alone"].remedy == ""
+    assert told["key files are readable by their owner only"].remedy == ""
     assert told["the Root lasts"].remedy == ""
 
 
@@ -38,7 +38,7 @@ def test_faults_of_a_folder_are_named(home: Path, monkeypatch: pytest.MonkeyPatc
     told = findings(home, NOW + ROOT_LIFE - 1)
     assert told["root keys are offline"] == ("root keys are offline", "yes", "")
     assert told["key files are encrypted"].remedy == ""
-    assert "ledger.pem" in told["key files are readable by their owner alone"].actual
+    assert "ledger.pem" in told["key files are readable by their owner only"].actual
     assert "policy" in told["network identity"].remedy
     assert told["the Root lasts"].remedy == "`echo2-coord keys renew`"
 

@@ -20,7 +20,7 @@ def one_gpu() -> tuple[str, str]:
 def test_auto_is_the_machines_device_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     resolved = computing_of(LearnerSection(), ONE, one_gpu)
-    assert resolved == ("cuda:1", usable_cores.usable_cores(), "a card: most free memory of 2 GPUs", ())
+    assert resolved == ("cuda:1", usable_cores.usable_cores(), "a card: most free memory of 2 GPUs", (), ())
     assert resolved.sentence().startswith("learner and scorer compute on cuda:1 (a card: most free memory")
 
 
@@ -29,7 +29,7 @@ def test_settings_that_name_them_are_taken_and_nothing_is_asked() -> None:
         raise AssertionError("asked")
 
     resolved = computing_of(LearnerSection(device="cuda", threads=3), ONE, never)
-    assert resolved == ("cuda", 3, "", ())
+    assert resolved == ("cuda", 3, "", (), ())
     assert resolved.sentence() == "learner and scorer compute on cuda, each process with 3 threads"
 
 

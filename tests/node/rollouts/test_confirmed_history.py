@@ -57,13 +57,13 @@ def test_a_node_alone_works_and_says_so(world: Watched) -> None:
     world.shown = [("192.0.2.0/24", None)]
     world.follow()
     assert world.store.newest() is not None
-    assert world.history == "unconfirmed: 0 of 2 other parties have shown it"
+    assert world.history == "unconfirmed (shown by 0 of 2 other parties)"
 
 
 def test_two_peers_of_one_party_are_one_and_two_parties_confirm(world: Watched) -> None:
     world.shown = [("192.0.2.0/24", world.newest()), ("192.0.2.0/24", world.newest())]
     world.follow()
-    assert world.history == "unconfirmed: 1 of 2 other parties have shown it"
+    assert world.history == "unconfirmed (shown by 1 of 2 other parties)"
     world.shown = [("198.51.100.0/24", world.newest())]
     world.follow()
     assert world.history == "confirmed"
@@ -74,13 +74,13 @@ def test_an_older_head_says_nothing_of_the_first_one_and_a_later_one_does_once_i
     world.work("b", 2)
     world.shown = [("192.0.2.0/24", older), ("198.51.100.0/24", older)]
     world.follow()
-    assert world.history.startswith("unconfirmed: 0")
+    assert world.history.startswith("unconfirmed (shown by 0")
     first = world.answers(LedgerRequest())
     world.work("c", 2)
     world.shown = [("192.0.2.0/24", world.newest()), ("198.51.100.0/24", world.newest())]
     world.answers = lambda request: LedgerResponse(every=first.every)
     world.follow()
-    assert world.history.startswith("unconfirmed: 0"), "the node has yet to take that head"
+    assert world.history.startswith("unconfirmed (shown by 0"), "the node has yet to take that head"
     world.answers = world._answer
     world.follow()
     assert world.history == "confirmed"
@@ -93,4 +93,4 @@ def test_a_peer_with_another_head_of_the_first_ones_number_shows_a_fork(world: W
     world.shown = [("192.0.2.0/24", seal("ledgerhead", world.run.id, other, world.run.keys.ledger))]
     with pytest.raises(TrustFailure):
         world.follow()
-    assert world.history.startswith("unconfirmed: 0")
+    assert world.history.startswith("unconfirmed (shown by 0")

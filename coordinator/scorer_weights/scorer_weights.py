@@ -84,24 +84,14 @@ def next_move(
     return StepBy(min(steps, key=lambda edge: edge.length), max(0, places[following] - places.get(oldest, 0)))
 
 
-class ScorerWeights:
-    """The scorer's folder of weights. `oldest`: (era, version) of the oldest version that may still be needed."""
+class VersionMoves:
+    """The moves of one scorer between versions. `oldest`: (era, version) of the oldest version that may still be
+    needed. A subclass knows where the scorer's weights are, and makes the moves."""
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        publisher: Publisher,
-        *,
-        model: Path,
-        folder: Path,
-        oldest: Callable[[], tuple[int, int]],
-    ) -> None:
+    def __init__(self, scorer: Scorer, publisher: Publisher, *, oldest: Callable[[], tuple[int, int]]) -> None:
         self._scorer = scorer
         self._publisher = publisher
-        self._model = model
         self._oldest = oldest
-        self._path = folder / "held"
-        self._unpacked = folder / "made"
 
     async def hold(self, root: bytes) -> bool:
         """Load `root` into the scorer; return False if it can no longer be reconstructed. Raises `ChildDied`,
@@ -130,14 +120,74 @@ class ScorerWeights:
                 return before if near and before.era == version.era else None
         return None
 
-    def shown_hash(self, lease: bytes) -> bytes:
+    async def shown_hash(self, lease: bytes) -> bytes:
         """Return the hash by which a node shows the bytes that a lease asks for, of the version that is loaded. Raises
-        `OSError`, `BadSnapshot`."""
-        return shown_of(self._path, lease)
+        `OSError`, `BadSnapshot`, and as the scorer's calls do."""
+        raise NotImplementedError
+
+    async def _make(self, move: StepTo | StepBy) -> None:
+        """Make a move, if its payload is still there."""
+        raise NotImplementedError
+
+    async def _load(self) -> Loaded | None:
+        """Load the weights that the scorer's folder has; return None where it has none."""
+        raise NotImplementedError
+
+    async def _remade(self, root: bytes | None) -> bool:
+        """Replace the weights by new ones at `root`, and load them; return False if no stored path leads there."""
+        raise NotImplementedError
+
+    async def _forget(self) -> None:
+        """Delete the weights, which are damaged."""
+        raise NotImplementedError
 
     def _next_move(self, loaded: Loaded, root: bytes) -> StepTo | StepBy | None:
         edges = self._publisher.steps_from(loaded.ahead[-1] if loaded.ahead else loaded.root)
         return next_move(loaded, self._published_roots(), self._oldest_root(root), edges, root)
+
+    async def _mend(self, error: ChildError, faults: int) -> None:
+        """Keep the weights after the first fault, and delete them after the second, so that the caller retries. Raise
+        any later fault, and any that does not mean damaged weights."""
+        if error.kind not in _SPOILED_WEIGHTS_ERRORS or faults > 2:
+            raise error
+        log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
+        if faults == 2:
+            await self._forget()
+
+    def _published_roots(self) -> list[bytes]:
+        """Return the roots in the order of publication, without those equal to their predecessor's."""
+        roots = [version.root for version in self._publisher.versions]
+        return [root for root, before in zip(roots, [None, *roots], strict=False) if root != before]
+
+    def _oldest_root(self, root: bytes) -> bytes:
+        """Return the root of the oldest version that may be needed, or `root` if that is older."""
+        oldest = self._oldest()
+        for version in self._publisher.versions:
+            if version.root == root or (version.era, version.version) >= oldest:
+                return version.root
+        return root
+
+
+class ScorerWeights(VersionMoves):
+    """The folder of weights of a scorer of this machine."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        publisher: Publisher,
+        *,
+        model: Path,
+        folder: Path,
+        oldest: Callable[[], tuple[int, int]],
+    ) -> None:
+        super().__init__(scorer, publisher, oldest=oldest)
+        self._model = model
+        self._path = folder / "held"
+        self._unpacked = folder / "made"
+
+    async def shown_hash(self, lease: bytes) -> bytes:
+        """See `VersionMoves`."""
+        return await anyio.to_thread.run_sync(shown_of, self._path, lease)
 
     async def _make(self, move: StepTo | StepBy) -> None:
         if isinstance(move, StepTo):
@@ -158,14 +208,8 @@ class ScorerWeights:
         finish_replace(self._path)
         return (self._path / "origin").exists()
 
-    async def _mend(self, error: ChildError, faults: int) -> None:
-        """Keep the folder after the first fault, and delete it after the second, so that the caller retries. Raise any
-        later fault, and any that does not mean damaged weights."""
-        if error.kind not in _SPOILED_WEIGHTS_ERRORS or faults > 2:
-            raise error
-        log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
-        if faults == 2:
-            await anyio.to_thread.run_sync(remove, self._path)
+    async def _forget(self) -> None:
+        await anyio.to_thread.run_sync(remove, self._path)
 
     async def _remade(self, root: bytes | None) -> bool:
         """Replace the folder by a new one at `root` (rule 2); return False if no stored path leads there."""
@@ -199,16 +243,3 @@ class ScorerWeights:
         for edge in chain:
             unpacked.apply(payloads[edge], edge.root)
         replace_folder(self._unpacked, self._path)
-
-    def _published_roots(self) -> list[bytes]:
-        """Return the roots in the order of publication, without those equal to their predecessor's."""
-        roots = [version.root for version in self._publisher.versions]
-        return [root for root, before in zip(roots, [None, *roots], strict=False) if root != before]
-
-    def _oldest_root(self, root: bytes) -> bytes:
-        """Return the root of the oldest version that may be needed, or `root` if that is older."""
-        oldest = self._oldest()
-        for version in self._publisher.versions:
-            if version.root == root or (version.era, version.version) >= oldest:
-                return version.root
-        return root

@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
+from echo2.coordinator.scorer_weights.scorer_weights import ScorerWeights
 from echo2.coordinator.training.model_processes import restarts
-from echo2.coordinator.training.scorer_weights import ScorerWeights
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.process.supervisor import SupervisedEngine
 from echo2.runtime.child import ChildDied

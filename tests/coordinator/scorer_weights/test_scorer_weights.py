@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echo2.coordinator.publishing.published import Published
-from echo2.coordinator.training.scorer_weights import (
+from echo2.coordinator.scorer_weights.scorer_weights import (
     ScorerWeights,
     StepBy,
     StepTo,
