@@ -32,8 +32,8 @@ def tile(database: Database, level: int, place: TilePlace) -> bytes | None:
 
 
 def bundle_part(database: Database, place: TilePlace, first: int) -> BundlePart | None:
-    """Return the part of a bundle from its entry `first` (from 0) on; None: there is no such bundle (yet), or run.sqlite
-    lacks the entry."""
+    """Return the part of a bundle from its entry `first` (from 0) on; None: there is no such bundle (yet), or
+    run.sqlite lacks the entry."""
     if not is_covered(signed_size(database), 0, place):
         return None
     content, end, start = bytearray(), first, place.number * WIDTH + 1

@@ -64,11 +64,11 @@ def load(folder: Path, device: str, dtype: torch.dtype = torch.float32, *, by_li
 
 
 def _whole(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    model = _filled(folder, device, dtype)
+    model = _fill(folder, device, dtype)
     return _by_library(folder, device, dtype) if model is None else model
 
 
-def _filled(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel | None:
+def _fill(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel | None:
     """Return the model with the weights of its files; None, and nothing of it in memory: the library converts them, or
     says what is wrong with them."""
     model = build_unfilled(model_config.read(folder), dtype)
