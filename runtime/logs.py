@@ -20,6 +20,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from echo2.runtime.bottom_line import BOTTOM
 from echo2.runtime.errors import LocalFault
 
 FILE_BYTES: Final = 16 << 20
@@ -67,7 +68,7 @@ def to_stream(stream: TextIO | None = None, *, json_lines: bool = False) -> logg
     """Return a handler that writes to `stream` (None: stderr): lines for people, or JSON lines."""
     stream = stream or sys.stderr
     people = structlog.dev.ConsoleRenderer(colors=_colours(stream), pad_event_to=0)
-    handler = logging.StreamHandler(stream)
+    handler = _AboveTheBottom(stream)
     render = structlog.processors.JSONRenderer() if json_lines else people
     handler.setFormatter(_Formatter(structlog.processors.format_exc_info, _readable_traceback, render))
     return handler
@@ -86,6 +87,14 @@ def to_file(path: Path, nbytes: int = FILE_BYTES) -> logging.Handler:
     as_json = structlog.processors.JSONRenderer(default=str)
     handler.setFormatter(_Formatter(_TRACEBACKS, as_json))
     return handler
+
+
+class _AboveTheBottom(logging.StreamHandler[TextIO]):
+    """A handler of a stream whose lines take the place of a terminal's lowest one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        BOTTOM.clear()
+        super().emit(record)
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):

@@ -1,4 +1,9 @@
-"""The progress of one download in words. Pure."""
+"""The progress of one download in words and as a bar. Pure."""
+
+from typing import Final
+
+BAR: Final = 20
+"""Places of a bar."""
 
 
 class FetchProgress:
@@ -20,9 +25,14 @@ class FetchProgress:
         """Seconds since the last byte came."""
         return self._now - self._at
 
+    @property
+    def bar(self) -> str:
+        """The share as a bar of `BAR` places."""
+        return f"[{'#' * (BAR * self._came // self._length):.<{BAR}}]"
+
     def describe(self) -> str:
         """Return share, rate and the time left at that rate."""
-        came = min(self._length, self._received - self._before)
+        came = self._came
         whole = f"{100 * came // self._length} % of {self._length / 1e6:,.1f} MB"
         seconds = self._now - self._began
         if not came or seconds <= 0:
@@ -30,3 +40,7 @@ class FetchProgress:
         left = (self._length - came) * seconds / came
         words = f"{left:.0f} s" if left < 120 else f"{left / 60:.0f} min" if left < 7200 else f"{left / 3600:.1f} h"
         return f"{whole}, {came / seconds / 1e6:,.1f} MB/s, {words} left"
+
+    @property
+    def _came(self) -> int:
+        return min(self._length, self._received - self._before)

@@ -11,7 +11,8 @@ Rules
 5. Local weights and payloads together stay within the quota, and within rule 4 of node/versions/local_weights.py. The
    oldest payloads are dropped first, and those of the loaded version never.
 6. A fetch that takes longer than `PROGRESS_SECONDS` is reported to the owner: share, rate, time left. Once a payload
-   has come, level info has one such line per `LATER_SECONDS`, as behind a slow line every version takes long.
+   has come, level info has one such line per `LATER_SECONDS`, as behind a slow line every version takes long. On a
+   terminal the first payload has a bar instead, every `BAR_SECONDS`.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.methods import REMAKE
 from echo2.protocol.requests import DocumentsRequest
 from echo2.protocol.versions import manifest_of_edge
+from echo2.runtime.bottom_line import BOTTOM
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.log_throttle import LogThrottle
 from echo2.weights.documents import Edge
@@ -44,6 +46,7 @@ ASK_AFTER: Final = 5.0
 """Seconds from the start of a fetch until, without a chunk, the coordinator is asked to rebuild the payload."""
 PROGRESS_SECONDS: Final = 10.0
 """Seconds from one report of a fetch's progress to the next."""
+BAR_SECONDS: Final = 1.0
 LATER_SECONDS: Final = 300.0
 PAYLOAD_ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for the coordinator's answer."""
@@ -165,16 +168,23 @@ class PayloadFetcher:
             await self._ask(edge)
         now = asyncio.get_running_loop().time
         progress = FetchProgress(edge.length, before, now() - ASK_AFTER)
-        while not (await asyncio.wait({fetching}, timeout=PROGRESS_SECONDS))[0]:
-            progress.on_received((await self._exchange.traffic()).received, now())
-            if progress.quiet >= FETCH_PATIENCE:
-                peers = len(await self._links.peers())
-                raise Stalled(
-                    f"no chunk of the payload for version {edge.version} ({edge.length} bytes) arrived for "
-                    f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
-                )
-            say = _log.info if self._reports.count("") or not self.taken else _log.debug
-            say(f"fetching version {edge.version}: {progress.describe()}")
+        as_bar = BOTTOM.visible and not self.taken
+        try:
+            while not (await asyncio.wait({fetching}, timeout=BAR_SECONDS if as_bar else PROGRESS_SECONDS))[0]:
+                progress.on_received((await self._exchange.traffic()).received, now())
+                if progress.quiet >= FETCH_PATIENCE:
+                    peers = len(await self._links.peers())
+                    raise Stalled(
+                        f"no chunk of the payload for version {edge.version} ({edge.length} bytes) arrived for "
+                        f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
+                    )
+                if as_bar:
+                    BOTTOM.show(f"version {edge.version} {progress.bar} {progress.describe()}")
+                else:
+                    say = _log.info if self._reports.count("") or not self.taken else _log.debug
+                    say(f"fetching version {edge.version}: {progress.describe()}")
+        finally:
+            BOTTOM.clear()
 
     async def _ask(self, edge: Edge) -> None:
         """Ask the coordinator to rebuild the payload of an edge (rule 2)."""

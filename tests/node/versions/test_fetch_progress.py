@@ -22,3 +22,12 @@ def test_a_slow_line_is_given_hours() -> None:
     progress = FetchProgress(8_000_000_000, 0, 0.0)
     progress.on_received(8_000_000, 10.0)
     assert progress.describe() == "0 % of 8,000.0 MB, 0.8 MB/s, 2.8 h left"
+
+
+def test_the_share_as_a_bar() -> None:
+    progress = FetchProgress(1_000, 0, 0.0)
+    assert progress.bar == "[....................]"
+    progress.on_received(330, 1.0)
+    assert progress.bar == "[######..............]"
+    progress.on_received(5_000, 2.0)
+    assert progress.bar == "[####################]"

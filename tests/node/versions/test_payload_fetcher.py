@@ -12,12 +12,14 @@ from echo2.node.versions.payload_fetcher import FETCH_PATIENCE, PayloadFetcher
 from echo2.p2p.envelope import Verified
 from echo2.p2p.payload_manifest import Manifest
 from echo2.protocol.versions import manifest_of_edge
+from echo2.runtime.bottom_line import BottomLine
 from echo2.weights.documents import Edge
 from tests.support import bigram
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, Node, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import working
+from tests.support.text_terminal import TextTerminal
 
 
 @on_fake_clock
@@ -56,6 +58,22 @@ async def test_behind_a_slow_line_the_log_has_no_lines_for_ever_on_what_is_fetch
     first, later = levels[:3], levels[3:]
     assert first == ["info"] * 3, "the first download is reported every 10 s"
     assert (len(later), later.count("info")) == (57, 2), "20 downloads take 900 s"
+
+
+@on_fake_clock
+async def test_on_a_terminal_the_first_download_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = TextTerminal()
+    monkeypatch.setattr("echo2.node.versions.payload_fetcher.BOTTOM", BottomLine(terminal))
+    fetcher = PayloadFetcher(SlowExchange(), *[None] * 4, coordinator=lambda: None)  # type: ignore[arg-type]
+    edge = SimpleNamespace(era=1, version=0, length=45_000)
+    fetching, before = asyncio.ensure_future(anyio.sleep(45)), int(1000 * anyio.current_time())
+    with capture_logs() as logs:
+        await fetcher._wait_while_progressing(fetching, edge, before)  # type: ignore[arg-type]
+    assert logs == []
+    shown = terminal.getvalue().split("\r\x1b[K")
+    assert "version 0 [#############.......] 66 % of 0.0 MB, 0.0 MB/s, 15 s left" in shown
+    assert shown[-1] == "", "nothing is left of it"
 
 
 @on_fake_clock
