@@ -330,5 +330,5 @@ lock: setup ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 
 clean: ## remove the environments, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-trackers .venv-vllm .venv-ray .venv-verifiers .venv-docs .interop echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .venv-stock .venv-transformers4 .venv-trackers .venv-vllm .venv-ray .venv-verifiers .venv-docs .interop .browser echo2/_libp2p weights/codec/native/*.tmp build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

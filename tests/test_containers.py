@@ -5,6 +5,7 @@ A build needs podman or docker, and gigabytes: docs/log/ has one.
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -71,8 +72,18 @@ def test_the_context_of_a_build_has_what_the_wheel_is_built_from() -> None:
     kept = {row[1:] for row in rows if row.startswith("!")}
     assert rows[1] == "*"
     assert [name for name in kept if not (ROOT / name).exists()] == []
-    assert {*PACKAGES, "echo2", "pyproject.toml", "hatch_build.py", "bundle_libp2p.py", "README.md"} <= kept
+    assert {*PACKAGES, "echo2", "plugins", "pyproject.toml", "hatch_build.py", "bundle_libp2p.py", "README.md"} <= kept
     assert not kept & {".git", ".venv", "tests", "docs"}
+
+
+def test_the_image_of_the_coordinator_alone_has_the_rails_of_the_plug_in() -> None:
+    (built,) = [rest for word, rest in stages()["wheel"] if word == "RUN" and "pip wheel" in rest]
+    assert built.endswith("/source/plugins/echo2-rails")
+    plugin = tomllib.loads((ROOT / "plugins/echo2-rails/pyproject.toml").read_text())["project"]
+    installed = f"pip install --no-cache-dir --no-deps /wheel/{plugin['name'].replace('-', '_')}-*.whl"
+    runs = {image: [rest for word, rest in stages()[image] if word == "RUN"] for image in PROGRAMS}
+    assert [image for image in PROGRAMS if any(installed in rest for rest in runs[image])] == ["echo2-coord"]
+    assert "/wheel/*.whl" not in str(runs), "pip takes extras of one wheel"
 
 
 def commands() -> Iterator[list[str]]:

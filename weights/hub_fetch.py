@@ -40,6 +40,8 @@ _ANSWER_SECONDS: Final = 20.0
 _REPORT_SECONDS: Final = 10.0
 _REPORT_SHARE: Final = 0.1
 _MB: Final = 1e6
+_MOST_PLAIN: Final = 50_000_000_000
+"""Bytes of a file above which the hub gives none over plain HTTP (rule 3)."""
 
 
 class HubUnreachable(LocalFault):
@@ -183,7 +185,8 @@ class _Faults:
             ) from error
         if isinstance(error, errors.OfflineModeIsEnabled):
             raise HubUnreachable(f"HF_HUB_OFFLINE keeps {model} from being fetched: unset it") from error
-        if isinstance(error, lost):
+        # of a file that has another size than the hub states, the library says so by an OSError without a number
+        if isinstance(error, lost) or (isinstance(error, OSError) and error.errno is None):
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise HubUnreachable(
                 f"{model} cannot be fetched from {endpoint} ({reason}): try again, which goes on where it ended, or "
@@ -226,6 +229,13 @@ def _fetch_all(hub: _Hub, commit: str, folder: Path, files: Sequence[_HubFile], 
     missing = [file for file in files if not (folder / file.name).is_file()]
     if not missing:
         return
+    for file in missing:
+        if file.nbytes > _MOST_PLAIN and not (blobs / file.digest).is_file():
+            raise LocalFault(
+                f"{file.name} of {hub.name.model} has {file.nbytes / 1e9:,.1f} GB, and the hub gives files above "
+                f"{_MOST_PLAIN / 1e9:.0f} GB only by a protocol of its own: fetch the model with `hf download "
+                f"{hub.name.model}`, and name the folder that it prints"
+            )
     progress = _Progress(sum(file.nbytes for file in missing), report)
     for file in missing:
         progress.done += min(_size(_partial(blobs, file)), file.nbytes)

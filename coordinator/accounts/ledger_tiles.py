@@ -32,7 +32,8 @@ def tile(database: Database, level: int, place: TilePlace) -> bytes | None:
 
 
 def bundle_part(database: Database, place: TilePlace, first: int) -> BundlePart | None:
-    """Return the part of a bundle from its entry `first` (from 0) on; None: there is no such bundle (yet)."""
+    """Return the part of a bundle from its entry `first` (from 0) on; None: there is no such bundle (yet), or
+    run.sqlite lacks the entry."""
     if not is_covered(signed_size(database), 0, place):
         return None
     content, end, start = bytearray(), first, place.number * WIDTH + 1
@@ -42,4 +43,4 @@ def bundle_part(database: Database, place: TilePlace, first: int) -> BundlePart 
             end += 1
             if len(content) >= PART_BYTES:
                 break
-    return BundlePart(bytes(content), end)
+    return BundlePart(bytes(content), end) if end > first else None

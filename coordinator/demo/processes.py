@@ -139,6 +139,7 @@ class ProcessGroup:
         for process in stubborn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(stubborn, timeout=KILL_GRACE_SECONDS)
 
     def tail(self, name: str) -> list[str]:
         """Return the last `TAIL_LINES` lines of a process's log."""

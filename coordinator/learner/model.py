@@ -64,13 +64,19 @@ def load(folder: Path, device: str, dtype: torch.dtype = torch.float32, *, by_li
 
 
 def _whole(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    model = _fill(folder, device, dtype)
+    return _by_library(folder, device, dtype) if model is None else model
+
+
+def _fill(folder: Path, device: str, dtype: torch.dtype) -> PreTrainedModel | None:
+    """Return the model with the weights of its files; None, and nothing of it in memory: the library converts them, or
+    says what is wrong with them."""
     model = build_unfilled(model_config.read(folder), dtype)
     allocate(model, device)
     try:
         load_into(model, FolderWeights(folder))
-    except BadSnapshot:  # the library converts it, or says what is wrong with it
-        del model  # its memory first
-        return _by_library(folder, device, dtype)
+    except BadSnapshot:  # its traceback has the model, until this function ends
+        return None
     return model
 
 

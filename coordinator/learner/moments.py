@@ -149,7 +149,7 @@ class CodedMoments:
 
     def write(self, piece: Piece, first: Tensor, second: Tensor, updates: Tensor) -> None:
         """See `Moments`."""
-        chances = _chances(self._start(piece), first.numel(), self._width, updates)
+        chances = _chances(self._start(piece), first.numel(), updates)
         self._encode(piece, (first, second), chances)
 
     def first(self) -> Tensor:
@@ -232,7 +232,7 @@ def _table() -> Tensor:
     return torch.cat([sizes.new_zeros(1), sizes])
 
 
-def _chances(start: int, count: int, width: int, updates: Tensor) -> tuple[Tensor, Tensor]:
+def _chances(start: int, count: int, updates: Tensor) -> tuple[Tensor, Tensor]:
     """Return two numbers in [0, 1) for each element from the `start`-th on (rule 4)."""
     mixed = torch.arange(start, start + count, device=updates.device).mul_(_MIX[0])
     mixed += updates.long() * _MIX[1]

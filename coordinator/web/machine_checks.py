@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.learner.memory_plan import MOMENT_BYTES
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.run import https_identity, keys, learner_checks, setup
 from echo2.coordinator.run.disk_room import bytes_to_run
 from echo2.coordinator.run.key_checks import KeyCheck
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
+from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
@@ -35,8 +37,9 @@ from echo2.weights.lora.adapter_config import CONFIG as ADAPTER_CONFIG
 
 SPARE: Final = 5e9
 """Bytes beside checkpoints and versions: database, ledger, logs."""
-LEARNER_BYTES: Final = 18
-"""Bytes per trained parameter that the learner keeps between steps (`python -m benchmarks.learner`, state)."""
+LEARNER_BYTES: Final = 10
+"""Bytes per trained parameter that the learner keeps between steps, beside AdamW's moments (`python -m
+benchmarks.learner`, state)."""
 BASE_BYTES: Final = 4
 """The same of a frozen base, in float32."""
 SCORER_BYTES: Final = 4
@@ -94,17 +97,20 @@ def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], in
     """Check the memory of the learner's card, or of this machine where it computes on the CPU. `limit`: bytes that this
     machine's processes may take. Raises `LocalFault`."""
     check = "memory"
-    if settings.learner.device.startswith("cuda"):
+    learner = settings.learner
+    if (device := computing_of(learner, settings.scorer).device).startswith("cuda"):
         try:
             learner_checks.check_card(place.model, settings)
         except SettingsFault as error:
             return KeyCheck(check, str(error), "set it before the next start")
-        return KeyCheck(check, f"the learner fits on {settings.learner.device}")
+        return KeyCheck(check, f"the learner fits on {device}")
     adapter = (place.model / ADAPTER_CONFIG).is_file()
     count = sum(prod(entry.shape) for entry in stored_headers(place.model))
-    each = (BASE_BYTES if adapter else LEARNER_BYTES) + SCORER_BYTES * settings.scorer.own_number
+    moments = MOMENT_BYTES["8bit" if learner.optimiser_state == "8bit" else "float32"]  # of this host in either case
+    each = (BASE_BYTES if adapter else LEARNER_BYTES + moments) + SCORER_BYTES * settings.scorer.own_number
     words = f"{limit() / 1e9:,.1f} GB, and learner and scorer keep about {each * count / 1e9:,.1f} GB between steps"
-    return KeyCheck(check, words, "use a smaller model, or --lora-rank" if each * count > limit() else "")
+    remedy = "use a smaller model, or --lora-rank; learner.optimiser_state=8bit takes 6 bytes per parameter less"
+    return KeyCheck(check, words, remedy if each * count > limit() else "")
 
 
 def data_of(task: TaskPlace, settings: CoordinatorConfig) -> KeyCheck:

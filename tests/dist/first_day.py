@@ -196,6 +196,7 @@ class Day:
         self.steps: list[Step] = []
         self.claims: list[Claim] = []
         self.joined: list[tuple[float, str]] = []
+        self._terminals: list[Terminal] = []
         self._service: PlayedService | None = None
         self._fingerprint = ""
         self._began = time.monotonic()
@@ -217,6 +218,8 @@ class Day:
 
     def close(self) -> None:
         """End all that was started."""
+        for terminal in self._terminals:
+            terminal.kill()
         if self._service is not None:
             self._service.end()
         self.operator.close()
@@ -241,7 +244,7 @@ class Day:
     def join(self) -> tuple[str, str]:
         """Join by the page, until the first accepted group; then Ctrl-C."""
         joined = self.volunteer.argv("join", f"https://{PAGE}")
-        terminal = Terminal(joined, self.volunteer.env, str(self.volunteer.place.home))
+        terminal = self._open(joined, str(self.volunteer.place.home))
         terminal.until(lambda text: "let it use this machine?" in text, 30)
         terminal.type("y\n")
         first = terminal.until(lambda text: "groups accepted" in text, PATIENCE)
@@ -264,7 +267,7 @@ class Day:
 
     def watch(self) -> tuple[str, str]:
         """Watch the node in `top`, and look at what that costs."""
-        terminal = Terminal(self.volunteer.argv("top"), self.volunteer.env, "/")
+        terminal = self._open(self.volunteer.argv("top"), "/")
         top = psutil.Process(terminal.process.pid)
         time.sleep(5)
         before, began = sum(top.cpu_times()[:2]), time.monotonic()
@@ -360,6 +363,11 @@ class Day:
         ends = {code: count for code, count in report["codes"].items() if code not in ("ok", "canary")}
         others = ", ".join(f"{count} {code}" for code, count in ends.items()) or "no lease ended otherwise"
         return "echo2-node leave; leave --forget", f"{len(accepted)} accepted, as the operator has it; {others}"
+
+    def _open(self, argv: list[str], cwd: str) -> Terminal:
+        """Start a program at a terminal; it ends with the day, however that ends."""
+        self._terminals.append(Terminal(argv, self.volunteer.env, cwd))
+        return self._terminals[-1]
 
     def _start(self) -> str:
         before = self.volunteer.accepted()

@@ -3,7 +3,8 @@
 The promises of a document are read from its code: fenced blocks and `inline spans`.
 
 1. `echo2-node ...` and `echo2-coord ...`: the program's own parser takes the command, its options and their values.
-2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module.
+2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module; an extra that is named is one of
+   pyproject.toml, and docs/install.md lists each that users install.
 3. A relative link reaches a file, and its #anchor a heading; a path in `backticks` that begins with a folder of ours
    exists, and so does a bare `module.py` behind one on the same line, in the same folder.
 4. The settings tables of docs/reference and the config models name the same keys. A settings table is one whose
@@ -17,6 +18,7 @@ import importlib
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,23 @@ def test_every_benchmark_in_the_documents_exists() -> None:
         if not any((ROOT / "benchmarks" / f"{name.replace('.', '/')}{end}").exists() for end in (".py", "/__main__.py"))
     ]
     assert not wrong, "\n".join(["", *wrong])
+
+
+def test_every_extra_in_the_documents_exists_and_users_find_each() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in current_documents()
+        for listed in re.findall(r"\bextras? ((?:`[\w-]+`(?:, | and )?)+)", path.read_text())
+        for name in re.findall(r"`([\w-]+)`", listed)
+        if name not in extras
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+    (table,) = re.findall(r"\| extra \|.*?\n\n", (ROOT / "docs/install.md").read_text(), re.DOTALL)
+    listed_there = {
+        name for row in table.strip().splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert listed_there == extras.keys() - {"dev", "docs"}
 
 
 def anchors(path: Path) -> set[str]:

@@ -56,6 +56,12 @@ class Terminal:
             self._reader.join(5)
             os.close(self._own)
 
+    def kill(self) -> None:
+        """Kill it, where it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def text(self) -> str:
         """Return all that it printed."""
         return "\n".join([text for _, text in self.rows] + [self._rest])

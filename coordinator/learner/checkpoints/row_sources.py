@@ -5,7 +5,8 @@ Rules
    file.
 2. The rows of a tensor stand in the files one after the other, in the order of the ranks that wrote them. A rank's rows
    are those of their concatenation, so any number of ranks can read what any number wrote.
-3. A tensor is read when it is asked for, from the files that have its rows; nothing else is in memory.
+3. A tensor is read when it is asked for, from the files that have its rows; nothing else is in memory. It is a copy:
+   one that lies in a file would keep the disk space of a checkpoint that is removed, until this process ends.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ class CheckpointRows(Mapping[str, Tensor]):
         files = self._places[name]
         if self._ranks == len(files) == 1 or not name.startswith(DIVIDED_PREFIXES):
             whole: Tensor = files[0].get_tensor(name)
-            return whole
+            return whole.clone()
         slices = [file.get_slice(name) for file in files]
         counts = [part.get_shape()[0] for part in slices]
         start, stop = rows_of_rank(sum(counts), self._rank, self._ranks)

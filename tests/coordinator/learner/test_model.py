@@ -1,8 +1,12 @@
 """A model folder that cannot be loaded is refused with the fix."""
 
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 from echo2.coordinator.learner import model
 from echo2.weights.errors import BadSnapshot
@@ -32,6 +36,32 @@ def test_the_error_for_an_unknown_architecture_names_the_fix(tmp_path: Path, mod
     (tmp_path / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes())
     with pytest.raises(model.BadModelFolder, match="update transformers"):
         model.load(tmp_path, "cpu")
+
+
+def test_a_model_that_the_library_loads_is_not_in_memory_a_second_time(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_bytes((model_folder / "config.json").read_bytes())
+    stored = load_file(model_folder / "model.safetensors")
+    save_file({f"base.{name}": bits for name, bits in stored.items()}, tmp_path / "model.safetensors")
+    allocate, by_library = model.allocate, model._by_library
+    first: list[weakref.ref[nn.Parameter]] = []
+    left: list[nn.Parameter | None] = []
+
+    def note(unfilled: nn.Module, device: str) -> None:
+        allocate(unfilled, device)
+        first.extend(map(weakref.ref, unfilled.parameters()))
+
+    def look(*arguments: Any) -> Any:
+        left.extend(one() for one in first)
+        return by_library(*arguments)
+
+    monkeypatch.setattr(model, "allocate", note)
+    monkeypatch.setattr(model, "_by_library", look)
+    with pytest.raises(model.BadModelFolder, match="lacks"):
+        model.load(tmp_path, "cpu")
+    assert left
+    assert not any(one is not None for one in left)
 
 
 def test_of_a_folder_with_an_adapter_the_adapter_alone_is_trained_and_published(tmp_path: Path) -> None:

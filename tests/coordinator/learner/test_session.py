@@ -21,6 +21,7 @@ from echo2.coordinator.learner.batches.batch_groups import BadBatch
 from echo2.coordinator.learner.checkpoints import export as exporting
 from echo2.coordinator.learner.checkpoints.checkpoint import CheckpointError
 from echo2.coordinator.learner.messages import Export, Hyper
+from echo2.coordinator.learner.moments import STATE_KINDS
 from echo2.coordinator.learner.optimiser import BadTensors
 from echo2.coordinator.learner.session import WrongOrder, check_hyper
 from echo2.p2p.swarm import manifest
@@ -108,6 +109,19 @@ def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
     ours, theirs = newest_tensors(broken), newest_tensors(whole)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux lists the files that a process maps")
+@pytest.mark.parametrize("kind", STATE_KINDS)
+def test_an_opened_learner_keeps_no_file_of_its_checkpoint_from_being_removed(
+    tmp_path: Path, model_folder: Path, kind: str
+) -> None:
+    main = Main(tmp_path, model_folder, structs.replace(HYPER, optimiser_state=kind))
+    main.step(main.open(), 1)
+    session = main.open()
+    assert session.answer_open().step == 1
+    mapped = Path("/proc/self/maps").read_text()
+    assert str(main.folder / "checkpoints") not in mapped
 
 
 def test_opening_returns_every_drawn_group(main: Main) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import setup
-from echo2.coordinator.settings import config
+from echo2.coordinator.settings import computing, config
 from echo2.coordinator.web import machine_checks
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
@@ -105,6 +105,19 @@ def test_memory_that_will_not_do_is_warned_of(home: Path) -> None:
     assert enough.actual == "8.0 GB, and learner and scorer keep about 0.0 GB between steps"
     assert not enough.remedy
     assert machine_checks.memory(place, settings, lambda: 43).remedy, "2 weights take 44 bytes"
+    learner = settings.learner.model_copy(update={"optimiser_state": "8bit"})
+    coded = settings.model_copy(update={"learner": learner})
+    assert not machine_checks.memory(place, coded, lambda: 33).remedy, "and 32.1 with moments in 8 bits"
+    assert machine_checks.memory(place, coded, lambda: 32).remedy
+
+
+def test_of_a_card_that_auto_takes_the_memory_is_that_of_the_card(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, place = config.load(home / "coordinator.toml", env={}), RunFolder(home)
+    learner = settings.learner.model_copy(update={"device": "auto"})
+    monkeypatch.setattr(computing, "automatic_device", lambda: ("cuda:1", "it has the most free memory"))
+    monkeypatch.setattr(machine_checks.learner_checks, "check_card", lambda model, settings: None)
+    row = machine_checks.memory(place, settings.model_copy(update={"learner": learner}), lambda: 43)
+    assert (row.actual, row.remedy) == ("the learner fits on cuda:1", "")
 
 
 def test_a_task_whose_data_is_gone_is_warned_of(home: Path) -> None:

@@ -3,7 +3,10 @@
 import asyncio
 import base64
 import hashlib
+import shutil
+import sqlite3
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -226,6 +229,19 @@ def test_a_bundle_is_read_in_parts_of_bounded_size(run: Run, monkeypatch: pytest
     assert b"".join(part.content for part in parts) == whole_bundle.content
     assert len(parts) > 10
     assert max(len(part.content) for part in parts) < 1_500
+
+
+def test_a_bundle_ends_where_run_sqlite_lacks_an_entry_under_the_head(run: Run, tmp_path: Path) -> None:
+    damaged = shutil.copy(run.folder.database, tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(damaged)) as connection:
+        connection.execute("DROP TRIGGER entries_are_never_removed")
+        connection.execute("DELETE FROM entries WHERE seq > 100")
+        connection.commit()
+    with Database.read(damaged) as database:
+        part = ledger_tiles.bundle_part(database, TilePlace(0), 0)
+        assert part is not None
+        assert part.end == 100
+        assert ledger_tiles.bundle_part(database, TilePlace(0), part.end) is None
 
 
 FALSE = {
