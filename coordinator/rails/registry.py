@@ -50,8 +50,9 @@ def kind_of(name: str) -> RailKind:
         try:
             kind = point.load()
         except Exception as error:  # a plug-in's own, of any kind
+            why = str(error) or type(error).__name__
             raise SettingsFault(
-                f"payout.rail is {name}, whose plug-in cannot be imported ({error or type(error).__name__}): {install}"
+                f"payout.rail is {name}, whose plug-in cannot be imported ({why}): {install}"
             ) from error
         if not isinstance(kind, RailKind):
             raise SettingsFault(f"payout.rail is {name}, whose plug-in gives no rail: {install}")
