@@ -10,6 +10,7 @@
 
 import json
 import mmap
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,6 +26,8 @@ from echo2.weights.snapshot import BITS, Bits, Snapshot, read_header, writing_sn
 INDEX: Final = "model.safetensors.index.json"
 SINGLE_FILE: Final = "model.safetensors"
 _MAX_INDEX: Final = 64 << 20
+_SHARD: Final = re.compile(r"\w[\w.+-]{0,199}", re.ASCII)
+"""The name of a shard."""
 _PIECE_ELEMENTS: Final = 4 << 20
 """Elements that are cast and written at a time."""
 
@@ -190,8 +193,8 @@ def shard_names(index: Path) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadSnapshot(f"{index} is no shard index: {error}; download it again") from error
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
+        if not isinstance(name, str) or not _SHARD.fullmatch(name):
+            raise BadSnapshot(f"{index} names the shard {name!r:.200}, which is no plain name: download it again")
     return sorted(names)
 
 

@@ -15,9 +15,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
 
 from echo2.runtime.errors import DiskFull, LocalFault
 from echo2.runtime.figures import number_of
@@ -27,21 +32,20 @@ from echo2.weights.errors import BadSnapshot
 from echo2.weights.hf_import import INDEX, SINGLE_FILE, shard_names, stored_headers
 from echo2.weights.hub_cache import cache_folder
 
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import ModelInfo
-
 PREFIX: Final = "hf:"
 _NAME: Final = re.compile(
     r"hf:(?P<model>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@(?P<revision>[\w./-]{1,255}))?", re.ASCII
 )
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _HUB: Final = "https://huggingface.co"
-_ANSWER_SECONDS: Final = 20.0
+_MOST_LISTING: Final = 32 << 20
+"""Most bytes of a description; that of a model with a thousand files has under 1 MB."""
+_TRIES: Final = 5
+"""Transfers in a row without a new byte, after which a file is given up."""
+_RETRY_SECONDS: Final = 1.0
 _REPORT_SECONDS: Final = 10.0
 _REPORT_SHARE: Final = 0.1
 _MB: Final = 1e6
-_MOST_PLAIN: Final = 50_000_000_000
-"""Bytes of a file above which the hub gives none over plain HTTP (rule 3)."""
 
 
 class HubUnreachable(LocalFault):
@@ -115,41 +119,119 @@ def fetch(
     return folder
 
 
+class _Stored(msgspec.Struct):
+    """Where a hub keeps the bytes of a large file. `sha256`: their hash."""
+
+    sha256: str = ""
+
+
+class _Row(msgspec.Struct, rename="camel"):
+    """A file in a hub's listing. `rfilename`: its path."""
+
+    rfilename: str
+    size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    blob_id: str | None = None
+    lfs: _Stored | None = None
+
+
+class _Listing(msgspec.Struct):
+    """A hub's description of one commit of a model."""
+
+    sha: str | None = None
+    siblings: list[_Row] = []
+
+
 class _Hub:
-    """The hub at `endpoint`, asked about one model."""
+    """The hub at `endpoint`, asked about one model. It is not trusted: of an answer no more is read than was stated, or
+    than `_MOST_LISTING`."""
 
     def __init__(self, endpoint: str, name: HubName) -> None:
         self.endpoint, self.name = endpoint, name
 
     def list_files(self) -> tuple[str, dict[str, _HubFile]]:
         """Return the commit of the revision, and the files at its root by name. Raises `LocalFault`."""
-        from huggingface_hub import HfApi
-
-        with self._faults():
-            info = HfApi(endpoint=self.endpoint).model_info(
-                self.name.model, revision=self.name.revision or None, files_metadata=True, timeout=_ANSWER_SECONDS
-            )
-        commit = info.sha or ""
+        revision = f"/revision/{quote(self.name.revision, safe='')}" if self.name.revision else ""
+        body = bytearray()
+        with self._faults(), self._answer(f"{self.endpoint}/api/models/{self.name.model}{revision}?blobs=true") as got:
+            for piece in got.iter_bytes():
+                body += piece
+                if len(body) > _MOST_LISTING:
+                    raise LocalFault(f"{self.endpoint} describes {self.name.model} without end: is HF_ENDPOINT a hub?")
+        try:
+            listing = msgspec.json.decode(body, type=_Listing)
+        except (ValueError, RecursionError) as error:
+            raise LocalFault(
+                f"{self.endpoint} gives no list of the files of {self.name.model} ({error}): is HF_ENDPOINT a hub, and "
+                "is a proxy or a login page between?"
+            ) from error
+        commit = listing.sha or ""
         if not _COMMIT.fullmatch(commit) or (_COMMIT.fullmatch(self.name.revision) and commit != self.name.revision):
             raise LocalFault(f"{self.endpoint} names no commit for {self.name.model}@{self.name.revision or 'newest'}")
-        return commit, _files_of(info)
+        return commit, _files_of(listing)
 
-    def fetch(self, commit: str, file: _HubFile, target: BinaryIO, begun: int) -> None:
-        """Append the bytes of a file from `begun` on. Raises `LocalFault`, OSError of the disk."""
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.file_download import http_get
+    def fetch(self, commit: str, file: _HubFile, target: BinaryIO) -> None:
+        """Append the bytes of a file that are lacking. Raises `LocalFault`, OSError of the disk."""
+        from huggingface_hub import errors, hf_hub_url
+
+        url = hf_hub_url(self.name.model, file.name, revision=commit, endpoint=self.endpoint)
+        lost: type[Exception] = getattr(errors, "HTTPError")  # noqa: B009 (as below)
+        most, left = target.seek(0, os.SEEK_END), _TRIES
+        with self._faults():
+            while (at := target.seek(0, os.SEEK_END)) < file.nbytes:
+                if at > most:
+                    most, left = at, _TRIES
+                try:
+                    self._append(url, file, target, at)
+                    cut = None
+                except lost as error:
+                    if isinstance(error, errors.HfHubHTTPError):
+                        raise
+                    cut = error
+                if target.seek(0, os.SEEK_END) <= most:
+                    left -= 1
+                    if not left:
+                        raise cut or HubUnreachable(f"{file.name} of {self.name.model} was cut: try again")
+                    time.sleep(_RETRY_SECONDS)
+
+    def _append(self, url: str, file: _HubFile, target: BinaryIO, at: int) -> None:
+        """Append the bytes from `at` on; where the hub gives the file from its start, they replace what is there."""
+        with self._answer(url, {"Range": f"bytes={at}-"} if at else {}) as answer:
+            if at and answer.status_code != 206:
+                at = target.truncate(0)
+            stated = answer.headers.get("Content-Length", "")
+            other = stated.isdecimal() and "Content-Encoding" not in answer.headers and int(stated) != file.nbytes - at
+            for piece in () if other else answer.iter_bytes():
+                at += len(piece)
+                if other := at > file.nbytes:
+                    target.truncate(0)
+                    break
+                target.write(piece)
+        if other:
+            raise LocalFault(
+                f"{self.endpoint} sends {file.name} of {self.name.model} in another size than it states: try again, "
+                "without a proxy or a login page between"
+            )
+
+    @contextmanager
+    def _answer(self, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> Iterator[Any]:
+        """Ask, and yield the answer, whose body is not read yet. Of a refusal no body is read. The token goes to the
+        endpoint alone: a redirect to another host is followed without it."""
+        from huggingface_hub import constants
         from huggingface_hub.utils import (  # type: ignore[attr-defined]  # it names two without exporting them
             build_hf_headers,
-            disable_progress_bars,
-            logging,
+            get_session,
+            hf_raise_for_status,
         )
 
-        disable_progress_bars()
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        url = hf_hub_url(self.name.model, file.name, revision=commit, endpoint=self.endpoint)
-        with self._faults():
-            headers = {**build_hf_headers(), "Accept-Encoding": "identity"}  # ranges count the bytes of the file
-            http_get(url, target, resume_size=begun, headers=headers, expected_size=file.nbytes)
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity", **headers}  # ranges count the file's bytes
+        with get_session().stream(
+            "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT, follow_redirects=True
+        ) as answer:
+            if answer.status_code not in (200, 206):
+                told = {name: value for name, value in answer.headers.items() if name.lower().startswith("x-")}
+                hf_raise_for_status(type(answer)(answer.status_code, headers=told, request=answer.request))
+                raise HubUnreachable(f"{self.endpoint} answers {answer.status_code}: try again")
+            yield answer
 
     def _faults(self) -> "_Faults":
         return _Faults(self)
@@ -185,8 +267,11 @@ class _Faults:
             ) from error
         if isinstance(error, errors.OfflineModeIsEnabled):
             raise HubUnreachable(f"HF_HUB_OFFLINE keeps {model} from being fetched: unset it") from error
-        # of a file that has another size than the hub states, the library says so by an OSError without a number
-        if isinstance(error, lost) or (isinstance(error, OSError) and error.errno is None):
+        if isinstance(error, ValueError) or type(error).__name__ == "InvalidURL":  # the library's, of no other kind
+            raise LocalFault(
+                f"{model} cannot be asked for ({error}): look at HF_ENDPOINT, HF_TOKEN and the variables of proxies"
+            ) from error
+        if isinstance(error, lost):
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise HubUnreachable(
                 f"{model} cannot be fetched from {endpoint} ({reason}): try again, which goes on where it ended, or "
@@ -194,10 +279,10 @@ class _Faults:
             ) from error
 
 
-def _files_of(info: "ModelInfo") -> dict[str, _HubFile]:
+def _files_of(listing: _Listing) -> dict[str, _HubFile]:
     files = dict[str, _HubFile]()
-    for one in info.siblings or ():
-        digest = one.lfs.sha256 if one.lfs is not None else one.blob_id
+    for one in listing.siblings:
+        digest = (one.lfs.sha256 if one.lfs is not None else "") or one.blob_id
         if one.size is not None and digest and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", digest):
             files[one.rfilename] = _HubFile(one.rfilename, one.size, digest)
     return files
@@ -229,13 +314,6 @@ def _fetch_all(hub: _Hub, commit: str, folder: Path, files: Sequence[_HubFile], 
     missing = [file for file in files if not (folder / file.name).is_file()]
     if not missing:
         return
-    for file in missing:
-        if file.nbytes > _MOST_PLAIN and not (blobs / file.digest).is_file():
-            raise LocalFault(
-                f"{file.name} of {hub.name.model} has {file.nbytes / 1e9:,.1f} GB, and the hub gives files above "
-                f"{_MOST_PLAIN / 1e9:.0f} GB only by a protocol of its own: fetch the model with `hf download "
-                f"{hub.name.model}`, and name the folder that it prints"
-            )
     progress = _Progress(sum(file.nbytes for file in missing), report)
     for file in missing:
         progress.done += min(_size(_partial(blobs, file)), file.nbytes)
@@ -256,12 +334,10 @@ def _fetch_all(hub: _Hub, commit: str, folder: Path, files: Sequence[_HubFile], 
 def _fetch_one(hub: _Hub, commit: str, blobs: Path, file: _HubFile, progress: "_Progress") -> None:
     """Fetch one file, from where an earlier transfer was cut (rules 3 and 4)."""
     partial = _partial(blobs, file)
-    begun = _size(partial)
-    if begun > file.nbytes:
+    if _size(partial) > file.nbytes:
         partial.unlink()
-        begun = 0
     with room(partial), _Counted(partial, progress) as target:
-        hub.fetch(commit, file, target, begun)
+        hub.fetch(commit, file, target)
         target.flush()
         os.fsync(target.fileno())
     if _digest(partial, file) != file.digest:
@@ -297,7 +373,7 @@ class _Progress:
         """Count bytes that came."""
         self.done += count
         share, now = min(1.0, self.done / max(1, self.total)), time.monotonic()
-        if share >= self._share + _REPORT_SHARE or now >= self._at + _REPORT_SECONDS:
+        if share >= self._share + _REPORT_SHARE or share == 1.0 > self._share or now >= self._at + _REPORT_SECONDS:
             self._share, self._at = share, now
             self._report(f"  {100 * share:.0f} %, {self.done / _MB:,.1f} of {self.total / _MB:,.1f} MB")
 

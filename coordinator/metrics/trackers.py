@@ -3,7 +3,8 @@
 Rules
 1. Each tracker writes files into the folder alone; its own program shows them, or sends them on
    (`wandb sync`, `trackio sync`).
-2. New curves stand beside those of an earlier call until `replace_earlier`, which removes these. Files of others stay.
+2. New curves stand beside those of an earlier call until `replace_earlier`, which removes these. Files of others stay,
+   and in trackio and W&B the curves of other runs of echo2.
 3. What a tracker would tell of this machine by itself is switched off: host, user, program, folders, versions of
    packages, output, and figures of the system.
 4. W&B drops points whose step is lower than one that it has, as after a rollback. So its own step is the time, in
@@ -133,12 +134,12 @@ class TrackioRun:
         with _of_extra("trackio", "trackio", "59 MB"):
             import trackio
         self._trackio: Any = trackio
-        self._earlier = []
+        identity, self._earlier = f"{_PROJECT}-{begun:x}-", []
         with contextlib.suppress(ValueError):  # nothing is there yet
-            self._earlier = list(trackio.Api().runs(_PROJECT))
+            self._earlier = [run for run in trackio.Api().runs(_PROJECT) if run.name.startswith(identity)]
         with _quiet():
             self._run = trackio.init(
-                _PROJECT, name=f"run-{time.time_ns()}", config=dict(settings), embed=False, auto_log_gpu=False,
+                _PROJECT, name=f"{identity}{time.time_ns()}", config=dict(settings), embed=False, auto_log_gpu=False,
                 auto_log_cpu=False,
             )  # fmt: skip
 
@@ -168,7 +169,7 @@ class OfflineRun:
         logs.mkdir(parents=True, exist_ok=True)
         with _of_extra("wandb", "wandb", "72 MB"):
             import wandb
-        identity = f"echo2-{begun:x}"
+        identity = f"{_PROJECT}-{begun:x}"
         self._begun, self._step = begun, 0
         self._earlier = [*logs.glob(f"wandb/offline-run-*-{identity}")]
         silent = wandb.Settings(

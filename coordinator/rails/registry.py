@@ -6,7 +6,8 @@ Rules
    payout.resend_hours.
 3. `check` reads settings alone: it refuses a run that could never pay, before it is made or started. `fault_here` also
    looks at the files that they name. A file that lacks stops no run: payments wait.
-4. A rail whose plug-in is not installed is refused by a sentence that says how to install it.
+4. A rail whose plug-in is not installed, or is broken, is refused by a sentence that says how to install it; so is one
+   that two packages claim. None replaces a rail of this build.
 """
 
 import hashlib
@@ -41,13 +42,20 @@ def kind_of(name: str) -> RailKind:
     if name in _OWN_RAILS:
         return _OWN_RAILS[name]
     install = f"in a clone of echo2 run `{sys.executable} -m pip install --no-deps ./plugins/echo2-rails`"
-    for point in entry_points(group=GROUP, name=name):
+    points = list(entry_points(group=GROUP, name=name))
+    if len({point.value for point in points}) > 1:
+        owners = " and ".join(sorted(point.dist.name if point.dist else point.value for point in points))
+        raise SettingsFault(f"payout.rail is {name}, and {owners} each have a rail of this name: remove one")
+    for point in points:
         try:
-            kind: RailKind = point.load()
-        except ImportError as error:
+            kind = point.load()
+        except Exception as error:  # a plug-in's own, of any kind
+            why = str(error) or type(error).__name__
             raise SettingsFault(
-                f"payout.rail is {name}, whose plug-in cannot be imported ({error}): {install}"
+                f"payout.rail is {name}, whose plug-in cannot be imported ({why}): {install}"
             ) from error
+        if not isinstance(kind, RailKind):
+            raise SettingsFault(f"payout.rail is {name}, whose plug-in gives no rail: {install}")
         return kind
     raise SettingsFault(
         f"payout.rail is {name}, which needs the plug-in echo2-rails: {install}, or set payout.rail to csv or command"

@@ -182,7 +182,7 @@ class WebSection(Section):
             ge=0,
             le=20,
             description="Groups of which the public page shows the prompt, the best and the worst answer, those "
-            "accepted last. 0: none, as prompts may be private.",
+            "accepted last of versions that are leased no more. 0: none, as prompts may be private.",
         ),
     ] = 0
     connections: Annotated[

@@ -124,10 +124,16 @@ def list_groups(
             return
 
 
-def newest_accepted(database: Database, most: int) -> list[bytes]:
-    """Return the leases of the newest accepted groups."""
-    query = "SELECT lease FROM verdicts WHERE verdict = 'accepted' ORDER BY entry DESC LIMIT ?"
-    return [lease for (lease,) in database.all(query, (most,))]
+def newest_past(database: Database, most: int, era: int, oldest: int) -> list[bytes]:
+    """Return the leases of the newest accepted groups that no node can be asked for again: of versions before the
+    `oldest` of the era that is leased, without a twin that is on its way."""
+    query = (
+        "SELECT v.lease FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.verdict = 'accepted'"
+        " AND (l.era < ? OR (l.era = ? AND l.version < ?)) AND NOT EXISTS (SELECT 1 FROM leases o"
+        " WHERE o.position = l.position AND o.attempt = l.attempt AND o.state IN ('open', 'received'))"
+        " ORDER BY v.entry DESC LIMIT ?"
+    )
+    return [lease for (lease,) in database.all(query, (era, era, oldest, most))]
 
 
 def read_group(database: Database, tokenizer: Tokenizer, lease: bytes, *, by_token: bool = True) -> ShownGroup | None:

@@ -6,7 +6,8 @@ Rules
 2. Parties (p2p/limits/party.py) are served in rotation: of each party one request at a time competes with those of
    others.
 3. At most `MOST_WAITING` requests wait, `MOST_OF_PARTY` of one party; the last quarter of the places is for parties of
-   which no request waits. Further ones are answered 503 with Retry-After.
+   which no request waits. Further ones are answered 503 with Retry-After; not so one of which a part of the answer is
+   sent, as a refusal amid a body would leave its client waiting.
 """
 
 import asyncio
@@ -35,10 +36,11 @@ class RationedReads:
         self._waiting = Counter[str]()
         self._due = 0.0
 
-    async def read(self, party: str, action: Callable[[], T]) -> T:
-        """Run an action of a party's request in a thread, in turn. Raises `HTTPServiceUnavailable`."""
+    async def read(self, party: str, action: Callable[[], T], *, begun: bool = False) -> T:
+        """Run an action of a request in a thread, in turn. `begun`: whether a part of its answer is sent. Raises
+        `HTTPServiceUnavailable` (rule 3)."""
         own, all_waiting = self._waiting[party], self._waiting.total()
-        if own >= MOST_OF_PARTY or all_waiting >= (MOST_WAITING * 3 // 4 if own else MOST_WAITING):
+        if not begun and (own >= MOST_OF_PARTY or all_waiting >= (MOST_WAITING * 3 // 4 if own else MOST_WAITING)):
             raise web.HTTPServiceUnavailable(
                 text=f"too many requests for {self._subject}", headers={"Retry-After": "5"}
             )

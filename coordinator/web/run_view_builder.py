@@ -22,6 +22,7 @@ from echo2.coordinator.accounts.run_logs import read_logs
 from echo2.coordinator.database.database import Database, ReadConnections
 from echo2.coordinator.epochs.epoch_figures import EpochFigures, PresentMarket
 from echo2.coordinator.epochs.epoch_need import provisioned_rate
+from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.audit_counts import audit_view
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
@@ -256,7 +257,9 @@ class RunViewBuilder:
             teams = read_teams(database, now)
             learned = stages(read_draws(database))
             changes = read_changes(database, public=True)
-            examples = self._examples.read(database, self.run.config.web.examples, now)
+            oldest = oldest_fresh(live.state.step, self.group_service.terms.staleness)
+            most = self.run.config.web.examples
+            examples = self._examples.read(database, most, now, live.state.era, oldest)
             market = None
             if live.market is not None:
                 market = self._market_rows.view(live.market, database, capacity.step_seconds)

@@ -100,7 +100,8 @@ class TileRoutes:
         answer = web.StreamResponse(headers={"Content-Type": _BINARY, **self._caching(request, place)})
         first = 0
         while first < place.width:
-            part = await self._reads.read(party_of(request), partial(self._source.ledger_bundle, place, first))
+            action = partial(self._source.ledger_bundle, place, first)
+            part = await self._reads.read(party_of(request), action, begun=first > 0)
             if part is None:
                 raise _absent()
             if not first:

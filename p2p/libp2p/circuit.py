@@ -17,6 +17,7 @@ import contextlib
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -55,6 +56,8 @@ SKEWED_RESERVATION_SECONDS = 60.0
 """Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
 """Most addresses per relay (rule 3)."""
+MOST_OF_FAMILY = 2
+"""Most addresses of a name of one kind: whoever answers for the name may give thousands."""
 
 M = TypeVar("M", bound=Message)
 
@@ -276,8 +279,8 @@ def circuit_parts(address: str) -> tuple[str, str]:
 
 
 async def without_names(addresses: Sequence[str]) -> list[str]:
-    """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3); a name that
-    is not known has none."""
+    """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3), of which
+    the first `MOST_OF_FAMILY` of IPv4 and of IPv6 count; a name that is not known, or none at all, has none."""
     announced = list[str]()
     for address in addresses:
         parsed = address_of(address)
@@ -285,11 +288,14 @@ async def without_names(addresses: Sequence[str]) -> list[str]:
             announced.append(address)
             continue
         family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(parsed.kind, socket.AF_UNSPEC)
-        with contextlib.suppress(OSError):
-            for *_, place in await trio.socket.getaddrinfo(
+        taken = Counter[int]()
+        with contextlib.suppress(OSError, UnicodeError):
+            for kind, *_, place in await trio.socket.getaddrinfo(
                 parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM
             ):
-                announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))
+                taken[kind] += 1
+                if taken[kind] <= MOST_OF_FAMILY:
+                    announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))
     return list(dict.fromkeys(announced))
 
 

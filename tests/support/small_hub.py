@@ -4,9 +4,10 @@ import hashlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 
@@ -15,7 +16,8 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 class SmallHub:
     """`model`: ORG/NAME. `files`: its files by name. `cut`: name -> bytes after which its next transfer is cut.
     `down`: whether the hub answers 503 once a transfer was cut. `stated`: name -> size that the hub states, where it is
-    another than the file's. `asked`: (name, first byte) of the requests."""
+    another than the file's. `asked`: (name, first byte) of the requests. `instead`: what answers for a file, or for the
+    description (""), in place of the hub. `tokens`: the tokens that came."""
 
     model: str
     files: dict[str, bytes]
@@ -25,6 +27,8 @@ class SmallHub:
     down: bool = False
     stated: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
+    instead: dict[str, Callable[[Any], None]] = field(default_factory=dict)
+    tokens: list[str | None] = field(default_factory=list)
 
     def listing(self) -> dict[str, object]:
         """Return the model's description, as `/api/models/ORG/NAME/revision/REVISION?blobs=true` gives it."""
@@ -45,22 +49,25 @@ def _handler(hub: SmallHub) -> type[http.server.BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             described = f"/api/models/{hub.model}"
-            if path in (described, *(f"{described}/revision/{name}" for name in (hub.commit, "main", "v1"))):
-                self._answer(200, json.dumps(hub.listing()).encode())
+            hub.tokens.append(self.headers["Authorization"])
+            if answer := hub.instead.get("" if path.startswith("/api/") else path.rpartition("/")[2]):
+                answer(self)
+            elif path in (described, *(f"{described}/revision/{name}" for name in (hub.commit, "main", "v1"))):
+                self.answer(200, json.dumps(hub.listing()).encode())
             elif path.startswith("/api/models/"):
                 code = "RevisionNotFound" if path.startswith(f"{described}/") else "RepoNotFound"
                 code = "GatedRepo" if "gated" in path else code
-                self._answer(403 if code == "GatedRepo" else 404, b"{}", {"X-Error-Code": code})
+                self.answer(403 if code == "GatedRepo" else 404, b"{}", {"X-Error-Code": code})
             elif path.startswith(prefix := f"/{hub.model}/resolve/{hub.commit}/"):
                 self._give(path.removeprefix(prefix))
             else:
-                self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+                self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 
         def _give(self, name: str) -> None:
             data, first = hub.files[name], int((self.headers["Range"] or "bytes=0-")[6:].split("-")[0])
             hub.asked.append((name, first))
             if hub.down and not hub.cut:
-                self._answer(503, b"")
+                self.answer(503, b"")
                 return
             self.send_response(206 if first else 200)
             self.send_header("Content-Length", str(len(data) - first))
@@ -70,7 +77,7 @@ def _handler(hub: SmallHub) -> type[http.server.BaseHTTPRequestHandler]:
             self.wfile.write(data[first : hub.cut.pop(name, len(data))])
             self.close_connection = True
 
-        def _answer(self, code: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
+        def answer(self, code: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
             self.send_response(code)
             for key, value in {"Content-Length": str(len(body)), "Content-Type": "application/json", **headers}.items():
                 self.send_header(key, value)

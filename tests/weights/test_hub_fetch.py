@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub import constants, file_download
+from huggingface_hub import constants
 from safetensors.numpy import save
 
 from echo2.runtime.errors import DiskFull, LocalFault
@@ -26,7 +26,7 @@ WEIGHTS = save({"a": np.arange(100_000, dtype=np.float32)})
 def _on_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_fetch, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -89,10 +89,7 @@ def test_a_commit_that_the_cache_has_whole_needs_no_hub(fetching: Fetching) -> N
     assert fetching.said[-1] == f"{MODEL} is in the cache at commit {COMMIT}"
 
 
-def test_a_cut_transfer_goes_on_from_its_last_byte(
-    hub: SmallHub, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 14)
+def test_a_cut_transfer_goes_on_from_its_last_byte(hub: SmallHub, fetching: Fetching) -> None:
     hub.cut["model.safetensors"] = 150_000
     hub.down = True
     with pytest.raises(HubUnreachable, match=r"cannot be fetched from .*: try again, which goes on where it ended"):

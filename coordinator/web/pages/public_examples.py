@@ -1,8 +1,9 @@
 """Examples of what the policy says, for the public page of a run whose `web.examples` asks for them.
 
 Rules
-1. They are the newest accepted groups, `web.examples` at most: of each the prompt, the best and the worst answer. At 0
-   nothing is read, as prompts may be private.
+1. They are accepted groups, `web.examples` at most: of each the prompt, the best and the worst answer. At 0 nothing is
+   read, as prompts may be private. They are the newest of versions that are leased no more: before that a group may be
+   the answer of a canary, or of an audit, and whoever reads it here would know one, and could copy it.
 2. A text is cut after `MOST_TEXT` characters, and characters that are not printed are escapes.
 3. Each group is decoded once, and the newest are looked for every `READ_SECONDS`.
 """
@@ -13,7 +14,7 @@ from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.views import ExampleAnswer, ExampleView
 from echo2.coordinator.submissions.rollouts_report import escape, tokenizer_of
-from echo2.coordinator.verdicts.stored_rollouts import ShownGroup, newest_accepted, read_group
+from echo2.coordinator.verdicts.stored_rollouts import ShownGroup, newest_past, read_group
 from echo2.tasks.task import Tokenizer
 
 MOST_TEXT: Final = 600
@@ -29,14 +30,15 @@ class PublicExamples:
         self._known: dict[bytes, ExampleView] = {}
         self._read_at, self._most = 0, 0
 
-    def read(self, database: Database, most: int, now: int) -> list[ExampleView]:
-        """Return at most `most` examples, the newest first. `now`: ms. Raises `LocalFault`, `Untrusted`."""
+    def read(self, database: Database, most: int, now: int, era: int, oldest: int) -> list[ExampleView]:
+        """Return at most `most` examples, the newest first. `now`: ms. `oldest`: oldest version that is leased, of
+        `era`. Raises `LocalFault`, `Untrusted`."""
         if not most:
             self._known = {}
         elif most != self._most or now >= self._read_at + 1000 * READ_SECONDS:
             self._tokenizer = self._tokenizer or tokenizer_of(self._folder)
             newest = dict[bytes, ExampleView]()
-            for lease in newest_accepted(database, most):
+            for lease in newest_past(database, most, era, oldest):
                 known = self._known.get(lease)
                 if (
                     known is None

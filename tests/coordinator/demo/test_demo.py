@@ -41,6 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
     yield
+    psutil.wait_procs(processes_of(tmp_path), timeout=3)  # one that was killed may still be on its way out
     assert processes_of(tmp_path) == []
 
 

@@ -132,6 +132,21 @@ def test_a_replay_has_each_record_once_and_a_second_one_changes_nothing(tool: st
     assert (logs / "mine").is_dir()
 
 
+def test_curves_of_another_run_in_one_folder_stay(home: Path, tmp_path: Path) -> None:
+    other, logs = tmp_path / "other", tmp_path / "logs"
+    other.mkdir()
+    (other / "coordinator.toml").write_text('[run]\nname = "other"\n')
+    written = History(other / "history.jsonl")
+    written.add(step(1, 0.375, 999))
+    written.close()
+    for run in (home, other, home):
+        track("replay", logs, "--to", "trackio", "--home", run)
+    both = of_trackio(logs)
+    assert len(both) == len(WANTED) + 4
+    assert ("train/reward", 1, 0.375) in both
+    assert set(WANTED) <= set(both)
+
+
 @pytest.mark.parametrize("tool", READERS)
 def test_no_text_and_nothing_of_this_machine_is_in_what_would_be_sent(tool: str, home: Path, tmp_path: Path) -> None:
     logs = tmp_path / "logs"

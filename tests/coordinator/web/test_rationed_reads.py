@@ -16,12 +16,12 @@ class Reads:
         self.done: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def ask(self, party: str) -> None:
-        self._tasks.append(asyncio.create_task(self._read(party)))
+    def ask(self, party: str, *, begun: bool = False) -> None:
+        self._tasks.append(asyncio.create_task(self._read(party, begun=begun)))
 
-    async def _read(self, party: str) -> None:
+    async def _read(self, party: str, *, begun: bool) -> None:
         try:
-            await self.reads.read(party, lambda: self.done.append(party))
+            await self.reads.read(party, lambda: self.done.append(party), begun=begun)
         except web.HTTPServiceUnavailable:
             self.done.append("-")
 
@@ -50,6 +50,19 @@ async def test_the_last_quarter_of_the_places_is_for_parties_of_which_nobody_wai
     assert reads.done.count("-") == 2
     assert {f"other {number}" for number in range(MOST_WAITING // 4)} < set(reads.done)
     assert "one too many" not in reads.done
+
+
+async def test_an_answer_of_which_a_part_is_sent_waits_and_is_not_refused() -> None:
+    """A 503 amid the body of a bundle left its client waiting for the rest."""
+    reads = Reads()
+    for number in range(MOST_WAITING):
+        reads.ask(f"other {number}")
+    reads.ask("late")
+    reads.ask("reader", begun=True)
+    await reads.all_done()
+    assert reads.done[0] == "-", "the places are taken"
+    assert "late" not in reads.done
+    assert "reader" in reads.done
 
 
 async def test_after_an_error_the_next_reads_go_on() -> None:

@@ -122,3 +122,25 @@ def test_a_relay_that_was_dialled_by_its_name_is_announced_by_ip_addresses():
         assert await without_names(["/dns4/gone.example/tcp/1/p2p/R", four, addresses[1]]) == [four, six]
 
     trio.run(main)
+
+
+def test_a_name_with_thousands_of_addresses_counts_a_few_of_each_kind_and_one_that_is_no_name_none():
+    class Names(trio.abc.HostnameResolver):
+        async def getaddrinfo(self, host, port, family=0, type=0, proto=0, flags=0):
+            four = [(socket.AF_INET, 1, 6, "", (f"192.0.{n >> 8}.{n & 255}", port)) for n in range(10_000)]
+            return [(socket.AF_INET6, 1, 6, "", (f"2001:db8::{n:x}", port, 0, 0)) for n in range(10_000)] + four
+
+        async def getnameinfo(self, sockaddr, flags):
+            raise NotImplementedError
+
+    async def main() -> None:
+        trio.socket.set_custom_hostname_resolver(Names())
+        few = [f"/ip6/2001:db8::{n}/tcp/1/p2p/R" for n in range(2)] + [
+            f"/ip4/192.0.0.{n}/tcp/1/p2p/R" for n in range(2)
+        ]
+        assert await without_names(["/dns/many.example/tcp/1/p2p/R"]) == few
+        known = "/ip4/192.0.2.7/tcp/4310/p2p/R"
+        for no_name in ("a..b", "a" * 64, "."):
+            assert await without_names([f"/dns4/{no_name}/tcp/1/p2p/R", known]) == [known], "the others stay"
+
+    trio.run(main)

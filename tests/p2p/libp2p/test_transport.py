@@ -57,6 +57,22 @@ async def test_a_name_is_resolved_as_the_system_does(kind: str):
             await b.dial([f"/{kind}/nowhere.invalid/tcp/{port}/p2p/{new_peer().peer_id}"])
 
 
+async def test_an_address_of_a_name_that_answers_nothing_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    """With an IPv6 route that leads nowhere the first address of a name took all of the time."""
+    monkeypatch.setattr(libp2p, "DIAL_TIMEOUT", 6.0)
+    a, b = new_peer(), new_peer()
+    async with running(a), running(b):
+        [port] = {one.split("/")[4] for one in await a.addresses()}
+
+        async def both(addresses):
+            silent = silence.getsockname()[1]
+            return [f"/ip4/127.0.0.1/tcp/{each}/p2p/{a.peer_id}" for each in ("x", silent, port)]
+
+        monkeypatch.setattr(libp2p, "without_names", both)
+        with socket.create_server(("127.0.0.1", 0)) as silence:
+            assert await b.dial([f"/dns4/any.example/tcp/{port}/p2p/{a.peer_id}"]) == a.peer_id
+
+
 async def test_only_noise_is_offered():
     a = new_peer()
     async with running(a):

@@ -30,15 +30,37 @@ def test_the_newest_accepted_groups_are_shown_as_many_as_the_setting_says(
     for number in range(3):
         answered(world, f"answer {number}")
     examples = PublicExamples(RunFolder(tmp_path))
-    assert examples.read(database, 0, 0) == []
-    shown = examples.read(database, 2, 0)
+    assert examples.read(database, 0, 0, 1, 1) == []
+    shown = examples.read(database, 2, 0, 1, 1)
     assert [one.answers[0].text for one in shown] == ["answer 2", "answer 1"]
     assert all(len(one.answers) == 2 for one in shown)
     answered(world, "answer 3")
-    assert examples.read(database, 2, 3_999) == shown, "they are looked for every few seconds"
-    assert examples.read(database, 2, 4_000)[0].answers[0].text == "answer 3"
-    assert len(examples.read(database, 4, 4_001)) == 4, "another number counts at once"
-    assert examples.read(database, 0, 4_002) == []
+    assert examples.read(database, 2, 3_999, 1, 1) == shown, "they are looked for every few seconds"
+    assert examples.read(database, 2, 4_000, 1, 1)[0].answers[0].text == "answer 3"
+    assert len(examples.read(database, 4, 4_001, 1, 1)) == 4, "another number counts at once"
+    assert examples.read(database, 0, 4_002, 1, 1) == []
+
+
+def test_a_group_that_another_node_may_be_asked_for_is_not_shown(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the answer of a canary, or of an audit: who reads it on the page would know one, and could copy it."""
+    monkeypatch.setattr(public_examples, "tokenizer_of", lambda folder: TEXT)
+    database = world.group_service.database
+    answered(world, "first")
+    answered(world, "second")
+    assert PublicExamples(RunFolder(tmp_path)).read(database, 2, 0, 1, 0) == [], "version 0 is leased"
+    assert len(PublicExamples(RunFolder(tmp_path)).read(database, 2, 0, 1, 1)) == 2
+    assert len(PublicExamples(RunFolder(tmp_path)).read(database, 2, 0, 2, 0)) == 2, "of an era before"
+    [newest, _] = database.all("SELECT lease FROM verdicts ORDER BY entry DESC")
+    database.do(
+        "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, state, document, sealed, attempt,"
+        " twin) SELECT x'01', node, x'02', position, era, version, sent, expires, 'open', document, sealed, attempt,"
+        " 'audit' FROM leases WHERE id = ?",
+        newest,
+    )
+    shown = PublicExamples(RunFolder(tmp_path)).read(database, 2, 0, 1, 1)
+    assert [one.answers[0].text for one in shown] == ["first"], "an audit of the second is on its way"
 
 
 def test_a_text_is_cut_and_shown_as_text(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +73,7 @@ def test_a_text_is_cut_and_shown_as_text(world: World, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(public_examples, "tokenizer_of", lambda folder: Hostile())
     answered(world, "abc")
-    shown = PublicExamples(RunFolder(tmp_path)).read(world.group_service.database, 1, 0)
+    shown = PublicExamples(RunFolder(tmp_path)).read(world.group_service.database, 1, 0, 1, 1)
     assert len(shown[0].prompt) < MOST_TEXT + 20
     drawn = Drawn(page.page(msgspec.structs.replace(pictures.BUSY, examples=shown)))
     assert "<img src=x" in drawn.words
