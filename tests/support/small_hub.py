@@ -15,9 +15,9 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 @dataclass
 class SmallHub:
     """`model`: ORG/NAME. `files`: its files by name. `cut`: name -> bytes after which its next transfer is cut.
-    `down`: whether the hub answers 503 once a transfer was cut. `stated`: name -> size that the hub states, where it is
-    another than the file's. `asked`: (name, first byte) of the requests. `instead`: what answers for a file, or for the
-    description (""), in place of the hub. `tokens`: the tokens that came."""
+    `down`: whether the hub answers 503 once a transfer was cut. `asked`: (name, first byte) of the requests.
+    `instead`: what answers for a file, or for the description (""), in place of the hub. `tokens`: the tokens that
+    came."""
 
     model: str
     files: dict[str, bytes]
@@ -25,7 +25,6 @@ class SmallHub:
     commit: str = COMMIT
     cut: dict[str, int] = field(default_factory=dict)
     down: bool = False
-    stated: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[str, int]] = field(default_factory=list)
     instead: dict[str, Callable[[Any], None]] = field(default_factory=dict)
     tokens: list[str | None] = field(default_factory=list)
@@ -35,7 +34,7 @@ class SmallHub:
         siblings = []
         for name, data in self.files.items():
             row: dict[str, object] = {
-                "rfilename": name, "size": self.stated.get(name, len(data)),
+                "rfilename": name, "size": len(data),
                 "blobId": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
             }  # fmt: skip
             if name.endswith(".safetensors"):

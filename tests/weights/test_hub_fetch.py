@@ -177,24 +177,6 @@ def test_a_model_that_lacks_a_file_is_refused_before_anything_is_fetched(
     assert hub.asked == []
 
 
-@pytest.mark.parametrize(
-    ("stated", "fault", "sentence"),
-    [
-        (len(WEIGHTS) + 1, HubUnreachable, r"cannot be fetched from http.* \(Consistency check failed: .*try again"),
-        (50_000_000_001, LocalFault, r"has 50\.0 GB, and the hub gives files above 50 GB only .*`hf download some-org"),
-    ],
-)
-def test_a_file_of_another_size_than_the_hub_states_or_of_more_than_it_gives_is_one_sentence(
-    stated: int, fault: type[LocalFault], sentence: str, hub: SmallHub, fetching: Fetching
-) -> None:
-    hub.stated["model.safetensors"] = stated
-    with pytest.raises(fault, match=sentence) as caught:
-        fetching.fetch()
-    assert "\n" not in str(caught.value)
-    hub.stated.clear()
-    assert (fetching.fetch() / "model.safetensors").read_bytes() == WEIGHTS
-
-
 def test_a_hub_that_is_not_there_and_a_full_disk_are_one_sentence(
     fetching: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
