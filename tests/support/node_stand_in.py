@@ -8,10 +8,11 @@ from pathlib import Path
 
 
 def node(home: str, story: str) -> None:
-    """Run a node whose child leads a session of its own, as an engine does, and outlives its parent."""
+    """Run a node whose child leads a session of its own, as an engine does, and outlives its parent, unless that ends
+    with the run."""
     if story == "crash" and home.endswith("lucky-newt"):
         sys.exit("echo2-node: the device caught fire")
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", home], start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", home], start_new_session=True)
 
     def drain(*_: object) -> None:
         if story != "deaf":
@@ -21,6 +22,8 @@ def node(home: str, story: str) -> None:
     Path(home).mkdir()
     while story != "leaving" or not (Path(home).parent / "finished").exists():
         time.sleep(0.02 if story == "leaving" else 600)
+    child.kill()
+    child.wait()
 
 
 if __name__ == "__main__":
