@@ -39,8 +39,8 @@ class Process(EngineProcess):
 
     begun: ClassVar[list["Process"]] = []
 
-    def __init__(self, *, name: str, threads: int, env: Mapping[str, str] | None) -> None:
-        super().__init__(name=name, threads=threads, env=env)
+    def __init__(self, *, name: str, threads: int, env: Mapping[str, str] | None, engine: str) -> None:
+        super().__init__(name=name, threads=threads, env=env, engine=engine)
         self.engine, self.named, self.threads = BigramEngine(), name, threads
         self.jobs, self.prompts, self.temperatures = list[int](), list[int](), set[int]()
         Process.begun.append(self)
