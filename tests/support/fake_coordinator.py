@@ -142,7 +142,7 @@ class FakeCoordinator:
             "run": self.run, "name": "a run", "model": "bigram", "assets": [asset for asset, _ in self.assets],
             "eos": 1, "vocabulary": VOCABULARY, "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4,
             "group_size": self.group, "limit": 8, "compute_dtype": "float32", "engines": ["bigram"],
-            "sampling": "gumbel-1", "price_mode": "points",
+            "sampling": "gumbel-splitmix64/1", "price_mode": "points",
         }  # fmt: skip
         return seal("runspec", self.run, encode(RunSpec(**fields | changes)), self.keys.root)
 
