@@ -29,8 +29,9 @@ for module in pkgutil.walk_packages(echo2.__path__, "echo2."):
 print(json.dumps([lacking, faults, echo2.__file__]))
 """
 OF_TORCH: Final = frozenset({"torch", "transformers"})
-OF_OTHER_EXTRAS: Final = frozenset(
-    {"vllm", "accelerate", "gguf", "reasoning_gym", "math_verify", "pyarrow", "pokerkit", "pyspiel", "verifiers"}
+OF_VLLM: Final = frozenset({"vllm", "triton"})
+OF_OTHER_EXTRAS: Final = OF_VLLM | frozenset(
+    {"accelerate", "gguf", "reasoning_gym", "math_verify", "pyarrow", "pokerkit", "pyspiel", "verifiers"}
 )
 HEAVY: Final = ("torch", "transformers", "aiohttp", "echo2._libp2p", "numpy", "pydantic")
 
