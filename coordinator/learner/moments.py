@@ -49,7 +49,7 @@ class Moments(Protocol):
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """What is read, updated and written at once."""
+        """Elements that are read, updated and written at once."""
 
     def read(self, piece: Piece) -> tuple[Tensor, Tensor]:
         """Return the first and second moments of a piece, float32, on the parameter's device."""

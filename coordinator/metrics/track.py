@@ -3,8 +3,8 @@
 Rules
 1. The file history.jsonl is the queue, with the bound of history.py, rule 1. The coordinator does not know this
    process: one that hangs, fails or is away costs it nothing, and reads later what it has missed.
-2. A replay writes each record that the history has anew, of several of one number the last. What earlier ones wrote
-   goes once the new curves are whole, so a second replay changes nothing.
+2. A replay writes each record that the history has anew, of several of one number the last. The files of earlier
+   replays go once the new curves are whole, so a second replay changes nothing.
 3. A tracker gets numbers: metrics of steps, evaluations and versions, and settings that are numbers or switches.
    Texts are not sent, as some are paths, hosts or keys.
 4. The axis is the step, or the version, which never falls; a rollback is seen by the era, a curve beside it.

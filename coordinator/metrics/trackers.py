@@ -5,7 +5,7 @@ Rules
    (`wandb sync`, `trackio sync`).
 2. New curves stand beside those of an earlier call until `replace_earlier`, which removes these. Files of others stay,
    and in trackio and W&B the curves of other runs of echo2.
-3. What a tracker would tell of this machine by itself is switched off: host, user, program, folders, versions of
+3. Facts of this machine that a tracker would send by itself are switched off: host, user, program, folders, versions of
    packages, output, and figures of the system.
 4. W&B drops points whose step is lower than one that it has, as after a rollback. So its own step is the time, in
    milliseconds since the first record; step and version are curves by which the others are drawn.

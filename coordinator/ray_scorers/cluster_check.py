@@ -1,7 +1,7 @@
 """Check, before anything is signed or started, that Ray has the scorers that the settings ask for.
 
-Whoever reaches the ports of a cluster of Ray runs code on all of its hosts, and Ray encrypts nothing unless it is told
-to. So a cluster that asks for no token is refused, and `NETWORK_WARNING` is said wherever one is named.
+A program that reaches the ports of a cluster of Ray runs code on all of its hosts, and Ray encrypts nothing by default.
+So a cluster that asks for no token is refused, and `NETWORK_WARNING` is said wherever one is named.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ Rules
 1. Hosts of a Ray cluster run what they like in each other's processes, so also in this one. It therefore has no keys
    and nothing of the coordinator's environment, opens few files, has TCP to the ports of Ray alone
    (runtime/child_budgets.py), and the coordinator bounds what it answers (runtime/child.py, rule 8).
-2. It gives Ray bytes and takes bytes (coordinator/ray_scorers/messages.py). What an actor says it passes on unread.
+2. It gives Ray bytes and takes bytes (coordinator/ray_scorers/messages.py). Answers of an actor pass unread.
 3. Ray is asked to demand its token (`RAY_AUTH_MODE`), unless the operator's environment says otherwise.
 4. Ray restarts an actor whose process or host died. The calls under way fail: the coordinator opens a new engine.
 """

@@ -124,7 +124,7 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class GreetingPorts(NamedTuple):
-    """What greetings are passed on to. `on_ledger_head`: takes peer id and party of a node, and the newest head of the
+    """Receivers of a greeting. `on_ledger_head`: takes peer id and party of a node, and the newest head of the
     ledger that it says it took. `on_replaced`: takes a key that was replaced, whether it disputes that, and the time,
     ms; returns a sentence on its balance."""
 

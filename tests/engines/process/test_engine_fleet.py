@@ -259,7 +259,7 @@ async def _refused() -> None:
 
 
 async def _forbidden() -> None:
-    raise PermissionError(13, "Permission denied", "/root/python3")
+    raise PermissionError(13, "Permission denied", "/opt/engine/python3")
 
 
 def test_damaged_weights_are_told_once_and_none_are_current_until_there_are_new_ones(tmp_path: Path) -> None:
