@@ -84,7 +84,7 @@ def test_a_server_that_rounds_its_logits_is_told_how_it_would_not(
     overrides: Any, client: HttpClient, server: TableServer
 ) -> None:
     model_config(dtype="torch.bfloat16", hf_overrides=overrides)(server.settings)
-    with pytest.raises(EngineError, match='output layer: bfloat16, not float32 .*"head_dtype": "float32"'):
+    with pytest.raises(EngineError, match=r'output layer: bfloat16, not float32 .*"head_dtype": "float32"'):
         requirements.demand(client, "bfloat16")
     model_config(hf_overrides={"head_dtype": "float32"})(server.settings)
     requirements.demand(client, "bfloat16")
