@@ -38,8 +38,8 @@ def group_of(place: RunFolder, lease: str) -> ShownGroup:
         group = read_group(database, tokenizer, named)
     if group is None:
         raise LocalFault(
-            f"the tokens of {lease} are not stored: it is unknown, undecided, older than 24 hours, or beyond store.rollout_bytes; "
-            "`echo2-coord rollouts ls` lists those that are"
+            f"the tokens of {lease} are not stored: it is unknown, undecided, older than 24 hours, or beyond "
+            "store.rollout_bytes; `echo2-coord rollouts ls` lists those that are"
         )
     return group
 

@@ -108,7 +108,7 @@ def _check(review: Review) -> str:
 
 def _stored_text(basis: Basis) -> str:
     if basis.excerpt is None:
-        return {"group": "the whole group"}.get(basis.stored, "nothing: 24 hours have passed, or newer groups took its place")
+        return {"group": "the whole group"}.get(basis.stored, "nothing: 24 hours passed, or newer ones took its place")
     place = "" if basis.excerpt.position is None else f", sampled token {basis.excerpt.position}"
     return f"sample {basis.excerpt.sample}{place}: {len(basis.excerpt.tokens)} tokens from {basis.excerpt.first} on"
 

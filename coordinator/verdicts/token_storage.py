@@ -14,10 +14,10 @@ Rules
 5. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
    submission has no receipt: its row is deleted. The ledger states the end of every lease, in an entry of its own or as
    one of many (coordinator/accounts/lease_ends.py).
-6. Beyond `store.rollout_bytes` the content of groups is deleted before the window ends, the oldest lease first
-   (`make_room`). Some groups stay whatever they take: one of a version that is still leased, which the learner, an
-   audit or a canary may need, unless it was refused; one whose twin has no verdict yet; one of a day in quarantine; one
-   whose check waits; and a refused one that its node may still appeal (reviews.py).
+6. Beyond `store.rollout_bytes` the content of groups is deleted before the window ends, the earliest end of a lease
+   first (`make_room`). Some groups stay whatever they take: one of a version that is still leased, which the learner,
+   an audit or a canary may need, unless it was refused; one whose twin has no verdict yet; one of a day in quarantine;
+   one whose check waits; and a refused one that its node may still appeal (reviews.py).
 """
 
 import contextlib

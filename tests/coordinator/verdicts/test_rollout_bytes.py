@@ -21,6 +21,7 @@ from tests.support.group_world import ALICE, BOB, SPEC, TEXT, World, group, hone
 from tests.support.ledger_sums import check_sums
 from tests.support.paths import ROOT
 
+HOUR = 3_600_000
 LONG_PAST = 10_000
 """A step at which no group here is of a version that is leased."""
 
@@ -42,6 +43,12 @@ def make_room(world: World, most: int, step: int = LONG_PAST) -> int:
     return gone
 
 
+def accepted_later(world: World) -> bytes:
+    """Have a group accepted after all leases have ended; return its lease."""
+    world.now += HOUR
+    return world.accepted().id
+
+
 def stored(world: World) -> list[bytes]:
     """Return the leases whose groups are stored, in the order of receipt."""
     rows = world.group_service.database.all("SELECT lease FROM submissions WHERE payload IS NOT NULL ORDER BY at")
@@ -59,7 +66,7 @@ def refused_by_pass(world: World, node: bytes) -> Lease:
 
 
 def test_the_oldest_groups_give_way_until_the_bound_holds(world: World) -> None:
-    leases = [world.accepted().id for _ in range(5)]
+    leases = [accepted_later(world) for _ in range(5)]
     each = stored_bytes(world.group_service.database) // 5
     assert make_room(world, 5 * each) == 0
     assert make_room(world, 3 * each) == 2
@@ -104,8 +111,7 @@ def test_groups_behind_many_that_are_needed_are_reached(world: World, monkeypatc
     monkeypatch.setattr(token_storage, "LOOKED_AT_ONCE", 2)
     world.accepted()
     kept = [refused_by_pass(world, ALICE).id for _ in range(2)]
-    world.now += 10_000
-    last = world.accepted(BOB).id
+    last = accepted_later(world)
     gone = [world.group_service.tokens.make_room(0, LONG_PAST, 1, SPEC.staleness) for _ in range(6)]
     assert sum(gone) == 2
     assert last not in stored(world)
