@@ -25,6 +25,7 @@ from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.verdicts.token_storage import stored_bytes
+from echo2.coordinator.web.formatting import size
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import peer_id
@@ -99,8 +100,7 @@ def disk(place: Path, to_run: int, free: Callable[[Path], int] | None = None) ->
 def rollouts(stored: int, most: int) -> KeyCheck:
     """State how many bytes of groups are stored, and their bound, `store.rollout_bytes`."""
     beyond = "; what is beyond it is needed" if stored > most else ""
-    words = f"{stored / 1e9:,.3f} GB, at most {most / 1e9:,.3f} (store.rollout_bytes){beyond}"
-    return KeyCheck("rollouts on disk", words)
+    return KeyCheck("rollouts on disk", f"{size(stored)}, at most {size(most)} (store.rollout_bytes){beyond}")
 
 
 def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], int] = memory_limit) -> KeyCheck:

@@ -51,8 +51,8 @@ def test_a_disk_that_will_not_do_is_warned_of(free: int, warned: bool) -> None:
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
-        (0, "0.000 GB, at most 2.000 (store.rollout_bytes)"),
-        (2_500_000_000, "2.500 GB, at most 2.000 (store.rollout_bytes); what is beyond it is needed"),
+        (0, "0 B, at most 2 GB (store.rollout_bytes)"),
+        (2_500_000_000, "2.5 GB, at most 2 GB (store.rollout_bytes); what is beyond it is needed"),
     ],
 )
 def test_the_bytes_of_stored_rollouts_stand_beside_their_bound(stored: int, said: str) -> None:
