@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from echo2.coordinator.verdicts.token_storage import stored_bytes
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -11,6 +13,7 @@ from tests.support.swarm import make_swarm, step, working
 STORED = "SELECT count(*) FROM submissions WHERE payload IS NOT NULL"
 
 
+@pytest.mark.slow
 def test_a_bound_lowered_in_mid_run_keeps_what_the_learner_needs_and_holds_after_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=30)

@@ -201,7 +201,7 @@ TokenStorage(database).make_room(0, 10_000, 1, 2)
 """
 
 
-@pytest.mark.parametrize("statements", [6, 12, 24, 0])
+@pytest.mark.parametrize("statements", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (6, 12, 24))])
 def test_a_kill_before_the_commit_leaves_every_group_whole(world: World, statements: int) -> None:
     """`statements`: number of the one before which the kill comes; 0: the commit."""
     leases = [world.accepted().id for _ in range(3)]
