@@ -427,16 +427,19 @@ class Coordinator:
         )
 
     async def _forget(self) -> None:
-        """Delete a few slices of data that no restarted learner needs and whose challenge window has passed. A long
-        backlog is deleted over hours, so that other work gets its time."""
+        """Delete a few slices of data that no restarted learner needs and whose challenge window has passed, or of
+        groups beyond their bound on disk. A long backlog is deleted over hours, so that other work gets its time."""
         latest = self.publisher.latest
         if latest is None:
             return
         training = self.learning.training
         covered = frozenset(itertools.chain.from_iterable(training.covered))
         step = min(latest.version, training.covered_step)
+        service = self.group_service
         for _ in range(FORGOTTEN_AT_ONCE):
-            if not self.group_service.forget(covered, step, latest.era, self.now()):
+            gone = service.forget(covered, step, latest.era, self.now())
+            most = self._run.config.store.rollout_bytes
+            if not gone + service.tokens.make_room(most, step, latest.era, service.terms.staleness):
                 return
             await asyncio.sleep(0)
 

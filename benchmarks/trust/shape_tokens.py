@@ -1,7 +1,8 @@
 """Judge honest tokens of a model with random weights in SmolLM2-135M's shape, as the coordinator does.
 
 Groups of `ROWS` samples: in float32 by single tokens and claims; in the 16-bit formats by a Calibration, which takes
-the first tokens of each of `MACHINES`, and by bets on every group after them, all of one node.
+the first tokens of each of `MACHINES`, and by bets on every group after them, all of one node. Tokens of the first
+machine come in parts of `PART_TOKENS`, each with a line of what is judged so far: a run that is ended early has those.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from torch import nn
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.forced_tokens import SMOLLM2_SHAPE
-from benchmarks.trust.machines import Engines, Prompts, compare, count
+from benchmarks.trust.machines import LIMIT, Engines, Prompts, compare, count
 from benchmarks.trust.streams import beyond_bound, pieces
 from echo2.coordinator.learner.model import evaluating
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
@@ -38,6 +39,8 @@ MACHINES: Final[Mapping[str, MixedMachine]] = {
     "16 rows": MixedMachine(),
     "sums in four parts": MixedMachine(rows=ROWS, env={"ECHO2_ROUNDING": "split-sums"}),
 }
+PART_TOKENS: Final = 12 * ROWS * LIMIT
+"""Some 5 minutes of a core."""
 FORMATS: Final[tuple[Dtype, ...]] = ("float32", "bfloat16", "float16")
 
 
@@ -88,14 +91,20 @@ async def _exact(engines: Engines, honest: Path, scorer: EngineProcess, dtype: D
 
 async def _inexact(engines: Engines, honest: Path, scorer: EngineProcess, dtype: Dtype) -> Claim:
     calibrated, judged = {}, list[TokenArray]()
-    for number, (name, machine) in enumerate(MACHINES.items()):
-        wanted = engines if machine is ROW_MACHINE else engines._replace(tokens=TOKENS_LEAST)
-        groups = await wanted.generate(machine, dtype, honest, number * 10_000)
+    for number, (name, machine) in enumerate(MACHINES.items(), 1):
+        groups = await engines._replace(tokens=TOKENS_LEAST).generate(machine, dtype, honest, number * 10_000)
         tokens = np.concatenate(await compare(scorer, groups))
         calibrated[name] = tokens[:TOKENS_LEAST]
         judged += pieces([tokens[TOKENS_LEAST:]])
-    refused, doubted = _bets(judged, fit(calibrated))
-    total = sum(map(len, judged))
+    tables, first = fit(calibrated), 0
+    while (left := engines.tokens - first * LIMIT * ROWS) > 0:
+        part = engines._replace(tokens=min(left, PART_TOKENS))
+        groups = await part.generate(ROW_MACHINE, dtype, honest, first)
+        first += len(groups)
+        judged += pieces(await compare(scorer, groups))
+        refused, doubted = _bets(judged, tables)
+        total = sum(map(len, judged))
+        print(f"{dtype}: {total:,} tokens judged, {refused} groups refused, {doubted} in doubt", flush=True)
     heads = [f"honest in {dtype}", "groups", "tokens", "refused", "doubted"]
     bench.table(heads, [["all machines", len(judged), total, refused, doubted]])
     return _claim(dtype, refused, total)

@@ -203,6 +203,9 @@ LIMITS: Final = (
           "`coordinator/run/former_identity.py`"),
     Limit("open files", f"{_count(descriptors.MOST_DESCRIPTORS)}, of which {descriptors.RESERVED_DESCRIPTORS} for its "
           "own files", "daemon", NONE, "the connection's end", "`runtime/descriptors.py`"),
+    Limit("disk for rollouts", f"{_CONFIG.store.rollout_bytes // 10**9} GB", "run",
+          "what the learner, an audit or an appeal may still need", "the oldest give way; 24 hours",
+          "`store.rollout_bytes`"),
     Limit("disk for versions", f"{_CONFIG.store.budget_bytes // 10**9} GB", "store", NONE, "newer versions",
           "`store.budget_bytes`"),
 )  # fmt: skip

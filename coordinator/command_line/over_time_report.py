@@ -37,7 +37,7 @@ def report(path: Path, peer: str) -> list[str]:
         groups = [seen_group(*row) for row in stored_rows(database)]
     told = figures(peer, groups)
     if not told:
-        return [f"too few groups of {peer} are stored for a comparison: their content is kept for 24 hours"]
+        return [f"too few groups of {peer} are stored for a comparison: 24 hours, and store.rollout_bytes, bound them"]
     return [
         f"of {len(groups)} leases, the last that ended; evidence, from which nothing follows by itself",
         *map(_sentence, told),

@@ -25,7 +25,7 @@ def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
 @verdict_app.command("rerun")
 @errors_reported
 def verdict_rerun(lease: LeaseId, home: Home = Path(".")) -> None:
-    """Have a verdict checked again by another scorer process, within 24 hours. Needs the running coordinator."""
+    """Have a verdict checked again by another scorer process, while its group is stored. The coordinator must run."""
     from echo2.coordinator.submissions import verdict_commands
 
     print(verdict_commands.submit(home, "rerun", lease))

@@ -8,6 +8,9 @@ Rules
 
 from typing import Final
 
+STORED_BYTES: Final = "bytes of groups"
+"""The tally of the bytes in `_STORED_COLUMNS`."""
+
 TABLES: Final = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT;
 CREATE TABLE nodes (
@@ -206,7 +209,7 @@ CREATE TABLE teams (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX teams_by_skeleton ON teams (skeleton) WHERE skeleton != '';
 CREATE INDEX teams_by_weight ON teams (weight);
-INSERT INTO tallies VALUES ('nodes', 0), ('nodes without groups', 0);
+INSERT INTO tallies VALUES ('nodes', 0), ('nodes without groups', 0), ('bytes of groups', 0);
 """
 
 TRIGGERS: Final = """
@@ -339,5 +342,23 @@ BEGIN
 END;
 """
 
-SCRIPT: Final = TABLES + TRIGGERS
+_STORED_COLUMNS: Final = {"submissions": "payload", "evidence": "payload", "buffer": "behaviour", "compared": "tokens"}
+"""By table, the column that takes the room of a group: rollouts, and log-probabilities of the scorer."""
+
+
+def _sum_bytes(table: str, column: str) -> str:
+    """Return the triggers that add up the bytes of a column."""
+    add = f"UPDATE tallies SET value = value + {{}} WHERE name = '{STORED_BYTES}'"
+    new, old = (f"coalesce(length({row}.{column}), 0)" for row in ("NEW", "OLD"))
+    return f"""
+CREATE TRIGGER bytes_come_to_{table} AFTER INSERT ON {table} WHEN {new} > 0
+BEGIN {add.format(new)}; END;
+CREATE TRIGGER bytes_change_in_{table} AFTER UPDATE OF {column} ON {table} WHEN {new} != {old}
+BEGIN {add.format(f"{new} - {old}")}; END;
+CREATE TRIGGER bytes_go_from_{table} AFTER DELETE ON {table} WHEN {old} > 0
+BEGIN {add.format(f"-{old}")}; END;
+"""
+
+
+SCRIPT: Final = TABLES + TRIGGERS + "".join(_sum_bytes(*column) for column in _STORED_COLUMNS.items())
 """All statements that make a file."""

@@ -195,7 +195,7 @@ class CalibrationSection(Section):
 
 
 class StoreSection(Section):
-    """Disk space of published versions."""
+    """Disk space of published versions, and of rollouts."""
 
     budget_bytes: Annotated[
         int, LIVE, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
@@ -211,6 +211,16 @@ class StoreSection(Section):
             "read is rebuilt when a node requests it.",
         ),
     ] = 10 * 10**9
+    rollout_bytes: Annotated[
+        int,
+        LIVE,
+        Field(
+            ge=0,
+            le=10**17,
+            description="Most bytes of groups in run.sqlite: tokens and log-probabilities. Beyond it the oldest go "
+            "before their 24 hours end, except what the learner, an audit or an appeal may still need.",
+        ),
+    ] = 2 * 10**9
 
 
 class LedgerSection(Section):

@@ -38,8 +38,8 @@ def group_of(place: RunFolder, lease: str) -> ShownGroup:
         group = read_group(database, tokenizer, named)
     if group is None:
         raise LocalFault(
-            f"the tokens of {lease} are not stored: it is unknown or undecided, or its 24 hours have ended; "
-            "`echo2-coord rollouts ls` lists those that are"
+            f"the tokens of {lease} are not stored: it is unknown, undecided, older than 24 hours, or beyond "
+            "store.rollout_bytes; `echo2-coord rollouts ls` lists those that are"
         )
     return group
 
@@ -68,9 +68,9 @@ def full_lines(group: ShownGroup, sample: int | None) -> list[str]:
 def explain_none(place: RunFolder, wanted: Wanted) -> str:
     """Return why nothing is listed, as a sentence."""
     if wanted == Wanted(order=wanted.order, most=wanted.most):
-        return "no group is stored: none was decided in the last 24 hours"
+        return "no group is stored: none was decided in the last 24 hours, or all went beyond store.rollout_bytes"
     of_node = "" if wanted.node is None else f" of {peer_id(wanted.node)}"
-    return f"no stored group{of_node} matches: their tokens are stored for 24 hours after the verdict"
+    return f"no stored group{of_node} matches: tokens are stored for 24 hours, or up to store.rollout_bytes"
 
 
 def tokenizer_of(place: RunFolder) -> Tokenizer:

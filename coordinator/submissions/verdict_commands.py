@@ -4,9 +4,9 @@ Rules
 1. A verdict is named by its lease, 32 hexadecimal digits: Receipts, logs and `echo2-coord nodes show` show it.
 2. `show` reads run.sqlite, also while a coordinator runs. `rerun` and `reverse` are the running coordinator's: it has
    the scorer, and only one process writes the file.
-3. A re-run needs the whole group, which is stored for the challenge window of 24 hours. After that the command says
-   what is left, and does nothing. Nor is a group run again that failed its first check or came late (reviews.py,
-   rule 2).
+3. A re-run needs the whole group, which is stored for the challenge window of 24 hours, or until it gave way to others
+   (token_storage.py, rule 6). After that the command says what is left, and does nothing. Nor is a group run again that
+   failed its first check or came late (reviews.py, rule 2).
 """
 
 from pathlib import Path
@@ -108,7 +108,7 @@ def _check(review: Review) -> str:
 
 def _stored_text(basis: Basis) -> str:
     if basis.excerpt is None:
-        return {"group": "the whole group"}.get(basis.stored, "nothing: the challenge window has ended")
+        return {"group": "the whole group"}.get(basis.stored, "nothing: 24 hours passed, or newer ones took its place")
     place = "" if basis.excerpt.position is None else f", sampled token {basis.excerpt.position}"
     return f"sample {basis.excerpt.sample}{place}: {len(basis.excerpt.tokens)} tokens from {basis.excerpt.first} on"
 
@@ -127,4 +127,4 @@ def _no_evidence(database: Database, classes: OpenClasses, lease: bytes) -> str:
     basis = basis_of(database, classes, lease)
     if basis is None:
         return f"there is no verdict on lease {lease.hex()}: it is unknown, still open, or expired"
-    return f"{lease.hex()} cannot be checked again: its challenge window has ended; stored is {_stored_text(basis)}"
+    return f"{lease.hex()} cannot be checked again: its group is no longer stored; left is {_stored_text(basis)}"

@@ -2,8 +2,8 @@
 
 Rules
 1. A node may appeal the refusal of a group of its own, and the operator may have any verdict checked again, while the
-   whole group is stored (coordinator/verdicts/token_storage.py): the challenge window. After that nothing is left to
-   check, and the request is refused.
+   whole group is stored (coordinator/verdicts/token_storage.py): for the challenge window where its node may appeal,
+   else until it gives way to newer groups. After that nothing is left to check, and the request is refused.
 2. An appeal is for refusals by the scorer's pass (`BY_PASS`). All other codes follow from the submission's bytes and
    from times, and would come out the same. Refusals that no pass can change are refused with that reason. So is every
    group that was not received: it failed T0 or came late. T0 ends at its first fault, so nothing vouches for the rest

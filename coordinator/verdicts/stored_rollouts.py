@@ -1,7 +1,8 @@
 """Read the rollouts whose tokens are stored, for the operator: prompt, answers, rewards, probabilities.
 
 Rules
-1. Tokens are stored for the challenge window (token_storage.py). A group without them is not listed.
+1. Tokens are stored for the challenge window, and up to a number of bytes (token_storage.py). A group without them is
+   not listed.
 2. Rewards are small and tokens are large: groups are chosen by their rewards first, among the newest `MOST_SEARCHED`
    that match, and only the chosen ones are decoded. A search by words decodes one group after the other. Rewards lie
    behind the tokens in the file, so they are read of those groups alone, and only for an order by reward.

@@ -1,4 +1,5 @@
-"""Retention of tokens in run.sqlite: for how long they are stored, and how many bytes of refused groups per party.
+"""Retention of tokens in run.sqlite: for how long they are stored, how many bytes in all, and how many of refused
+groups per party.
 
 Rules
 1. The content of a group is stored for the challenge window after the lease's end, so that a verdict can be computed
@@ -13,6 +14,10 @@ Rules
 5. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
    submission has no receipt: its row is deleted. The ledger states the end of every lease, in an entry of its own or as
    one of many (coordinator/accounts/lease_ends.py).
+6. Beyond `store.rollout_bytes` the content of groups is deleted before the window ends, the earliest end of a lease
+   first (`make_room`). Some groups stay whatever they take: one of a version that is still leased, which the learner,
+   an audit or a canary may need, unless it was refused; one whose twin has no verdict yet; one of a day in quarantine;
+   one whose check waits; and a refused one that its node may still appeal (reviews.py).
 """
 
 import contextlib
@@ -24,7 +29,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.schema import STORED_BYTES
 from echo2.coordinator.learner.age import oldest_fresh
+from echo2.coordinator.verdicts.reviews import BY_PASS
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Submission
@@ -44,12 +51,26 @@ DELETED_LEASES_SLICE: Final = 32
 """Most leases whose content is deleted in one transaction: few enough that no request is delayed."""
 SLICE_BYTES: Final = 2 << 20
 """Most bytes of their submissions, unless a single submission is larger."""
+LOOKED_AT_ONCE: Final = 512
+"""Leases of which one call of `make_room` asks whether they are needed."""
 
 _ENDED_LEASES_QUERY = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
     " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
     " LEFT JOIN buffer b ON b.lease = l.id LEFT JOIN set_aside a ON a.lease = l.id"
     " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
+)
+_STORED_GROUPS_QUERY = (
+    "SELECT l.id, l.party, s.lease, v.verdict, l.expires, (v.verdict != 'refused' AND (l.era, l.version) >= (?, ?))"
+    " OR EXISTS (SELECT 1 FROM reviews r WHERE r.lease = l.id AND r.state = 'waiting')"
+    " OR EXISTS (SELECT 1 FROM quarantine q WHERE q.lease = l.id)"
+    " OR EXISTS (SELECT 1 FROM leases o WHERE o.position = l.position AND o.attempt = l.attempt"
+    " AND o.state IN ('open', 'received'))"
+    f" OR (v.verdict = 'refused' AND v.code IN ({', '.join(map(repr, sorted(BY_PASS)))}) AND s.received IS NOT NULL"
+    " AND EXISTS (SELECT 1 FROM accounts a WHERE a.node = l.node AND a.accepted > 0)"
+    " AND NOT EXISTS (SELECT 1 FROM reviews r WHERE r.lease = l.id AND r.by = 'appeal'))"
+    " FROM leases l JOIN submissions s ON s.lease = l.id JOIN verdicts v ON v.lease = l.id"
+    " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires >= ? ORDER BY l.expires LIMIT ?"
 )
 
 
@@ -98,6 +119,17 @@ def _index_of(turns: Sequence[int], position: int) -> int:
     return start - 1
 
 
+class _Decided(NamedTuple):
+    """A lease with a stored group and a verdict. `submitted`: its id. `needed`: whether rule 6 keeps the group."""
+
+    id: bytes
+    party: str
+    submitted: bytes
+    verdict: str
+    expires: int
+    needed: int
+
+
 class _Ended(NamedTuple):
     """A lease that ended. `submitted`: its id if it has a submission, else None. `at`: when that was received. `era`,
     `version`: version of its row in the buffer, None without one. `aside`: its id if its group was set aside, else
@@ -113,11 +145,18 @@ class _Ended(NamedTuple):
     aside: bytes | None
 
 
+def stored_bytes(database: Database) -> int:
+    """Return the bytes of all stored groups (rule 6)."""
+    return int(database.value("SELECT value FROM tallies WHERE name = ?", (STORED_BYTES,)))
+
+
 class TokenStorage:
     """The stored tokens, and their number of bytes per party."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._from = 0
+        """Expiry of the lease at which `make_room` goes on, ms: it found those before needed."""
 
     def room(self, lease: bytes, nbytes: int) -> bool:
         """Tell whether `nbytes` more bytes that earned nothing may be stored for the party of this lease. After the
@@ -193,11 +232,29 @@ class TokenStorage:
 
         with contextlib.closing(self._database.each(_ENDED_LEASES_QUERY, (ended_before,))) as rows:
             gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), DELETED_LEASES_SLICE))
+        return self._forget_slice(gone)
+
+    def make_room(self, most: int, step: int, era: int, staleness: int) -> int:
+        """Delete the content of at most `DELETED_LEASES_SLICE` groups that nothing needs, the oldest first, until all
+        take `most` bytes (rule 6); return how many. `step`: see `forget`."""
+        if stored_bytes(self._database) <= most:
+            self._from = 0
+            return 0
+        asked = (era, oldest_fresh(step, staleness), self._from, LOOKED_AT_ONCE)
+        looked_at = [_Decided(*row) for row in self._database.all(_STORED_GROUPS_QUERY, asked)]
+        gone = [one for one in looked_at if not one.needed]
+        if not gone:
+            self._from = looked_at[-1].expires + 1 if len(looked_at) == LOOKED_AT_ONCE else 0
+        return self._forget_slice(gone[:DELETED_LEASES_SLICE], most)
+
+    def _forget_slice(self, gone: Sequence[_Ended | _Decided], most: int = 0) -> int:
+        """Delete the content of the first of these leases in one transaction; return of how many. `most`: bytes of all
+        stored groups at which to end."""
         forgotten = nbytes = 0
         with self._database.transaction():
             for one in gone:
                 nbytes += self._size(one.id)
-                if forgotten and nbytes > SLICE_BYTES:
+                if forgotten and (nbytes > SLICE_BYTES or (most and stored_bytes(self._database) <= most)):
                     break
                 self._forget(one)
                 forgotten += 1
@@ -207,7 +264,7 @@ class TokenStorage:
         query = "SELECT length(payload) FROM submissions WHERE lease = ?"
         return self._database.value(query, (lease,)) or 0
 
-    def _forget(self, one: _Ended) -> None:
+    def _forget(self, one: _Ended | _Decided) -> None:
         length = "SELECT length(payload) FROM evidence WHERE lease = ?"
         nbytes = self._database.value(length, (one.id,)) or 0
         if one.submitted is None:  # other tokens of a turn are evidence without a submission

@@ -1,7 +1,9 @@
 """Formatting of numbers for people. Pure; used as template filters."""
 
+import re
 from decimal import ROUND_HALF_EVEN, Decimal
 
+_PROJECT = re.compile(r"@ git\+(https://[\w.-]+(?::\d+)?(?:/[\w.~-]+)+)")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -79,6 +81,12 @@ def points(difference: float) -> str:
 def clip_identity(identity: str) -> str:
     """Shorten a peer id to its first four and last six characters."""
     return identity if len(identity) <= 12 else f"{identity[:4]}…{identity[-6:]}"
+
+
+def project_address(command: str) -> str:
+    """Return the address of the git repository from which a command installs; empty: it names none."""
+    named = _PROJECT.search(command)
+    return "" if named is None else named[1].removesuffix(".git")
 
 
 _LIMITS = {

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Final
 
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.learner.memory_plan import MOMENT_BYTES
 from echo2.coordinator.metrics import status
@@ -23,6 +24,8 @@ from echo2.coordinator.run.key_checks import KeyCheck
 from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
+from echo2.coordinator.verdicts.token_storage import stored_bytes
+from echo2.coordinator.web.formatting import size
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import peer_id
@@ -35,8 +38,8 @@ from echo2.runtime.settings import SettingsFault
 from echo2.weights.hf_import import stored_headers
 from echo2.weights.lora.adapter_config import CONFIG as ADAPTER_CONFIG
 
-SPARE: Final = 5e9
-"""Bytes beside checkpoints and versions: database, ledger, logs."""
+SPARE: Final = 3e9
+"""Bytes beside checkpoints, versions and groups: ledger, logs."""
 LEARNER_BYTES: Final = 10
 """Bytes per trained parameter that the learner keeps between steps, beside AdamW's moments (`python -m
 benchmarks.learner`, state)."""
@@ -49,10 +52,11 @@ MOST_BYTES: Final = 4 << 20
 
 def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> list[KeyCheck]:
     """Return the findings for a run folder. Raises `Untrusted`, `LocalFault`."""
-    state = _state(place, settings, spec)
+    state, stored, most = _state(place, settings, spec), _stored_bytes(place), settings.store.rollout_bytes
     return [
         addresses(_addresses(place, settings, state), state),
-        disk(place.path, bytes_to_run(place, settings.scorer.own_number)),
+        disk(place.path, bytes_to_run(place, settings.scorer.own_number) + max(0, most - stored)),
+        rollouts(stored, most),
         memory(place, settings),
         *(data_of(task, settings) for task in setup.task_places(place, spec, settings.run)),
         clock(),
@@ -84,13 +88,19 @@ def is_public(address: str) -> bool:
 
 
 def disk(place: Path, to_run: int, free: Callable[[Path], int] | None = None) -> KeyCheck:
-    """Check the free disk space. `to_run`: see disk_room.bytes_to_run. `free`: returns the free bytes of a folder's
-    disk."""
+    """Check the free disk space. `to_run`: bytes of checkpoints, versions and groups to come. `free`: returns the free
+    bytes of a folder's disk."""
     left = (free or (lambda folder: shutil.disk_usage(folder).free))(place)
     wanted = to_run + SPARE
     words = f"{left / 1e9:,.1f} GB free, {wanted / 1e9:,.1f} GB wanted"
     remedy = f"free space on the disk of {place}, or move the folder" if left < wanted else ""
     return KeyCheck("disk", words, remedy)
+
+
+def rollouts(stored: int, most: int) -> KeyCheck:
+    """State how many bytes of groups are stored, and their bound, `store.rollout_bytes`."""
+    beyond = "; what is beyond it is needed" if stored > most else ""
+    return KeyCheck("rollouts on disk", f"{size(stored)}, at most {size(most)} (store.rollout_bytes){beyond}")
 
 
 def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], int] = memory_limit) -> KeyCheck:
@@ -172,6 +182,14 @@ def _state(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> RunS
         return status.decode(status.fetch_of(place, settings.web, spec.run))
     except Unreachable:
         return None
+
+
+def _stored_bytes(place: RunFolder) -> int:
+    """Return the bytes of stored groups; 0: no coordinator ran here. Raises `DatabaseFault`."""
+    if not place.database.exists():
+        return 0
+    with Database.read(place.database) as database:
+        return stored_bytes(database)
 
 
 def _addresses(place: RunFolder, settings: CoordinatorConfig, state: RunState | None) -> Sequence[str]:

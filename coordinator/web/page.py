@@ -200,7 +200,8 @@ def _environment() -> Environment:
         formatting.points,
         formatting.amount,
     )
-    named = (*lengths, *numbers, formatting.amount, formatting.clip_identity, formatting.refused_limit)
+    texts = (formatting.clip_identity, formatting.refused_limit, formatting.project_address)
+    named = (*lengths, *numbers, *texts)
     environment.filters |= {function.__name__: function for function in named}
     environment.filters |= {"percent": charts.percent, "minute": minute, "instant": instant, "static": static_address}
     environment.filters |= {"visible": visible, "public_name": public_name}

@@ -26,6 +26,12 @@ SELECT party, sum(nbytes) FROM (
     UNION ALL SELECT l.party, length(e.payload) FROM evidence e JOIN leases l ON l.id = e.lease
 ) GROUP BY party HAVING sum(nbytes) > 0 ORDER BY party
 """
+STORED_BYTES = """
+SELECT (SELECT coalesce(sum(length(payload)), 0) FROM submissions)
+    + (SELECT coalesce(sum(length(payload)), 0) FROM evidence)
+    + (SELECT coalesce(sum(length(behaviour)), 0) FROM buffer)
+    + (SELECT coalesce(sum(length(tokens)), 0) FROM compared)
+"""
 NODES = """
 SELECT n.key, coalesce(sum(v.weight), 0), count(v.lease)
     FROM nodes n LEFT JOIN verdicts v ON v.node = n.key GROUP BY n.key ORDER BY n.key
@@ -67,6 +73,7 @@ KEPT = (
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),
     ("SELECT value FROM tallies WHERE name = 'nodes'", "SELECT count(*) FROM nodes"),
     ("SELECT value FROM tallies WHERE name = 'nodes without groups'", "SELECT count(*) FROM nodes WHERE groups = 0"),
+    ("SELECT value FROM tallies WHERE name = 'bytes of groups'", STORED_BYTES),
 )
 
 

@@ -67,7 +67,8 @@ async def test_a_coordinator_whose_learner_has_not_opened_takes_settings_for_its
             [
                 "learner.learning_rate=0.5", "leases.per_node=7", "leases.newcomers=0.3", "leases.canaries=0.0",
                 "run.refill=true", "run.evaluate_every=3", "run.stop_after=4", "guard.exams=2",
-                "ledger.head_seconds=60", "run.batch_groups=12", "network.uplink=10.0", "run.steps=20", "web.port=1",
+                "ledger.head_seconds=60", "store.rollout_bytes=500000", "run.batch_groups=12", "network.uplink=10.0",
+                "run.steps=20", "web.port=1",
             ],
             ["run.heldout"],
         )  # fmt: skip
@@ -83,6 +84,7 @@ async def test_a_coordinator_whose_learner_has_not_opened_takes_settings_for_its
         assert (learning.scoring.evaluate_every, learning.scoring.stop_after) == (3, 4)
         assert learning.training.last_step == 9
         assert coordinator.ledger_heads.every == 60_000
+        assert run.config.store.rollout_bytes == 500_000
         changed = {one.key: (one.old, one.new, one.step) for one in changes_of(coordinator)}
         assert changed["learner.learning_rate"][1:] == ("0.5", None)
         assert {"run.steps", "web.port"}.isdisjoint(changed), "the one is overridden, the other waits for a start"

@@ -186,6 +186,12 @@ class GroupServiceMachine(RuleBasedStateMachine):
         while group_service.tokens.forget(self.checkpoint[1], self.step, self.era, group_service.terms.staleness, now):
             pass
 
+    @rule(most=st.sampled_from([0, 500]))
+    def old_groups_give_way(self, most: int) -> None:
+        service, step = self.world.group_service, self.checkpoint[0]
+        while service.tokens.make_room(most, step, self.era, service.terms.staleness):
+            pass
+
     @invariant()
     def postings_add_up(self) -> None:
         balances = self.world.group_service.ledger.balances()

@@ -122,6 +122,11 @@ def forgotten_tokens(world: World) -> object:
     return world.group_service.forget([], step_of(world), 1, world.now + CHALLENGE_WINDOW_MS)
 
 
+def room_for_groups(world: World) -> object:
+    service = world.group_service
+    return service.tokens.make_room(-1, step_of(world), 1, service.terms.staleness)
+
+
 def hello(world: World) -> object:
     world.group_service.registry.register(ALICE, HELLO, None, world.now)
     return world.group_service.registry.is_admitted(ALICE), world.group_service.registry.records(world.now)
@@ -149,7 +154,7 @@ def evidence_over_time(world: World) -> object:
 
 
 ACTIONS = [
-    ask, refused_ask, draw, judged_group, late_group, tick, forgotten_tokens, hello,
+    ask, refused_ask, draw, judged_group, late_group, tick, forgotten_tokens, room_for_groups, hello,
     picture, evidence_over_time,
 ]  # fmt: skip
 

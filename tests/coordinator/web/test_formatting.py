@@ -38,6 +38,13 @@ from echo2.coordinator.web.charts import percent
         (formatting.points, -0.05, "−5 points"),
         (formatting.clip_identity, "12D3KooWQ01fWk", "12D3…Q01fWk"),
         (formatting.clip_identity, "short", "short"),
+        (
+            formatting.project_address,
+            "uv tool install 'echo2 @ git+https://git.example/a/echo2.git@1f'",
+            "https://git.example/a/echo2",
+        ),
+        (formatting.project_address, "uv tool install 'echo2 @ https://a.example/echo2-0.1.0.tar.gz'", ""),
+        (formatting.project_address, "uv tool install .    # in a clone of echo2", ""),
     ],
 )
 def test_numbers_are_formatted_for_people(write: Callable[[object], str], value: object, text: str) -> None:

@@ -44,8 +44,19 @@ def test_an_invite_of_private_addresses_alone_is_warned_of() -> None:
 @pytest.mark.parametrize(("free", "warned"), [(5_000_000_000, True), (200_000_000_000, False)])
 def test_a_disk_that_will_not_do_is_warned_of(free: int, warned: bool) -> None:
     found = machine_checks.disk(Path("/run"), 48_000_000_000, lambda folder: free)
-    assert "53.0 GB wanted" in found.actual
+    assert "51.0 GB wanted" in found.actual
     assert bool(found.remedy) == warned
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (0, "0 B, at most 2 GB (store.rollout_bytes)"),
+        (2_500_000_000, "2.5 GB, at most 2 GB (store.rollout_bytes); what is beyond it is needed"),
+    ],
+)
+def test_the_bytes_of_stored_rollouts_stand_beside_their_bound(stored: int, said: str) -> None:
+    assert machine_checks.rollouts(stored, 2 * 10**9).actual == said
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def test_a_visitor_sees_what_the_run_is_for_and_how_to_take_part() -> None:
         "AAAA-BBBB-CCCC-DDDD", f"echo2-node join {state.invite}",
     ):  # fmt: skip
         assert wanted in words
+    assert '<a href="https://git.example/echo2">echo2: its code and its documents</a>' in page.page(state)
     assert "echo2-node join https" not in page.page(pictures.BUSY)
 
 
