@@ -74,14 +74,14 @@ def measure(place: Station, seconds: float, folder: Path) -> Sequence[Claim]:
     ask = requests_of(url)
     asyncio.run(visit(url, ask, RATE / 4, 3.0, seed=2))
     before = place.measure()
-    answers = asyncio.run(visit(url, ask, RATE, seconds))
+    answers, late = asyncio.run(visit(url, ask, RATE, seconds))
     after = place.measure()
     time.sleep(SETTLED_SECONDS)
     idle = _idle(place, max(IDLE_SECONDS, seconds / 3))
     cpu = (after.cpu - before.cpu - idle * (after.at - before.at)) / len(answers)
     anchor = static_cost(answers, seconds, folder)
     size = sum(len(_get(url, path)) for path in page_files(url))
-    _print(answers, cpu, anchor, idle)
+    _print(answers, late, cpu, anchor, idle)
     wrong = [one for one in answers if one.status not in (200, 304)]
     if wrong:
         print(f"{len(wrong)} answers were wrong, the first {wrong[0]}")
@@ -150,7 +150,7 @@ def _idle(place: Station, seconds: float) -> float:
     return (after.cpu - before.cpu) / (after.at - before.at)
 
 
-def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) -> None:
+def _print(answers: Sequence[Answer], late: Sequence[float], cpu: float, anchor: float, idle: float) -> None:
     rows = []
     for kind in sorted({one.kind for one in answers}):
         some = [one for one in answers if one.kind == kind]
@@ -158,6 +158,8 @@ def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) ->
         size = sum(one.nbytes for one in some) / len(some) / 1000
         rows.append((kind, len(some), percentile(spent, 0.5), percentile(spent, 0.99), max(spent), size))
     bench.table(("kind", "requests", "median, ms", "p99, ms", "longest, ms", "kB"), rows)
+    late_by, longest = 1000 * percentile(late, 0.99), 1000 * max(late)
+    print(f"The visitors' own process was late by {late_by:.1f} ms (p99), {longest:.1f} ms at most: within the above")
     print(f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms")
     print(f"Without visitors: {idle:.1%} of a core\n")
 

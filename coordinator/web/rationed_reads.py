@@ -1,8 +1,10 @@
 """Reads of run.sqlite for the page that no cache answers: one at a time, for a share of the time over all visitors.
 
 Rules
-1. A read runs in a thread. After one that took t seconds the next begins t / `share` later, so by `READ_TIME_SHARE`
-   reads take at most a sixth of the time.
+1. A read runs in a thread. After one that took t seconds of a processor the next begins t / `share` later, so by
+   `READ_TIME_SHARE` reads take at most a sixth of a core. One that waited for the disk is followed by a pause as long
+   as itself, so reads have the disk for at most half of the time. How late the event loop is does not count. Time that
+   no read used makes up for pauses, `CREDIT_SECONDS` of it at most.
 2. Parties (p2p/limits/party.py) are served in rotation: of each party one request at a time competes with those of
    others.
 3. At most `MOST_WAITING` requests wait, `MOST_OF_PARTY` of one party; the last quarter of the places is for parties of
@@ -11,6 +13,7 @@ Rules
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -19,16 +22,25 @@ import anyio.to_thread
 from aiohttp import web
 
 READ_TIME_SHARE: Final = 0.2
+CREDIT_SECONDS: Final = 0.5
 MOST_WAITING: Final = 64
 MOST_OF_PARTY: Final = 4
 T = TypeVar("T")
 
 
 class RationedReads:
-    """The reads of one kind. `subject`: named in the refusal. `clock`: monotonic seconds. `share`: see rule 1."""
+    """The reads of one kind. `subject`: named in the refusal. `clock`: monotonic seconds. `share`: see rule 1.
+    `processor`: CPU seconds of the calling thread."""
 
-    def __init__(self, subject: str, clock: Callable[[], float], share: float = READ_TIME_SHARE) -> None:
+    def __init__(
+        self,
+        subject: str,
+        clock: Callable[[], float],
+        share: float = READ_TIME_SHARE,
+        processor: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._share = share
+        self._processor = processor
         self._subject = subject
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -47,14 +59,20 @@ class RationedReads:
         self._waiting[party] += 1
         try:
             async with self._of_party.setdefault(party, asyncio.Lock()), self._one_at_a_time:
-                await asyncio.sleep(max(0.0, self._due - self._clock()))
-                began = self._clock()
-                try:
-                    return await anyio.to_thread.run_sync(action)
-                finally:
-                    ended = self._clock()
-                    self._due = ended + (ended - began) / self._share
+                if (wait := self._due - self._clock()) > 0:
+                    await asyncio.sleep(wait)
+                return await anyio.to_thread.run_sync(self._run_measured, action)
         finally:
             self._waiting[party] -= 1
             if not self._waiting[party]:
                 del self._waiting[party], self._of_party[party]
+
+    def _run_measured(self, action: Callable[[], T]) -> T:
+        """Run an action, and note when the next may begin (rule 1). In a thread."""
+        began, spent = self._clock(), self._processor()
+        try:
+            return action()
+        finally:
+            took = self._clock() - began
+            pause = max((self._processor() - spent) / self._share, took)
+            self._due = max(self._due, began - CREDIT_SECONDS) + took + pause

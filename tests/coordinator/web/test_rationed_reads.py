@@ -1,11 +1,12 @@
 """Reads of the page by party: in rotation, with places for those of whom nobody waits."""
 
 import asyncio
+import time
 
 import pytest
 from aiohttp import web
 
-from echo2.coordinator.web.rationed_reads import MOST_OF_PARTY, MOST_WAITING, RationedReads
+from echo2.coordinator.web.rationed_reads import CREDIT_SECONDS, MOST_OF_PARTY, MOST_WAITING, RationedReads
 
 
 class Reads:
@@ -72,3 +73,47 @@ async def test_after_an_error_the_next_reads_go_on() -> None:
     reads.ask("one")
     await reads.all_done()
     assert reads.done == ["one"]
+
+
+class Times:
+    """A clock, and the CPU seconds of a thread. `spent`: CPU seconds of each action. `late`: seconds that pass between
+    the end of an action and the moment when the event loop hears of it."""
+
+    def __init__(self, *, spent: float, late: float = 0.0) -> None:
+        self.now = self.processor_seconds = 0.0
+        self.spent, self.late = spent, late
+
+    def processor(self) -> float:
+        if self.processor_seconds:  # the action has ended
+            self.now += self.late
+        return self.processor_seconds
+
+    def action(self) -> None:
+        self.processor_seconds += self.spent
+
+
+async def test_a_read_beyond_the_credit_is_followed_by_a_pause_for_its_share_of_a_processor() -> None:
+    times = Times(spent=0.2 * (CREDIT_SECONDS + 0.02))
+    reads = RationedReads("rows", time.monotonic, share=0.2, processor=times.processor)
+    began = time.monotonic()
+    await reads.read("one", times.action)
+    await reads.read("two", times.action)
+    assert time.monotonic() - began >= 0.02
+
+
+async def test_time_that_no_read_used_makes_up_for_pauses() -> None:
+    """Reads that take less than their share wait for no clock."""
+    times = Times(spent=0.1)
+    reads = RationedReads("rows", lambda: times.now, share=0.2, processor=times.processor)
+    async with asyncio.timeout(20):
+        for _ in range(100):
+            times.now += 0.6
+            await reads.read("one", times.action)
+
+
+async def test_how_late_the_event_loop_hears_of_a_read_adds_no_pause() -> None:
+    times = Times(spent=0.001, late=60.0)
+    reads = RationedReads("rows", lambda: times.now, share=0.2, processor=times.processor)
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await reads.read("one", times.action)
