@@ -1,9 +1,9 @@
 """The web site of one run: routes, headers, and response bodies cached for all visitors.
 
 1. The state is built at most once per second, for at most `REFRESH_TIME_SHARE` of the time. Each body is rendered and
-   compressed once per state, so 1,000 visitors cost as much as one. A thread does this beside the event loop, one task
-   at a time. Meanwhile visitors get the state before, for at most `GRACE_SECONDS` after a new one was due; the new one
-   is shown with the bodies that were asked for of the one before.
+   compressed once per state, so 1,000 visitors cost as much as one. Threads do this beside the event loop, one task at
+   a time for each state. Meanwhile visitors get the state before, for at most `GRACE_SECONDS` after a new one was due;
+   the new one is shown with the bodies that were asked for of the one before.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
