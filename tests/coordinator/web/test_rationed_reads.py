@@ -1,7 +1,9 @@
 """Reads of the page by party: in rotation, with places for those of whom nobody waits."""
 
 import asyncio
+import queue
 import time
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -35,8 +37,9 @@ async def test_a_party_that_asks_for_much_is_served_in_turn_with_others_and_alon
     for party in [*("greedy" for _ in range(MOST_OF_PARTY + 3)), "one", "two"]:
         reads.ask(party)
     await reads.all_done()
-    assert reads.done[:3] == ["-"] * 3
-    assert reads.done[3:] == ["greedy", "one", "two", *["greedy"] * (MOST_OF_PARTY - 1)]
+    assert reads.done.count("-") == 3
+    served = [party for party in reads.done if party != "-"]
+    assert served == ["greedy", "one", "two", *["greedy"] * (MOST_OF_PARTY - 1)]
 
 
 async def test_the_last_quarter_of_the_places_is_for_parties_of_which_nobody_waits() -> None:
@@ -61,7 +64,7 @@ async def test_an_answer_of_which_a_part_is_sent_waits_and_is_not_refused() -> N
     reads.ask("late")
     reads.ask("reader", begun=True)
     await reads.all_done()
-    assert reads.done[0] == "-", "the places are taken"
+    assert reads.done.count("-") == 1, "the places are taken"
     assert "late" not in reads.done
     assert "reader" in reads.done
 
@@ -110,6 +113,16 @@ async def test_time_that_no_read_used_makes_up_for_pauses() -> None:
             times.now += 1.2
             await reads.read("one", times.action)
             await reads.read("two", times.action)
+
+
+async def test_the_next_read_begins_while_the_event_loop_is_busy() -> None:
+    """Each read used to wait for two turns of the loop: beside a busy one they fell behind."""
+    reads = RationedReads("rows", lambda: 0.0)
+    done = queue.Queue[str]()
+    tasks = [asyncio.create_task(reads.read(party, partial(done.put, party))) for party in ("one", "two", "three")]
+    await asyncio.sleep(0)
+    assert [done.get(timeout=20) for _ in tasks] == ["one", "two", "three"], "the loop stands still here"
+    await asyncio.gather(*tasks)
 
 
 async def test_how_late_the_event_loop_hears_of_a_read_adds_no_pause() -> None:
