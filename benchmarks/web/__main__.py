@@ -7,7 +7,9 @@
     size       bytes of the page with what it loads, packed
     news       p99 of the age of the state that /api/v1/run shows
 
-The run has a million groups of 10,000 nodes, and a ledger of as many entries; `--quick` has 20,000 groups.
+The run has a million groups of 10,000 nodes, and a ledger of as many entries; `--quick` has 20,000 groups. The
+coordinator verifies its whole ledger during the first minutes after a start, beside the visitors; with `--after 180`
+that is over. The visitors' own process is measured too: what it was late itself counts as the page's.
 """
 
 import argparse
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--groups", type=int, default=0, help="groups of the run (default: 1,000,000)")
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds of load (default: 30)")
+    parser.add_argument("--after", type=float, default=0.0, help="seconds from the start to the first visitor")
     parser.add_argument("--folder", type=Path, help="where the run is, or is made; default: a temporary folder")
     options = parser.parse_args()
     groups = options.groups or (20_000 if options.quick else 1_000_000)
@@ -56,6 +59,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         run = run_of(options.folder or Path(temporary) / "run", groups)
         with station(run.folder.path, sections={}, run=run) as place:
+            time.sleep(options.after)
             return bench.close(measure(place, seconds, Path(temporary)))
 
 
@@ -74,14 +78,14 @@ def measure(place: Station, seconds: float, folder: Path) -> Sequence[Claim]:
     ask = requests_of(url)
     asyncio.run(visit(url, ask, RATE / 4, 3.0, seed=2))
     before = place.measure()
-    answers = asyncio.run(visit(url, ask, RATE, seconds))
+    answers, late = asyncio.run(visit(url, ask, RATE, seconds))
     after = place.measure()
     time.sleep(SETTLED_SECONDS)
     idle = _idle(place, max(IDLE_SECONDS, seconds / 3))
     cpu = (after.cpu - before.cpu - idle * (after.at - before.at)) / len(answers)
     anchor = static_cost(answers, seconds, folder)
     size = sum(len(_get(url, path)) for path in page_files(url))
-    _print(answers, cpu, anchor, idle)
+    _print(answers, late, cpu, anchor, idle)
     wrong = [one for one in answers if one.status not in (200, 304)]
     if wrong:
         print(f"{len(wrong)} answers were wrong, the first {wrong[0]}")
@@ -150,7 +154,7 @@ def _idle(place: Station, seconds: float) -> float:
     return (after.cpu - before.cpu) / (after.at - before.at)
 
 
-def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) -> None:
+def _print(answers: Sequence[Answer], late: Sequence[float], cpu: float, anchor: float, idle: float) -> None:
     rows = []
     for kind in sorted({one.kind for one in answers}):
         some = [one for one in answers if one.kind == kind]
@@ -158,6 +162,8 @@ def _print(answers: Sequence[Answer], cpu: float, anchor: float, idle: float) ->
         size = sum(one.nbytes for one in some) / len(some) / 1000
         rows.append((kind, len(some), percentile(spent, 0.5), percentile(spent, 0.99), max(spent), size))
     bench.table(("kind", "requests", "median, ms", "p99, ms", "longest, ms", "kB"), rows)
+    late_by, longest = 1000 * percentile(late, 0.99), 1000 * max(late)
+    print(f"The visitors' own process was late by {late_by:.1f} ms (p99), {longest:.1f} ms at most: within the above")
     print(f"CPU per request: {1000 * cpu:.2f} ms, of a static file {1000 * anchor:.2f} ms")
     print(f"Without visitors: {idle:.1%} of a core\n")
 

@@ -1,6 +1,7 @@
 """Visitors of a web site: requests at a fixed rate, whether or not the answers before have come."""
 
 import asyncio
+import gc
 import json
 import random
 import time
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 CONNECTIONS = 64
+PROBE_SECONDS = 0.005
 
 
 class Answer(NamedTuple):
@@ -23,14 +25,34 @@ class Answer(NamedTuple):
     age: float | None
 
 
+class Visit(NamedTuple):
+    """What visitors saw. `late`: by how many seconds the event loop that asks was late itself, every `PROBE_SECONDS`:
+    an answer that came meanwhile was seen that much later than it was here."""
+
+    answers: list[Answer]
+    late: list[float]
+
+
 Ask = Callable[[random.Random], tuple[str, str]]
 """Returns the kind and the path of the next request."""
 
 
-async def visit(url: str, ask: Ask, rate: float, seconds: float, *, seed: int = 1) -> list[Answer]:
-    """Ask at `rate` requests per second, for as many seconds, as visitors from many addresses."""
+async def visit(url: str, ask: Ask, rate: float, seconds: float, *, seed: int = 1) -> Visit:
+    """Ask at `rate` requests per second, for as many seconds, as visitors from many addresses. Python collects no
+    garbage meanwhile: the stop would count as the server's."""
+    gc.collect()
+    gc.disable()
+    try:
+        return await _visit(url, ask, rate, seconds, seed)
+    finally:
+        gc.enable()
+
+
+async def _visit(url: str, ask: Ask, rate: float, seconds: float, seed: int) -> Visit:
     chance = random.Random(seed)
     connector = TCPConnector(limit=CONNECTIONS)
+    late = list[float]()
+    probe = asyncio.create_task(_measure_lateness(late))
     async with ClientSession(
         url, connector=connector, auto_decompress=False, cookie_jar=DummyCookieJar(), timeout=ClientTimeout(60)
     ) as session:
@@ -42,7 +64,16 @@ async def visit(url: str, ask: Ask, rate: float, seconds: float, *, seed: int = 
             kind, path = ask(chance)
             visitor = f"8.{chance.randrange(256)}.{chance.randrange(256)}.7"
             tasks.append(asyncio.create_task(_ask(session, kind, path, visitor, due)))
-        return list(await asyncio.gather(*tasks))
+        answers = list(await asyncio.gather(*tasks))
+    probe.cancel()
+    return Visit(answers, late)
+
+
+async def _measure_lateness(late: list[float]) -> None:
+    while True:
+        due = time.monotonic() + PROBE_SECONDS
+        await asyncio.sleep(PROBE_SECONDS)
+        late.append(time.monotonic() - due)
 
 
 async def _ask(session: ClientSession, kind: str, path: str, visitor: str, due: float) -> Answer:

@@ -39,7 +39,7 @@ from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.limits.token_bucket import TokenBucket
 from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
-from echo2.runtime import descriptors
+from echo2.runtime import descriptors, garbage
 from echo2.runtime.files import writing
 from echo2.runtime.hidden_folder import HIDDEN_FOLDER_VARIABLE
 from echo2.runtime.stand_ins import or_stand_in, process_command
@@ -162,6 +162,7 @@ async def serve(run: Run) -> None:
             )
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
+            coordinator.beside.append(garbage.run)
             web = run.config.web
             builder = coordinator.view_builder
             cache = ResponseCache(builder.current_state, time.monotonic)

@@ -5,7 +5,8 @@ Rules
    (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
 2. The CSV is sent page by page while it is read, and is never in memory as a whole.
 3. Pages are read one at a time, for a share of the time over all visitors (rationed_reads.py). The first page stays in
-   memory for `PAGE_SECONDS`, and any cache may hold each page for as long.
+   memory for `PAGE_SECONDS`, and any cache may hold each page for as long. Then one visitor waits while it is read
+   again, and others get the former one.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ CSV_PAGE_SECONDS: Final = 30.0
 """Seconds for a client to receive a page of the CSV."""
 T = TypeVar("T")
 PAGE_SECONDS: Final = 10
+RENEWAL_SECONDS: Final = 1.0
+"""Seconds for which the first page is shown beyond that, while it is read again."""
 _CACHED = {"Cache-Control": f"public, max-age={PAGE_SECONDS}", "Vary": "Accept-Encoding"}
 
 
@@ -99,10 +102,13 @@ class Ranking:
             body = render(shown)
             return gzip.compress(body, 6, mtime=0) if packed else body, shown.after
 
-        key, cached = (kind, most, packed), self._first.get((kind, most, packed))
-        if after is None and cached is not None and self._clock() < cached[0]:
+        now, key = self._clock(), (kind, most, packed)
+        cached = None if after is not None else self._first.get(key)
+        if cached is not None and now < cached[0]:
             _, body, following = cached
         else:
+            if cached is not None and now < cached[0] + PAGE_SECONDS:  # others get it while it is read again
+                self._first[key] = now + RENEWAL_SECONDS, *cached[1:]
             body, following = await self._read(request, after, most, rendered)
             if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
                 self._first[key] = self._clock() + PAGE_SECONDS, body, following

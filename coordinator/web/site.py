@@ -1,8 +1,9 @@
 """The web site of one run: routes, headers, and response bodies cached for all visitors.
 
 1. The state is built at most once per second, for at most `REFRESH_TIME_SHARE` of the time. Each body is rendered and
-   compressed once per state, so 1,000 visitors cost as much as one. A thread does this beside the event loop, one task
-   at a time.
+   compressed once per state, so 1,000 visitors cost as much as one. Threads do this beside the event loop, one task at
+   a time for each state. Meanwhile visitors get the state before, for at most `GRACE_SECONDS` after a new one was due;
+   the new one is shown with the bodies that were asked for of the one before.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
@@ -16,7 +17,7 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 import anyio.to_thread
@@ -61,6 +62,7 @@ _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 LEAST_REFRESH_SECONDS: Final = 1.0
 """Seconds from one refresh of the state to the next (rule 1)."""
 REFRESH_TIME_SHARE: Final = 0.2
+GRACE_SECONDS: Final = 1.0
 _WORTH_PACKING = 1000  # bytes
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -105,6 +107,41 @@ class RenderedBody(NamedTuple):
     etag: str
 
 
+class StateBodies:
+    """A state and its bodies, each rendered once, in a thread. `bodies`: paths and renderers, as `BODIES`. `asked`:
+    paths that were asked for, and whether packed. `due`: when a new state is due, seconds."""
+
+    def __init__(self, state: RunState, bodies: Bodies, due: float) -> None:
+        self.state = state
+        self.due = due
+        self.asked = set[tuple[str, bool]]()
+        self._renderers = bodies
+        self._rendered: dict[tuple[str, bool], RenderedBody] = {}
+        self._working = asyncio.Lock()
+
+    async def body(self, path: str, packed: bool) -> RenderedBody:
+        """Return a body, gzipped if `packed`."""
+        self.asked.add((path, packed))
+        await self.render([(path, packed)])
+        return self._rendered[path, packed]
+
+    async def render(self, wanted: Iterable[tuple[str, bool]]) -> None:
+        """Render the bodies that are not rendered yet."""
+        for path, packed in wanted:
+            if (path, packed) not in self._rendered:
+                async with self._working:
+                    if (path, packed) not in self._rendered:
+                        await anyio.to_thread.run_sync(self._render, path, packed)
+
+    def _render(self, path: str, packed: bool) -> None:
+        if (path, False) not in self._rendered:
+            content = self._renderers[path][1](self.state)
+            self._rendered[path, False] = RenderedBody(content, etag_of(content))
+        if packed:
+            content = gzip.compress(self._rendered[path, False].content, 6, mtime=0)
+            self._rendered[path, True] = RenderedBody(content, etag_of(content))
+
+
 class ResponseCache:
     """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds. `bodies`: paths and
     renderers, as `BODIES`."""
@@ -115,20 +152,20 @@ class ResponseCache:
         self._build = build
         self._clock = clock
         self._renderers = bodies
-        self._state: RunState | None = None
-        self._due = 0.0
-        self._bodies: dict[tuple[str, bool], RenderedBody] = {}
-        self._working = asyncio.Lock()
+        self._shown: StateBodies | None = None
+        self._refreshing: asyncio.Task[StateBodies] | None = None
+        """The refresh that goes on, or one that failed."""
 
-    def add_to(self, router: web.UrlDispatcher, prefix: str = "") -> None:
-        """Add a route for each body. `prefix`: begin of all paths."""
+    def add_to(self, app: web.Application, prefix: str = "") -> None:
+        """Add a route for each body, and end a refresh with the application. `prefix`: begin of all paths."""
         for path, (kind, _) in self._renderers.items():
-            router.add_get(prefix + path, self._handler(path, kind))
+            app.router.add_get(prefix + path, self._handler(path, kind))
+        app.on_cleanup.append(self._stop)
 
     def _handler(self, path: str, kind: str) -> Handler:
         async def show(request: web.Request) -> web.StreamResponse:
             packed = "gzip" in request.headers.get("Accept-Encoding", "")
-            body = await self.body(path, packed)
+            body = await (await self._present()).body(path, packed)
             headers = {"Content-Type": kind, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": body.etag}
             if packed:
                 headers["Content-Encoding"] = "gzip"
@@ -136,35 +173,39 @@ class ResponseCache:
 
         return show
 
-    async def body(self, path: str, packed: bool) -> RenderedBody:
-        """Return a body of the current state, gzipped if `packed`."""
-        async with self._working:
-            state = await self._present()
-            if (path, packed) not in self._bodies:
-                await anyio.to_thread.run_sync(self._render, state, path, packed)
-            return self._bodies[path, packed]
-
     async def current_state(self) -> RunState:
         """Return the current state, at most as old as rule 1 allows."""
-        async with self._working:
-            return await self._present()
+        return (await self._present()).state
 
-    async def _present(self) -> RunState:
+    async def _present(self) -> StateBodies:
+        """Return what is shown now. Raises what the builder of the state does, where none may be shown."""
+        now, shown = self._clock(), self._shown
+        if shown is not None and now < shown.due + GRACE_SECONDS:
+            if now >= shown.due and self._refreshing is None:
+                self._refreshing = asyncio.create_task(self._refresh())
+            return shown
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        return await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> StateBodies:
+        """Build a state, render what was asked for of the one before, and show it."""
         began = self._clock()
-        if self._state is None or began >= self._due:
-            self._state = await self._build()
-            ended = self._clock()
-            self._due = ended + max(LEAST_REFRESH_SECONDS, (ended - began) / REFRESH_TIME_SHARE)
-            self._bodies.clear()
-        return self._state
+        state = await self._build()
+        ended = self._clock()
+        due = ended + max(LEAST_REFRESH_SECONDS, (ended - began) / REFRESH_TIME_SHARE)
+        fresh = StateBodies(state, self._renderers, due)
+        try:
+            if self._shown is not None:
+                await fresh.render(sorted(self._shown.asked))
+        finally:  # a body that cannot be rendered keeps no other back
+            self._shown, self._refreshing = fresh, None
+        return fresh
 
-    def _render(self, state: RunState, path: str, packed: bool) -> None:
-        if (path, False) not in self._bodies:
-            content = self._renderers[path][1](state)
-            self._bodies[path, False] = RenderedBody(content, etag_of(content))
-        if packed:
-            content = gzip.compress(self._bodies[path, False].content, 6, mtime=0)
-            self._bodies[path, True] = RenderedBody(content, etag_of(content))
+    async def _stop(self, app: web.Application) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
 
 
 def application(
@@ -183,7 +224,7 @@ def application(
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[check_host(public | {host.lower()})])
     app.on_response_prepare.append(_add_headers(public))
-    response_cache.add_to(app.router)
+    response_cache.add_to(app)
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", answer_static(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)

@@ -2,8 +2,8 @@
 
 Rules
 1. The address by peer id is permanent; a name leads there while one node alone has it.
-2. A page shows the last decided groups and steps, so no page grows with the run. Of an accepted group no code is shown,
-   as it would tell canaries from others.
+2. A page shows the groups leased last of those that are decided, and the last steps, so no page grows with the run. Of
+   an accepted group no code is shown, as it would tell canaries from others.
 3. A page is read and rendered in a thread, for half of the time at most over all visitors (rationed_reads.py). Any
    cache may hold it for `PAGE_SECONDS`.
 """
@@ -136,10 +136,10 @@ def read_node(database: Database, peer: str, connected: Collection[str], now: in
     if not rows:
         return None
     key = public_key(peer)
-    groups = database.all(
+    groups = database.all(  # unordered, so that it ends at the last one that is shown
         "SELECT l.id, v.at, l.version, v.verdict, v.code, v.rollouts FROM"
-        " (SELECT id, version, sent FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
-        " JOIN verdicts v ON v.lease = l.id ORDER BY v.at DESC, l.id LIMIT ?",
+        " (SELECT id, version FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
+        " CROSS JOIN verdicts v ON v.lease = l.id LIMIT ?",
         (key, _MOST_LEASES, MOST_GROUPS),
     )
     steps = database.all("SELECT step, groups FROM learned WHERE node = ? ORDER BY step DESC", (key,))
@@ -149,7 +149,7 @@ def read_node(database: Database, peer: str, connected: Collection[str], now: in
             MadeGroup(
                 lease=lease.hex(), at=at, version=version, code=code if verdict == "refused" else "", rollouts=rollouts
             )
-            for lease, at, version, verdict, code, rollouts in groups
+            for lease, at, version, verdict, code, rollouts in sorted(groups, key=lambda row: (-row[1], row[0]))
         ],
         learned=[LearnedStep(step=step, groups=groups) for step, groups in steps],
     )

@@ -71,7 +71,7 @@ def application(
         "/live": (_HTML, lambda state: _render("live.html", facts(state, folder, faults))),
     }
     prefix = "/{token:[A-Za-z0-9_-]{1,64}}"
-    ResponseCache(cache.current_state, time.monotonic, shown).add_to(app.router, prefix)
+    ResponseCache(cache.current_state, time.monotonic, shown).add_to(app, prefix)
     for name, kind in STATIC.items():
         app.router.add_get(f"{prefix}/static/{name}", answer_static(page.asset(name), kind))
     rollouts = RolloutPages(folder, tokenizer_of)

@@ -1,7 +1,9 @@
 """The complete ranking, in pages and as one CSV stream."""
 
+import asyncio
 import csv
 import io
+import threading
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,9 +12,11 @@ from aiohttp import ClientSession
 
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.coordinator.web.node_ranking import PAGE_NODES, PAGE_SECONDS
+from echo2.coordinator.web.node_rows import Cursor, Page
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
+from tests.support.site_visits import fetched
 
 MANY = msgspec.structs.replace(
     pictures.BUSY,
@@ -122,4 +126,28 @@ async def test_the_first_page_is_read_once_in_that_time() -> None:
         async with visitor.get("/api/v1/nodes") as answer:
             assert answer.status == 200
         assert reads == [None, None]
+    await site.stop()
+
+
+async def test_one_visitor_waits_while_the_first_page_is_read_again() -> None:
+    run, now, begun, may_end = FixedRun(MANY), 0.0, threading.Event(), threading.Event()
+    nodes = run.nodes
+
+    def read(after: Cursor | None, most: int) -> Page:
+        begun.set()
+        assert may_end.wait(20)
+        return nodes(after, most)
+
+    site = await serve_web(application(run, lambda: now), "127.0.0.1", 0)
+    async with ClientSession(site.url) as visitor:
+        _, _, before = await fetched(visitor, "/api/v1/nodes")
+        now += PAGE_SECONDS
+        run.nodes = read  # type: ignore[method-assign]
+        first = asyncio.create_task(fetched(visitor, "/api/v1/nodes"))
+        await asyncio.to_thread(begun.wait, 20)
+        run.nodes = nodes  # type: ignore[method-assign]
+        assert (await fetched(visitor, "/api/v1/nodes"))[2] == before
+        assert not first.done()
+        may_end.set()
+        assert (await first)[2] == before
     await site.stop()

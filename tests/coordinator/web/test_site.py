@@ -1,13 +1,16 @@
 """The site over HTTP: headers, compression, caching, size, and a taken port."""
 
+import asyncio
 import gzip
+import queue
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from echo2.coordinator.metrics.broadcast_stats import MOST_TAKES
 from echo2.coordinator.metrics.views import NodeRow, RunState
-from echo2.coordinator.web.site import STATIC, application, serve_web
+from echo2.coordinator.web.site import GRACE_SECONDS, STATIC, Render, ResponseCache, application, serve_web
 from echo2.p2p.wire_types import decode
 from echo2.protocol.ledger_heads import EntryProof
 from echo2.runtime.errors import LocalFault
@@ -101,10 +104,90 @@ async def test_the_state_is_built_at_most_once_per_second(visit: Visit) -> None:
         await fetched(session, path)
     assert source.calls == 1
     source.state = pictures.FINISHED
-    clock.now += 1.0
+    clock.now += 1.0 + GRACE_SECONDS
     _, _, body = await fetched(session, "/api/v1/run")
     assert source.calls == 2
     assert msgspec.json.decode(body, type=RunState).phase == "finished"
+
+
+class SlowRun(FixedRun):
+    """A run whose state is built once it may be. `fault`: raised instead of a state."""
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__(state)
+        self.may_build = asyncio.Event()
+        self.fault: Exception | None = None
+
+    async def current_state(self) -> RunState:
+        await super().current_state()
+        await self.may_build.wait()
+        if self.fault is not None:
+            raise self.fault
+        return self.state
+
+
+async def test_visitors_get_the_state_before_while_a_new_one_is_built() -> None:
+    clock, source = Clock(), SlowRun(pictures.BUSY)
+    cache = ResponseCache(source.current_state, clock)
+    source.may_build.set()
+    assert (await cache.current_state()).phase == "learning"
+    source.may_build.clear()
+    source.state = pictures.FINISHED
+    clock.now += 1.0
+    for _ in range(3):
+        assert (await cache.current_state()).phase == "learning"
+        await asyncio.sleep(0)
+    assert source.calls == 2
+    clock.now += GRACE_SECONDS
+    late = asyncio.create_task(cache.current_state())
+    await asyncio.sleep(0)
+    source.may_build.set()
+    assert (await late).phase == "finished"
+    assert (await cache.current_state()).phase == "finished"
+    assert source.calls == 2
+
+
+async def test_a_new_state_is_shown_with_the_bodies_that_were_asked_for_before(visit: Visit) -> None:
+    rendered = queue.Queue[str]()
+
+    def render(path: str) -> Render:
+        def body(state: RunState) -> bytes:
+            rendered.put(f"{path} {state.phase}")
+            return path.encode()
+
+        return body
+
+    clock, source = Clock(), FixedRun(pictures.BUSY)
+    app = web.Application()
+    bodies = {path: ("text/plain", render(path)) for path in ("/often", "/once")}
+    ResponseCache(source.current_state, clock, bodies).add_to(app)
+    session = await visit(app)
+    await fetched(session, "/often")
+    await fetched(session, "/once")
+    assert [rendered.get(), rendered.get()] == ["/often learning", "/once learning"]
+    source.state = pictures.FINISHED
+    clock.now += 1.0
+    await fetched(session, "/often")  # nobody asks for anything else
+    assert {await asyncio.to_thread(rendered.get, True, 20) for _ in range(2)} == {"/often finished", "/once finished"}
+    while source.calls == 2:
+        clock.now += 1.0
+        await fetched(session, "/often")
+    assert await asyncio.to_thread(rendered.get, True, 20) == "/often finished"
+    assert rendered.empty(), "what nobody asked for since is not rendered again"
+
+
+async def test_a_state_that_cannot_be_built_is_asked_for_again() -> None:
+    clock, source = Clock(), SlowRun(pictures.BUSY)
+    cache = ResponseCache(source.current_state, clock)
+    source.may_build.set()
+    await cache.current_state()
+    source.fault = ValueError("no state")
+    clock.now += 1.0 + GRACE_SECONDS
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no state"):
+            await cache.current_state()
+    source.fault = None
+    assert (await cache.current_state()).phase == "learning"
 
 
 async def test_post_is_not_allowed(visit: Visit) -> None:
