@@ -6,6 +6,7 @@ and their groups are taken in random orders. More tokens make a bound narrower, 
 beyond the bound on a token are counted beside: that bound does not depend on the number of tokens.
 """
 
+import argparse
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +35,10 @@ _TOKENS_LEAST: Final = 4
 """Fewest sampled tokens of a rollout in the mean: it says how many groups have enough."""
 
 
-def noise_claims(folder: Path, dtype: Dtype, *, quick: bool) -> list[Claim]:
-    """Bet against louder machines under each Calibration; return the claims."""
-    pair, sizes, day = make_pair(folder, dtype), QUICK_TOKENS if quick else TOKENS, QUICK_DAY if quick else DAY_TOKENS
+def noise_claims(folder: Path, dtype: Dtype, order: argparse.Namespace) -> list[Claim]:
+    """Bet against louder machines under each Calibration, as the order says; return the claims."""
+    pair = make_pair(folder, dtype, tf32=order.tf32)
+    sizes, day = (QUICK_TOKENS, QUICK_DAY) if order.quick else (TOKENS, DAY_TOKENS)
     calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, _groups(MACHINES * sizes[-1])))
     machines = {
         (noise, number): groups[number :: MACHINES // len(NOISES)]

@@ -1,7 +1,8 @@
 """Nodes whose rounding is that of a 16-bit format times a factor, and nodes that round nothing and write tokens.
 
 A model in float32 and its copy in the format compute the same rollout side by side. The node's logits are those of
-float32 and the differences of the copy's, times `noise`; what the scorer says of each token follows from float32.
+float32 and the differences of the copy's, times `noise`. The scorer computes in float32, or in TF32 as a CPU emulates
+it (engines/transformers/tf32.py).
 """
 
 import copy
@@ -18,6 +19,7 @@ from transformers import DynamicCache
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_tokens
 from echo2.engines.engine import Dtype
 from echo2.engines.sampling import sampling
+from echo2.engines.transformers.tf32 import EmulatedTf32
 
 CHOSEN = -1
 """In the place of a token: it is the node's choice by its logits."""
@@ -31,16 +33,18 @@ class ComparedRollout(NamedTuple):
 
 
 class ModelPair(NamedTuple):
-    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence."""
+    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence. `tf32`: whether the scorer computes
+    in TF32."""
 
     exact: Any
     rough: Any
     eos: int
+    tf32: bool = False
 
     @classmethod
-    def of(cls, model: Any, dtype: Dtype, eos: int) -> "ModelPair":
+    def of(cls, model: Any, dtype: Dtype, eos: int, *, tf32: bool = False) -> "ModelPair":
         """Make a pair of a model in float32."""
-        return cls(model, copy.deepcopy(model).to(getattr(torch, dtype)), eos)
+        return cls(model, copy.deepcopy(model).to(getattr(torch, dtype)), eos, tf32)
 
     @torch.inference_mode()
     def play(
@@ -53,17 +57,21 @@ class ModelPair(NamedTuple):
     ) -> list[ComparedRollout]:
         """Generate a rollout per prompt and seed; all prompts have one length. `noise`: over that of the format; 0.0:
         the node rounds nothing. `forced`: [rows, limit] tokens that the node writes, or `CHOSEN`."""
-        caches, fed = (DynamicCache(), DynamicCache()), torch.tensor(prompts)
+        caches, fed = (DynamicCache(), DynamicCache(), DynamicCache()), torch.tensor(prompts)
         going, columns = torch.ones(len(fed), dtype=torch.bool), list[tuple[Tensor, ...]]()
         for place in range(limit):
             exact = logits_after(self.exact, fed, caches[0])
             logits = exact + noise * (logits_after(self.rough, fed, caches[1]) - exact) if noise else exact
+            judging = exact
+            if self.tf32:
+                with EmulatedTf32():
+                    judging = logits_after(self.exact, fed, caches[2])
             keys = sampling.keys((seed, place) for seed in seeds)
             chosen, _ = sampling.choose(logits, keys)
             if forced is not None:
                 chosen = torch.where((own := torch.from_numpy(forced[:, place])) == CHOSEN, chosen, own)
             claimed = torch.log_softmax(logits, -1).gather(1, chosen[:, None])[:, 0]
-            margins, scored, gaps = sampling.margin(exact, keys, chosen)
+            margins, scored, gaps = sampling.margin(judging, keys, chosen)
             columns.append((chosen, claimed, scored, margins, gaps, going))
             going, fed = going & (chosen != self.eos), chosen[:, None]
             if not going.any():

@@ -7,6 +7,7 @@ The variable `ECHO2_ROUNDING` of an engine's process names them, with commas bet
 2. `eager-attention`: scores and weights of attention are rounded to the model's type, as no fused kernel does.
 3. `fused-norms`: a norm multiplies by its weight before it rounds, as kernels do that compute a norm in one.
 4. The same function but for rounding: parameters are shared, so that patches reach them.
+5. `tf32` is for the process of a scorer: its passes in TF32 are emulated (engines/transformers/tf32.py).
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ ROUNDING_VARIABLE: Final = "ECHO2_ROUNDING"
 SPLIT_SUMS: Final = "split-sums"
 EAGER_ATTENTION: Final = "eager-attention"
 FUSED_NORMS: Final = "fused-norms"
+TF32_ROUNDING: Final = "tf32"
 PARTS: Final = 4
 
 
@@ -61,7 +63,7 @@ class FusedNorm(nn.Module):
 
 def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
     """Let a model, whose methods carry no types, round as the variable says."""
-    asked = environ.get(ROUNDING_VARIABLE, "").split(",")
+    asked = _asked(environ)
     if SPLIT_SUMS in asked:
         head = OutputLayer.of(model).linear
         _replace(model, lambda one: type(one) is nn.Linear and one is not head, SplitLinear)
@@ -69,6 +71,15 @@ def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
         _replace(model, _is_plain_norm, FusedNorm)
     if EAGER_ATTENTION in asked:
         AttentionSwitch(model).set_all("eager")
+
+
+def emulates_tf32(environ: Mapping[str, str]) -> bool:
+    """Tell whether the variable asks for rule 5."""
+    return TF32_ROUNDING in _asked(environ)
+
+
+def _asked(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(ROUNDING_VARIABLE, "").split(",")
 
 
 def _is_plain_norm(module: nn.Module) -> bool:
