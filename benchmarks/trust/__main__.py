@@ -31,7 +31,8 @@ run.
 `--temperature 0.8` measures a run at that temperature, with a node that samples at 1 among the bad ones.
 
 `--tf32` lets the scorer and the Calibrations of the 16-bit formats compute in TF32, as a CPU emulates it
-(engines/transformers/tf32.py), and bets as well against machines whose Calibration is by the other kind of scorer.
+(engines/transformers/tf32.py; `--tf32 tf32-cut`: factors are cut, not rounded), and bets as well against machines whose
+Calibration is by a scorer in the other precision.
 
 `--shape` measures instead honest tokens of SmolLM2-135M's shape (benchmarks/trust/shape_tokens.py).
 
@@ -49,7 +50,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -59,7 +60,7 @@ from benchmarks.trust import frauds
 from benchmarks.trust.audit_share import audit_share
 from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
-from benchmarks.trust.machines import PLAIN_LAYERS, TF32_SCORER, Engines, Generated, compare, in_float32
+from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare, in_float32, scorer_env
 from benchmarks.trust.receipt_checks import receipt_claims
 from benchmarks.trust.signed_documents import document_claims
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
@@ -74,6 +75,9 @@ from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
 from echo2.engines.registry import in_16_bits, is_exact
 from echo2.engines.temperature import PLAIN_TEMPERATURE
+
+if TYPE_CHECKING:
+    from echo2.engines.transformers.tf32 import Tf32
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""
@@ -106,6 +110,9 @@ class Experiment:
                 plain[name] = pieces(await compare(self._scorer, in_float32(groups)))
         claims = left_out(dtype, machines)
         if plain:
+            parts = [np.concatenate([one for groups in of.values() for one in groups]) for of in (machines, plain)]
+            off = np.abs(parts[0]["drift"].astype(np.int64) - parts[1]["drift"]).mean() / 2**16
+            print(f"log-probabilities in TF32 are {off:.2g} nats off those in float32, in the mean\n")
             claims += left_out(f"{dtype}, calibrated in TF32, scored in float32", plain, machines)
             claims += left_out(f"{dtype}, calibrated in float32, scored in TF32", machines, plain)
         if self._honest:
@@ -189,15 +196,15 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     prompts = prompts._replace(temperature=round(order.temperature * PLAIN_TEMPERATURE))
     weights = policies.write_weights(model, folder)
     del model
-    async with EngineProcess(name="scorer", env=TF32_SCORER if order.tf32 else None) as scorer:
+    async with EngineProcess(name="scorer", env=scorer_env(order.tf32)) as scorer:
         await scorer.probe("cpu", "float32", engine="transformers")
         await scorer.load(folder / "model", weights["honest"])
         claims = []
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
             if not (exact or order.versions or order.smollm2 or order.honest or order.temperature != 1):
-                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, tf32=order.tf32)
-            prompts = prompts._replace(tf32=order.tf32 and in_16_bits(dtype))
+                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulated_of(order))
+            prompts = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
             if order.versions:
@@ -207,6 +214,15 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         return claims
 
 
+def emulated_of(order: argparse.Namespace) -> "Tf32 | None":
+    """Return what emulates TF32, where the order asks for it."""
+    import torch
+
+    from echo2.engines.transformers.tf32 import tf32_of
+
+    return tf32_of(torch.device("cpu"), scorer_env(order.tf32))
+
+
 def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure the bound on a token alone; return the claims."""
     from benchmarks.trust import forced_tokens
@@ -214,9 +230,9 @@ def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     claims: list[Claim] = []
     for dtype in order.dtype or ["bfloat16", "float16"]:
         if order.smollm2:
-            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, tf32=order.tf32)
+            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, emulated_of(order))
         else:
-            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, tf32=order.tf32)
+            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulated_of(order))
     return claims
 
 
@@ -255,7 +271,9 @@ def main() -> int:
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
     parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
-    parser.add_argument("--tf32", action="store_true", help="a scorer in TF32, emulated, for 16-bit formats")
+    parser.add_argument(
+        "--tf32", nargs="?", choices=("tf32", "tf32-cut"), const="tf32", help="a scorer in TF32, for 16-bit formats"
+    )
     order = parser.parse_args()
     bench.one_thread()
     if order.receipt:

@@ -25,8 +25,6 @@ TRAIN: Final = 9_000
 """Prompts of the task that a job names; its tokens are `Prompts`' own."""
 PLAIN_LAYERS: Final = MixedMachine(env={PLAIN: "1"})
 """Without the packed copies of the weights that engines/transformers/packed_linear.py makes for float32."""
-TF32_SCORER: Final = {"ECHO2_ROUNDING": "tf32"}
-"""Variables of a scorer that emulates TF32."""
 
 
 class Prompts(NamedTuple):
@@ -108,6 +106,11 @@ def count(groups: Sequence[Generated]) -> int:
 def reward(sample: Sample) -> float:
     """Return what stands in for a task's reward: the mean of the token ids."""
     return sum(sample.tokens) / len(sample.tokens)
+
+
+def scorer_env(rounding: str | None) -> dict[str, str]:
+    """Return the variables of a scorer that emulates TF32 by a rounding; None: it does not."""
+    return {"ECHO2_ROUNDING": rounding} if rounding else {}
 
 
 def in_float32(groups: Sequence[Generated]) -> list[Generated]:

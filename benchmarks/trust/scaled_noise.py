@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_tokens
 from echo2.engines.engine import Dtype
 from echo2.engines.sampling import sampling
-from echo2.engines.transformers.tf32 import EmulatedTf32
+from echo2.engines.transformers.tf32 import Tf32
 
 CHOSEN = -1
 """In the place of a token: it is the node's choice by its logits."""
@@ -33,16 +33,16 @@ class ComparedRollout(NamedTuple):
 
 
 class ModelPair(NamedTuple):
-    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence. `tf32`: whether the scorer computes
-    in TF32."""
+    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence. `tf32`: what lets the scorer
+    compute in TF32; None: it computes in float32."""
 
     exact: Any
     rough: Any
     eos: int
-    tf32: bool = False
+    tf32: Tf32 | None = None
 
     @classmethod
-    def of(cls, model: Any, dtype: Dtype, eos: int, *, tf32: bool = False) -> "ModelPair":
+    def of(cls, model: Any, dtype: Dtype, eos: int, tf32: Tf32 | None = None) -> "ModelPair":
         """Make a pair of a model in float32."""
         return cls(model, copy.deepcopy(model).to(getattr(torch, dtype)), eos, tf32)
 
@@ -63,8 +63,8 @@ class ModelPair(NamedTuple):
             exact = logits_after(self.exact, fed, caches[0])
             logits = exact + noise * (logits_after(self.rough, fed, caches[1]) - exact) if noise else exact
             judging = exact
-            if self.tf32:
-                with EmulatedTf32():
+            if self.tf32 is not None:
+                with self.tf32():
                     judging = logits_after(self.exact, fed, caches[2])
             keys = sampling.keys((seed, place) for seed in seeds)
             chosen, _ = sampling.choose(logits, keys)

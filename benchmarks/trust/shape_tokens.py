@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.forced_tokens import SMOLLM2_SHAPE
-from benchmarks.trust.machines import TF32_SCORER, Engines, Prompts, compare, count
+from benchmarks.trust.machines import Engines, Prompts, compare, count, scorer_env
 from benchmarks.trust.streams import beyond_bound, pieces
 from echo2.coordinator.learner.model import evaluating
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
@@ -64,11 +64,11 @@ async def measure(folder: Path, order: argparse.Namespace, temperature: int) -> 
     del model
     prompts = prompts._replace(temperature=temperature)
     claims = []
-    async with EngineProcess(name="scorer", env=TF32_SCORER if order.tf32 else None) as scorer:
+    async with EngineProcess(name="scorer", env=scorer_env(order.tf32)) as scorer:
         await scorer.probe("cpu", "float32", engine="transformers")
         await scorer.load(folder / "model", honest)
         for dtype in order.dtype or FORMATS:
-            asked = prompts._replace(tf32=order.tf32 and in_16_bits(dtype))
+            asked = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
             engines = Engines(folder / "model", asked, order.tokens or 2 * TOKENS_LEAST)
             claims.append(await (_exact if dtype == "float32" else _inexact)(engines, honest, scorer, dtype))
             print(flush=True)

@@ -7,7 +7,8 @@ The variable `ECHO2_ROUNDING` of an engine's process names them, with commas bet
 2. `eager-attention`: scores and weights of attention are rounded to the model's type, as no fused kernel does.
 3. `fused-norms`: a norm multiplies by its weight before it rounds, as kernels do that compute a norm in one.
 4. The same function but for rounding: parameters are shared, so that patches reach them.
-5. `tf32` is for the process of a scorer: its passes in TF32 are emulated (engines/transformers/tf32.py).
+5. `tf32` is for the process of a scorer: its passes in TF32 are emulated (engines/transformers/tf32.py), with factors
+   rounded to the nearest; by `tf32-cut` their last bits are dropped.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ ROUNDING_VARIABLE: Final = "ECHO2_ROUNDING"
 SPLIT_SUMS: Final = "split-sums"
 EAGER_ATTENTION: Final = "eager-attention"
 FUSED_NORMS: Final = "fused-norms"
-TF32_ROUNDING: Final = "tf32"
+TF32: Final = "tf32"
+TF32_CUT: Final = "tf32-cut"
 PARTS: Final = 4
 
 
@@ -73,9 +75,9 @@ def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
         AttentionSwitch(model).set_all("eager")
 
 
-def emulates_tf32(environ: Mapping[str, str]) -> bool:
-    """Tell whether the variable asks for rule 5."""
-    return TF32_ROUNDING in _asked(environ)
+def emulated_tf32(environ: Mapping[str, str]) -> str:
+    """Return which of the two of rule 5 the variable names; empty: neither."""
+    return next((name for name in (TF32, TF32_CUT) if name in _asked(environ)), "")
 
 
 def _asked(environ: Mapping[str, str]) -> list[str]:

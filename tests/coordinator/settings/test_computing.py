@@ -81,6 +81,18 @@ def test_devices_that_make_no_sense_are_refused_in_a_sentence(devices: str, sent
         parse({}, source="x", env={"ECHO2_COORD_SCORER_DEVICES": devices})
 
 
+@pytest.mark.parametrize("precision", ["tf32", "fp32", "bfloat16", ""])
+def test_a_precision_that_no_scorer_has_is_refused_in_a_sentence(precision: str) -> None:
+    sentence = rf"^ECHO2_COORD_SCORER_PRECISION: scorer\.precision: .*'auto' or 'float32'[^\n]*'{precision}'"
+    with pytest.raises(SettingsFault, match=sentence) as fault:
+        parse({}, source="x", env={"ECHO2_COORD_SCORER_PRECISION": precision})
+    assert "\n" not in str(fault.value)
+
+
+def test_groups_of_16_bits_may_be_scored_in_tf32_unless_the_settings_say_float32() -> None:
+    assert [ScorerSection(precision=one).tf32 for one in ("auto", "float32")] == [True, False]
+
+
 def test_a_cpu_may_have_several_scorers_and_a_card_has_one() -> None:
     config = parse({}, source="x", env={"ECHO2_COORD_SCORER_DEVICES": '["cpu", "cpu", "cuda:0", "cuda:1"]'})
     assert config.scorer.devices == ("cpu", "cpu", "cuda:0", "cuda:1")
