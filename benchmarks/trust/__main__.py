@@ -203,7 +203,7 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
             if not (exact or order.versions or order.smollm2 or order.honest or order.temperature != 1):
-                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulated_of(order))
+                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
             prompts = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
@@ -214,7 +214,7 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         return claims
 
 
-def emulated_of(order: argparse.Namespace) -> "Tf32 | None":
+def emulation_of(order: argparse.Namespace) -> "Tf32 | None":
     """Return what emulates TF32, where the order asks for it."""
     import torch
 
@@ -230,9 +230,9 @@ def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     claims: list[Claim] = []
     for dtype in order.dtype or ["bfloat16", "float16"]:
         if order.smollm2:
-            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, emulated_of(order))
+            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, emulation_of(order))
         else:
-            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulated_of(order))
+            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
     return claims
 
 

@@ -75,7 +75,7 @@ def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
         AttentionSwitch(model).set_all("eager")
 
 
-def emulated_tf32(environ: Mapping[str, str]) -> str:
+def tf32_rounding(environ: Mapping[str, str]) -> str:
     """Return which of the two of rule 5 the variable names; empty: neither."""
     return next((name for name in (TF32, TF32_CUT) if name in _asked(environ)), "")
 

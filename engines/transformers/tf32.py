@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from echo2.engines.transformers.roundings import TF32_CUT, emulated_tf32
+from echo2.engines.transformers.roundings import TF32_CUT, tf32_rounding
 
 Tf32 = Callable[[], AbstractContextManager[Any]]
 """Lets products be computed in TF32 until the end of a block."""
@@ -34,7 +34,7 @@ _PRODUCTS: Final = frozenset(
 
 def tf32_of(device: torch.device, environ: Mapping[str, str]) -> Tf32 | None:
     """Return what computes in TF32 on a device; None: it has none (rule 1)."""
-    if asked := emulated_tf32(environ):
+    if asked := tf32_rounding(environ):
         return partial(EmulatedTf32, cut_to_tf32 if asked == TF32_CUT else round_to_tf32)
     nvidia = device.type == "cuda" and torch.version.hip is None
     return tensor_cores if nvidia and torch.cuda.get_device_capability(device) >= AMPERE else None

@@ -1,5 +1,7 @@
 """Device and threads that the settings leave to the machine."""
 
+import re
+
 import pytest
 
 from echo2.coordinator.settings import computing
@@ -81,12 +83,11 @@ def test_devices_that_make_no_sense_are_refused_in_a_sentence(devices: str, sent
         parse({}, source="x", env={"ECHO2_COORD_SCORER_DEVICES": devices})
 
 
-@pytest.mark.parametrize("precision", ["tf32", "fp32", "bfloat16", ""])
+@pytest.mark.parametrize("precision", ["tf32", "fp32", "Float32"])
 def test_a_precision_that_no_scorer_has_is_refused_in_a_sentence(precision: str) -> None:
-    sentence = rf"^ECHO2_COORD_SCORER_PRECISION: scorer\.precision: .*'auto' or 'float32'[^\n]*'{precision}'"
-    with pytest.raises(SettingsFault, match=sentence) as fault:
+    sentence = f"ECHO2_COORD_SCORER_PRECISION: scorer.precision should be 'auto' or 'float32', not '{precision}'"
+    with pytest.raises(SettingsFault, match=rf"^{re.escape(sentence)}$"):
         parse({}, source="x", env={"ECHO2_COORD_SCORER_PRECISION": precision})
-    assert "\n" not in str(fault.value)
 
 
 def test_groups_of_16_bits_may_be_scored_in_tf32_unless_the_settings_say_float32() -> None:
