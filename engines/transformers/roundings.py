@@ -65,7 +65,7 @@ class FusedNorm(nn.Module):
 
 def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
     """Let a model, whose methods carry no types, round as the variable says."""
-    asked = _asked(environ)
+    asked = _roundings(environ)
     if SPLIT_SUMS in asked:
         head = OutputLayer.of(model).linear
         _replace(model, lambda one: type(one) is nn.Linear and one is not head, SplitLinear)
@@ -77,10 +77,10 @@ def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
 
 def tf32_rounding(environ: Mapping[str, str]) -> str:
     """Return which of the two of rule 5 the variable names; empty: neither."""
-    return next((name for name in (TF32, TF32_CUT) if name in _asked(environ)), "")
+    return next((name for name in (TF32, TF32_CUT) if name in _roundings(environ)), "")
 
 
-def _asked(environ: Mapping[str, str]) -> list[str]:
+def _roundings(environ: Mapping[str, str]) -> list[str]:
     return environ.get(ROUNDING_VARIABLE, "").split(",")
 
 
