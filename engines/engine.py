@@ -45,6 +45,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `temperature`: thousandths, of the choice of tokens and of their log-probabilities (engines.temperature).
     Sampling is without top-p or top-k, with the noise of engines.sampling.sampling. `greedy`: the most likely token
     instead, no noise and no temperature; the seeds then only say how many samples.
+    `tf32`: whether its samples may be scored in TF32, where the device has it: they are of a 16-bit class, whose own
+    rounding is coarser. Generating takes no notice of it.
     """
 
     prompt: list[int]
@@ -62,6 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     opened: bool = False
     past: list["Sample"] = []
     other_ends: tuple[int, ...] = ()
+    tf32: bool = False
 
     @property
     def ends(self) -> Ends:

@@ -220,6 +220,11 @@ def rounding_of(engine_class: str) -> str:
     return f"{name}/{dtype}" if name in _ROWS and _ROWS[name].own_rounding else dtype
 
 
+def in_16_bits(rounding: str) -> bool:
+    """Tell whether the nodes of a rounding, or of an engine class, compute in a format of 16 bits."""
+    return not {"float16", "bfloat16"}.isdisjoint(rounding.split("/"))
+
+
 def installed_engines() -> list[str]:
     """Return the names of the engines whose packages are installed here, in the same order."""
     return [name for name, row in _ROWS.items() if not row.missing()]

@@ -1,5 +1,5 @@
 """Measure how soon other arithmetic than the policy's is named, and how seldom an honest node is refused:
-`python -m benchmarks.trust [--quick] [--smollm2] [--engine llamacpp] [--device vulkan:0]`.
+`python -m benchmarks.trust [--quick] [--smollm2] [--tf32] [--engine llamacpp] [--device vulkan:0]`.
 
 Honest engines generate in the 16-bit formats on machines that differ in threads, rows, prompts and instruction sets
 (coordinator/verification/mixed_machines.py); the scorer computes in float32. Then, with the product's own fit, bets and
@@ -30,6 +30,10 @@ run.
 
 `--temperature 0.8` measures a run at that temperature, with a node that samples at 1 among the bad ones.
 
+`--tf32` lets the scorer and the Calibrations of the 16-bit formats compute in TF32, as a CPU emulates it
+(engines/transformers/tf32.py; `--tf32 tf32-cut`: factors are cut, not rounded), and bets as well against machines whose
+Calibration is by a scorer in the other precision.
+
 `--shape` measures instead honest tokens of SmolLM2-135M's shape (benchmarks/trust/shape_tokens.py).
 
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
@@ -46,7 +50,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -56,7 +60,7 @@ from benchmarks.trust import frauds
 from benchmarks.trust.audit_share import audit_share
 from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
-from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
+from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare, in_float32, scorer_env
 from benchmarks.trust.receipt_checks import receipt_claims
 from benchmarks.trust.signed_documents import document_claims
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
@@ -64,12 +68,16 @@ from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
 from echo2.coordinator.verification.calibration import fit
 from echo2.coordinator.verification.mixed_machines import mixed_machines
+from echo2.coordinator.verification.token_evidence import TokenArray
 from echo2.coordinator.verification.verification import EXACT_THRESHOLDS, wrong_tokens
 from echo2.engines.engine import Dtype
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import is_exact
+from echo2.engines.registry import in_16_bits, is_exact
 from echo2.engines.temperature import PLAIN_TEMPERATURE
+
+if TYPE_CHECKING:
+    from echo2.engines.transformers.tf32 import Tf32
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""
@@ -94,11 +102,19 @@ class Experiment:
     async def inexact(self, dtype: Dtype) -> list[Claim]:
         """Measure a 16-bit format; return the claims."""
         honest = self._weights["honest"]
-        machines = {}
+        machines, plain = dict[str, list[TokenArray]](), dict[str, list[TokenArray]]()
         for number, (name, machine) in enumerate(self._machines.items()):
             groups = await self._engines.generate(machine, dtype, honest, number * 1_000)
             machines[name] = pieces(await compare(self._scorer, groups))
+            if self._engines.prompts.tf32:
+                plain[name] = pieces(await compare(self._scorer, in_float32(groups)))
         claims = left_out(dtype, machines)
+        if plain:
+            parts = [np.concatenate([one for groups in of.values() for one in groups]) for of in (machines, plain)]
+            off = np.abs(parts[0]["drift"].astype(np.int64) - parts[1]["drift"]).mean() / 2**16
+            print(f"log-probabilities in TF32 are {off:.2g} nats off those in float32, in the mean\n")
+            claims += left_out(f"{dtype}, calibrated in TF32, scored in float32", plain, machines)
+            claims += left_out(f"{dtype}, calibrated in float32, scored in TF32", machines, plain)
         if self._honest:
             return claims
         tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
@@ -180,14 +196,15 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     prompts = prompts._replace(temperature=round(order.temperature * PLAIN_TEMPERATURE))
     weights = policies.write_weights(model, folder)
     del model
-    async with EngineProcess(name="scorer") as scorer:
+    async with EngineProcess(name="scorer", env=scorer_env(order.tf32)) as scorer:
         await scorer.probe("cpu", "float32", engine="transformers")
         await scorer.load(folder / "model", weights["honest"])
         claims = []
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
             if not (exact or order.versions or order.smollm2 or order.honest or order.temperature != 1):
-                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS)
+                claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
+            prompts = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
             if order.versions:
@@ -197,6 +214,15 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         return claims
 
 
+def emulation_of(order: argparse.Namespace) -> "Tf32 | None":
+    """Return what emulates TF32, where the order asks for it."""
+    import torch
+
+    from echo2.engines.transformers.tf32 import tf32_of
+
+    return tf32_of(torch.device("cpu"), scorer_env(order.tf32))
+
+
 def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure the bound on a token alone; return the claims."""
     from benchmarks.trust import forced_tokens
@@ -204,9 +230,9 @@ def measure_bound(folder: Path, order: argparse.Namespace) -> list[Claim]:
     claims: list[Claim] = []
     for dtype in order.dtype or ["bfloat16", "float16"]:
         if order.smollm2:
-            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS)
+            claims += forced_tokens.shape_claims(dtype, SHAPE_ROLLOUTS, emulation_of(order))
         else:
-            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS)
+            claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
     return claims
 
 
@@ -215,7 +241,7 @@ def measure_noise(folder: Path, order: argparse.Namespace) -> list[Claim]:
     from benchmarks.trust.louder_machines import noise_claims
 
     formats = order.dtype or ["bfloat16", "float16"]
-    return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, quick=order.quick)]
+    return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, order)]
 
 
 async def measure_shape(folder: Path, order: argparse.Namespace) -> list[Claim]:
@@ -245,6 +271,9 @@ def main() -> int:
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
     parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
+    parser.add_argument(
+        "--tf32", nargs="?", choices=("tf32", "tf32-cut"), const="tf32", help="a scorer in TF32, for 16-bit formats"
+    )
     order = parser.parse_args()
     bench.one_thread()
     if order.receipt:

@@ -28,6 +28,7 @@ from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
 from echo2.coordinator.verification.evidence import BOUND, NodeEvidence, Stake, Tables, exceeding, products
 from echo2.coordinator.verification.token_evidence import DIFFERS, ONE, RAISING, TokenArray
 from echo2.engines.engine import Dtype
+from echo2.engines.transformers.tf32 import Tf32
 from echo2.tasks import registry
 from echo2.tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
@@ -81,18 +82,18 @@ class ForgeableGroup(NamedTuple):
         return _joined(rollouts, rewards)
 
 
-def make_pair(folder: Path, dtype: Dtype) -> ModelPair:
-    """Make the demo's base model in a folder, once, and return it with its copy."""
+def make_pair(folder: Path, dtype: Dtype, tf32: Tf32 | None = None) -> ModelPair:
+    """Make the demo's base model in a folder, once, and return it with its copy. `tf32`: see `ModelPair`."""
     from transformers import AutoModelForCausalLM
 
     if not folder.exists():
         warm_up(WarmUp(folder=str(folder), task=TASK.name, task_version=TASK.version, **TINY_DEMO.warm_up))
-    return ModelPair.of(evaluating(AutoModelForCausalLM.from_pretrained(folder, dtype="float32")), dtype, EOS)
+    return ModelPair.of(evaluating(AutoModelForCausalLM.from_pretrained(folder, dtype="float32")), dtype, EOS, tf32)
 
 
-def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
-    """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones."""
-    pair, least = make_pair(folder, dtype), MACHINES * TOKENS_LEAST
+def bound_claims(folder: Path, dtype: Dtype, rollouts: int, tf32: Tf32 | None = None) -> list[Claim]:
+    """Measure the bound in a 16-bit format; return the claims. `rollouts`: honest ones. `tf32`: see `ModelPair`."""
+    pair, least = make_pair(folder, dtype, tf32), MACHINES * TOKENS_LEAST
     calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, CALIBRATIONS * least // SIZE // 4))
     draws = [calibrated[draw * least : (draw + 1) * least] for draw in range(CALIBRATIONS)]
     fitted = [fit({str(number): draw[number::MACHINES] for number in range(MACHINES)}) for draw in draws]
@@ -111,14 +112,14 @@ def bound_claims(folder: Path, dtype: Dtype, rollouts: int) -> list[Claim]:
     ]
 
 
-def shape_claims(dtype: Dtype, rollouts: int) -> list[Claim]:
+def shape_claims(dtype: Dtype, rollouts: int, tf32: Tf32 | None = None) -> list[Claim]:
     """Measure honest rounding of a model with random weights and SmolLM2-135M's shape; return the claim. The
-    Calibration is by one machine's least tokens."""
+    Calibration is by one machine's least tokens. `tf32`: see `ModelPair`."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    pair = ModelPair.of(evaluating(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE))), dtype, 0)
+    pair = ModelPair.of(evaluating(LlamaForCausalLM(LlamaConfig(**SMOLLM2_SHAPE))), dtype, 0, tf32)
     tables = fit({"one": np.concatenate(_shaped(pair, "calibration", 1.0, TOKENS_LEAST // SHAPE_LIMIT))})
     honest = {noise: _shaped(pair, f"noise {noise}", noise, rollouts // len(NOISES) + 1) for noise in NOISES}
     return [_refused(f"rollouts of SmolLM2's shape beyond the bound in {dtype}", honest, tables)]

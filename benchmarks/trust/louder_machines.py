@@ -6,19 +6,23 @@ and their groups are taken in random orders. More tokens make a bound narrower, 
 beyond the bound on a token are counted beside: that bound does not depend on the number of tokens.
 """
 
+import argparse
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.forced_tokens import MACHINES, NOISES, SIZE, honest_groups, make_pair
+from benchmarks.trust.machines import scorer_env
 from benchmarks.trust.streams import ORDERS, beyond_bound, peaks
 from echo2.coordinator.verification.calibration import fit
 from echo2.coordinator.verification.evidence import DOUBT_EVIDENCE
 from echo2.coordinator.verification.token_evidence import ONE
 from echo2.engines.engine import Dtype
+from echo2.engines.transformers.tf32 import tf32_of
 
 TOKENS: Final = (4_000, 20_000, 100_000)
 """Tokens per machine of the Calibrations."""
@@ -34,9 +38,10 @@ _TOKENS_LEAST: Final = 4
 """Fewest sampled tokens of a rollout in the mean: it says how many groups have enough."""
 
 
-def noise_claims(folder: Path, dtype: Dtype, *, quick: bool) -> list[Claim]:
-    """Bet against louder machines under each Calibration; return the claims."""
-    pair, sizes, day = make_pair(folder, dtype), QUICK_TOKENS if quick else TOKENS, QUICK_DAY if quick else DAY_TOKENS
+def noise_claims(folder: Path, dtype: Dtype, order: argparse.Namespace) -> list[Claim]:
+    """Bet against louder machines under each Calibration, as the order says; return the claims."""
+    pair = make_pair(folder, dtype, tf32_of(torch.device("cpu"), scorer_env(order.tf32)))
+    sizes, day = (QUICK_TOKENS, QUICK_DAY) if order.quick else (TOKENS, DAY_TOKENS)
     calibrated = np.concatenate(honest_groups(pair, "calibration", 1.0, _groups(MACHINES * sizes[-1])))
     machines = {
         (noise, number): groups[number :: MACHINES // len(NOISES)]

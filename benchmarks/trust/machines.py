@@ -28,19 +28,20 @@ PLAIN_LAYERS: Final = MixedMachine(env={PLAIN: "1"})
 
 
 class Prompts(NamedTuple):
-    """The prompts of a model, taken again and again, its end-of-sequence id, and the run's temperature in
-    thousandths."""
+    """The prompts of a model, taken again and again, its end-of-sequence id, the run's temperature in thousandths, and
+    whether the scorer may use TF32."""
 
     prompts: Sequence[list[int]]
     eos: int
     temperature: int = PLAIN_TEMPERATURE
+    tf32: bool = False
 
     def job(self, index: int, rows: int, seeds: str = "") -> Job:
         """Make a group's job. `seeds`: text that the seeds depend on."""
         drawn = [f"{seeds}{index}/{row}".encode().ljust(16, b".")[:16] for row in range(rows)]
         return Job(
             prompt=self.prompts[index % len(self.prompts)], seeds=drawn, limit=LIMIT, eos=self.eos, task="reverse",
-            task_version=1, split="train", index=index % TRAIN, temperature=self.temperature,
+            task_version=1, split="train", index=index % TRAIN, temperature=self.temperature, tf32=self.tf32,
         )  # fmt: skip
 
 
@@ -105,6 +106,16 @@ def count(groups: Sequence[Generated]) -> int:
 def reward(sample: Sample) -> float:
     """Return what stands in for a task's reward: the mean of the token ids."""
     return sum(sample.tokens) / len(sample.tokens)
+
+
+def scorer_env(rounding: str | None) -> dict[str, str]:
+    """Return the variables of a scorer that emulates TF32 by a rounding; None: it does not."""
+    return {"ECHO2_ROUNDING": rounding} if rounding else {}
+
+
+def in_float32(groups: Sequence[Generated]) -> list[Generated]:
+    """Return groups that are scored in float32."""
+    return [Generated(msgspec.structs.replace(job, tf32=False), samples) for job, samples in groups]
 
 
 async def compare(scorer: EngineProcess, groups: Sequence[Generated]) -> list[TokenArray]:

@@ -1,7 +1,8 @@
 """Nodes whose rounding is that of a 16-bit format times a factor, and nodes that round nothing and write tokens.
 
 A model in float32 and its copy in the format compute the same rollout side by side. The node's logits are those of
-float32 and the differences of the copy's, times `noise`; what the scorer says of each token follows from float32.
+float32 and the differences of the copy's, times `noise`. The scorer computes in float32, or in TF32 as a CPU emulates
+it (engines/transformers/tf32.py).
 """
 
 import copy
@@ -19,6 +20,7 @@ from echo2.coordinator.verification.token_evidence import TokenArray, compare_to
 from echo2.engines.engine import Dtype
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers.output_layer import OutputLayer
+from echo2.engines.transformers.tf32 import Tf32
 
 CHOSEN = -1
 """In the place of a token: it is the node's choice by its logits."""
@@ -32,16 +34,18 @@ class ComparedRollout(NamedTuple):
 
 
 class ModelPair(NamedTuple):
-    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence."""
+    """A model in float32, and its copy in a 16-bit format. `eos`: end-of-sequence. `tf32`: what lets the scorer
+    compute in TF32; None: it computes in float32."""
 
     exact: Any
     rough: Any
     eos: int
+    tf32: Tf32 | None = None
 
     @classmethod
-    def of(cls, model: Any, dtype: Dtype, eos: int) -> "ModelPair":
+    def of(cls, model: Any, dtype: Dtype, eos: int, tf32: Tf32 | None = None) -> "ModelPair":
         """Make a pair of a model in float32."""
-        return cls(model, copy.deepcopy(model).to(getattr(torch, dtype)), eos)
+        return cls(model, copy.deepcopy(model).to(getattr(torch, dtype)), eos, tf32)
 
     @torch.inference_mode()
     def play(
@@ -54,17 +58,21 @@ class ModelPair(NamedTuple):
     ) -> list[ComparedRollout]:
         """Generate a rollout per prompt and seed; all prompts have one length. `noise`: over that of the format; 0.0:
         the node rounds nothing. `forced`: [rows, limit] tokens that the node writes, or `CHOSEN`."""
-        caches, fed = (DynamicCache(), DynamicCache()), torch.tensor(prompts)
+        caches, fed = (DynamicCache(), DynamicCache(), DynamicCache()), torch.tensor(prompts)
         going, columns = torch.ones(len(fed), dtype=torch.bool), list[tuple[Tensor, ...]]()
         for place in range(limit):
             exact = logits_after(self.exact, fed, caches[0])
             logits = exact + noise * (logits_after(self.rough, fed, caches[1]) - exact) if noise else exact
+            judging = exact
+            if self.tf32 is not None:
+                with self.tf32():
+                    judging = logits_after(self.exact, fed, caches[2])
             keys = sampling.keys((seed, place) for seed in seeds)
             chosen, _ = sampling.choose(logits, keys)
             if forced is not None:
                 chosen = torch.where((own := torch.from_numpy(forced[:, place])) == CHOSEN, chosen, own)
             claimed = torch.log_softmax(logits, -1).gather(1, chosen[:, None])[:, 0]
-            margins, scored, gaps = sampling.margin(exact, keys, chosen)
+            margins, scored, gaps = sampling.margin(judging, keys, chosen)
             columns.append((chosen, claimed, scored, margins, gaps, going))
             going, fed = going & (chosen != self.eos), chosen[:, None]
             if not going.any():

@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.forced_tokens import SMOLLM2_SHAPE
-from benchmarks.trust.machines import LIMIT, Engines, Prompts, compare, count
+from benchmarks.trust.machines import LIMIT, Engines, Prompts, compare, count, scorer_env
 from benchmarks.trust.streams import beyond_bound, pieces
 from echo2.coordinator.learner.model import evaluating
 from echo2.coordinator.verification.calibration import TOKENS_LEAST, fit
@@ -28,6 +28,7 @@ from echo2.coordinator.verification.verification import judge
 from echo2.engines.engine import Dtype, Sample
 from echo2.engines.process.messages import float_bytes, pack_samples
 from echo2.engines.process.process import EngineProcess
+from echo2.engines.registry import in_16_bits
 from echo2.protocol.leases import Rollout, Segment
 from echo2.tasks.tokenizer import char_tokenizer
 from echo2.weights.torch_io import save_model
@@ -64,12 +65,14 @@ async def measure(folder: Path, order: argparse.Namespace, temperature: int) -> 
     honest = folder / "honest.snapshot"
     save_model(model, honest)
     del model
-    engines = Engines(folder / "model", prompts._replace(temperature=temperature), order.tokens or 2 * TOKENS_LEAST)
+    prompts = prompts._replace(temperature=temperature)
     claims = []
-    async with EngineProcess(name="scorer") as scorer:
+    async with EngineProcess(name="scorer", env=scorer_env(order.tf32)) as scorer:
         await scorer.probe("cpu", "float32", engine="transformers")
         await scorer.load(folder / "model", honest)
         for dtype in order.dtype or FORMATS:
+            asked = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
+            engines = Engines(folder / "model", asked, order.tokens or 2 * TOKENS_LEAST)
             claims.append(await (_exact if dtype == "float32" else _inexact)(engines, honest, scorer, dtype))
             print(flush=True)
     return claims

@@ -67,11 +67,13 @@ def describe(groups: Groups) -> list[object]:
     return [len(tokens), differs, float(tokens["margin"].mean()) / 2**14, drift]
 
 
-def left_out(dtype: str, machines: Mapping[str, Groups]) -> list[Claim]:
-    """Bet against each machine under a Calibration of the others; return the claims."""
+def left_out(dtype: str, machines: Mapping[str, Groups], calibrated: Mapping[str, Groups] | None = None) -> list[Claim]:
+    """Bet against each machine under a Calibration of the others; return the claims. `calibrated`: groups of the same
+    machines for the Calibrations, by another scorer."""
     rows, refused, doubted, tokens = [], 0, 0, 0
     for name, groups in machines.items():
-        tables = fit({other: np.concatenate(parts) for other, parts in machines.items() if other != name})
+        others = {other: parts for other, parts in (calibrated or machines).items() if other != name}
+        tables = fit({other: np.concatenate(parts) for other, parts in others.items()})
         highest = peaks(groups, tables)
         refused += sum(peak >= REFUSAL_EVIDENCE for peak in highest) + sum(beyond_bound(groups, tables))
         doubted += sum(peak >= DOUBT_EVIDENCE for peak in highest)

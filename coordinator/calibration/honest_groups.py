@@ -1,8 +1,9 @@
 """Generate honest groups with engines of this machine, and compare them with the scorer, for a Calibration.
 
 Rules
-1. Engine processes of the class generate groups of the run's task under one version; the scorer, in float32, scores
-   them. The groups are compared as those of nodes are (coordinator/verification/token_evidence.py).
+1. Engine processes of the class generate groups of the run's task under one version. A scorer scores them in the
+   precision in which the run's scorer would on this device (coordinator/verdicts/group_verifier.py, rule 8). They are
+   compared as those of nodes are (coordinator/verification/token_evidence.py).
 2. All processes are of this module's own and run at low priority: the scorer and the learner of a running coordinator
    go first, and wait for none of them.
 3. A process that loaded other weights than those named ends the measurement.
@@ -34,6 +35,7 @@ from echo2.coordinator.verification.token_evidence import TokenArray, compare_gr
 from echo2.engines.engine import Dtype, Job, Sample, SampleScore
 from echo2.engines.process.messages import pack_samples
 from echo2.engines.process.process import EngineProcess
+from echo2.engines.registry import in_16_bits
 from echo2.protocol.task_kinds import ANSWERED_KINDS, SINGLE_KIND
 from echo2.runtime.errors import LocalFault
 
@@ -79,13 +81,14 @@ async def measure(
     compared, builds = dict[str, TokenArray](), dict[str, None]()
     exact = ClassParts("transformers", "float32", computing_of(run.config.learner, run.config.scorer).scorer_devices[0])
     share = math.ceil(PROMPTS_LEAST / len(machines))
+    tf32 = run.config.scorer.tf32 and in_16_bits(wanted.dtype)
     async with hosted_all(run.tasks, run.config.environment) as hosts, engine_process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
             async with engine_process(run, weights, wanted, machine) as process:
                 assert process.probed is not None
                 builds |= dict.fromkeys(process.probed.builds)
                 first = number * MOST_BATCHES * share
-                source = _Source(run, list(hosts), process, machine, first, min(share, machine.rows))
+                source = _Source(run, list(hosts), process, machine, first, min(share, machine.rows), tf32)
                 compared[name] = await _tokens(source, scorer, tokens, max(1, tokens // share))
     return HonestTokens(compared, list(builds))
 
@@ -108,7 +111,7 @@ async def engine_process(
 
 class _Source(NamedTuple):
     """One machine's groups of the run's tasks, which take turns. `first`: number of its first prompt. `at_once`:
-    prompts that share its rows."""
+    prompts that share its rows. `tf32`: whether they may be scored in TF32."""
 
     run: Run
     hosts: list[TaskHost]
@@ -116,6 +119,7 @@ class _Source(NamedTuple):
     machine: MixedMachine
     first: int
     at_once: int
+    tf32: bool
 
     async def batch(self, number: int) -> list["_Group"]:
         """Generate a group of each prompt of the batch of this number."""
@@ -146,7 +150,7 @@ class _Source(NamedTuple):
             prompt=await host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
             other_ends=runspec.other_ends, temperature=runspec.temperature,
             task=task.name, task_version=task.version, split="train", index=index,
-            single_turn=task.kind == SINGLE_KIND,
+            single_turn=task.kind == SINGLE_KIND, tf32=self.tf32,
         )  # fmt: skip
 
 

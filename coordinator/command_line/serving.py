@@ -68,7 +68,7 @@ def keyless(folder: RunFolder) -> dict[str, str]:
 def scorers_of(
     computing: Computing, died: Callable[[str], None], silence: float, env: Mapping[str, str] | None = None
 ) -> list[SupervisedEngine]:
-    """Return the scorers. They compute in float32 whatever nodes compute in: a second rounding would hide theirs.
+    """Return the scorers. Their weights are float32 whatever nodes compute in: a second rounding would hide theirs.
     `died`: called with a description of each death of a process. `silence`: `scorer.silence_seconds`. `env`: further
     variables."""
 

@@ -43,6 +43,13 @@ class ScorerSection(Section):
             "often as there are to be. auto: one scorer, on the learner's device.",
         ),
     ] = "auto"
+    precision: Annotated[
+        Literal["auto", "float32"],
+        Field(
+            description="Precision of the passes over groups of 16-bit classes: auto is TF32 on NVIDIA cards from "
+            "Ampere on, else float32. Groups of exact classes are scored in float32 in any case.",
+        ),
+    ] = "auto"
     silence_seconds: Annotated[
         float,
         Field(
@@ -52,6 +59,11 @@ class ScorerSection(Section):
             "and started again; each such end doubles them, at most four times.",
         ),
     ] = 600.0
+
+    @property
+    def tf32(self) -> bool:
+        """Whether groups of 16-bit classes may be scored in TF32."""
+        return self.precision == "auto"
 
     @property
     def number(self) -> int:

@@ -197,6 +197,7 @@ def verifier_of(
         published=published,
         evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown_hash),
         temperature=group_service.terms.temperature,
+        tf32=run.config.scorer.tf32,
     )
 
 

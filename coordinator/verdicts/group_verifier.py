@@ -17,6 +17,7 @@ Rules
 6. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 7. A rollout that the environment failed to open has no sampled token: nothing of it is scored.
+8. A group of a 16-bit class may be scored in TF32, unless the settings say float32; an exact one never.
 
 The caller loads the group's version into the scorer and keeps it there until `verify` returns, and the version before
 for `pass_before`. The scorer's errors
@@ -50,7 +51,9 @@ from echo2.coordinator.verification.verification import (
 from echo2.coordinator.verification.version_pairs import count_versions
 from echo2.engines.engine import Job, SampleScore
 from echo2.engines.process.messages import PackedSample, float_bytes
+from echo2.engines.registry import in_16_bits
 from echo2.protocol.authority import PLAIN_TEMPERATURE
+from echo2.protocol.leases import Lease
 from echo2.protocol.refusals import sentence
 from echo2.runtime.child import ChildDied, ChildError
 from echo2.tasks.turn_ends import Ends
@@ -82,9 +85,10 @@ class GroupVerifier:
         published: Callable[[int], Iterable[int]],
         evidence: EvidenceSource | None = None,
         temperature: int = PLAIN_TEMPERATURE,
+        tf32: bool = False,
     ) -> None:
         """`evidence`: evidence of the classes that are not exact; None: their groups cannot be scored. `temperature`:
-        the run's, in thousandths."""
+        the run's, in thousandths. `tf32`: whether rule 8 allows TF32."""
         self._scorer = scorer
         self.ends = ends
         self._temperature = temperature
@@ -92,6 +96,7 @@ class GroupVerifier:
         self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
         self._evidence = evidence
+        self._tf32 = tf32
 
     async def verify(self, group: Undecided, first: int | None) -> Verdict:
         """Score a group, and judge it. `first`: the sample to score alone first; None: all at once (rules 1 and 2)."""
@@ -224,7 +229,14 @@ class GroupVerifier:
             task_version=lease.task_version,
             split="train",
             index=lease.index,
+            tf32=self._tf32 and in_16_bits(self._rounding_of(lease)),
         )
+
+    def _rounding_of(self, lease: Lease) -> str:
+        """Return the rounding of a lease's Calibration; empty: its class is exact."""
+        if lease.calibration is None or self._evidence is None:
+            return ""
+        return self._evidence.classes.rounding(lease.calibration) or ""
 
 
 def _beyond(compared: dict[int, TokenArray], sample: int, position: int, margin: float) -> Verdict:

@@ -79,7 +79,8 @@ class _Device:
             self._step("choice of tokens", "choice", CHOICE_FACTOR, in_front),
             self._step("decode step", "decode", DECODE_FACTOR, self._vllm),
             self._waits(),
-            self._scorer(),
+            self._scorer("float32", "scorer"),
+            self._scorer("tf32", "scorer_tf32"),
         ]
 
     def _value(self, name: str) -> float:
@@ -131,12 +132,12 @@ class _Device:
         remedy = "a fault of echo2: attach this table to a report"
         return self._unseen(what, "waits") or _row_of(what, figure(value), "0", value == 0, remedy)
 
-    def _scorer(self) -> CheckRow:
-        """Return the row of a checking pass: by the products that it makes, beside those of the card in float32."""
-        flops, rate = self._value("scorer_flops"), self._value("product_float32")
+    def _scorer(self, precision: str, name: str) -> CheckRow:
+        """Return the row of a checking pass: by the products that it makes, beside those of the card so precise."""
+        flops, rate = self._value("scorer_flops"), self._value(f"product_{precision}")
         goal = SCORER_SHARE * rate / flops if flops and self._gpu else 0.0
         remedy = "only an operator's scorer is slow by it: attach this table to a report"
-        return self._at_least("checking pass, float32", "scorer", 1, "tokens/s", goal, remedy)
+        return self._at_least(f"checking pass, {precision}", name, 1, "tokens/s", goal, remedy)
 
 
 def _row_of(what: str, value: str, goal: str, good: bool, remedy: str) -> CheckRow:

@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,7 @@ CPU_SHAPE: Final = {
 }  # fmt: skip
 CHOICE_BYTES: Final = 238
 """Bytes of memory that the choice of a token touches for each word of the vocabulary."""
+NO_TF32: Final = "only NVIDIA's cards from Ampere on compute in TF32"
 CONTEXT: Final = 256
 """Tokens of the prompt before the decode steps."""
 
@@ -68,7 +70,7 @@ class Measuring:
             "torch": self._build, "free": self._memory, "bandwidth": self._bandwidth, "upload": self._upload,
             "product_bfloat16": lambda: self._product("bfloat16"), "product_tf32": lambda: self._product("tf32"),
             "product_float32": lambda: self._product("float32"), "choice": self._choice, "decode": self._decode,
-            "scorer": self._scorer,
+            "scorer": lambda: self._scorer(tf32=False), "scorer_tf32": lambda: self._scorer(tf32=True),
         }  # fmt: skip
         for name, part in parts.items():
             try:
@@ -111,17 +113,15 @@ class Measuring:
 
     def _product(self, name: str) -> Yielded:
         torch, width = self._torch, self._sizes.width
-        if name == "tf32" and self._device.type != "cuda":
-            yield Measurement(name="product_tf32", fault="only NVIDIA's cards from Ampere on compute in TF32")
+        tf32 = self._tf32()
+        if name == "tf32" and tf32 is None:
+            yield Measurement(name="product_tf32", fault=NO_TF32)
             return
-        dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-        try:
-            matrix = torch.randn(width, width, device=self._device).to(dtype)
+        matrix = torch.randn(width, width, device=self._device)
+        if name == "bfloat16":
+            matrix = matrix.bfloat16()
+        with tf32() if name == "tf32" and tf32 else nullcontext():
             seconds = self._median_seconds(lambda: matrix @ matrix)
-        finally:
-            torch.set_float32_matmul_precision(before)
         yield Measurement(name=f"product_{name}", value=2 * width**3 / seconds)
 
     def _choice(self) -> Yielded:
@@ -173,10 +173,18 @@ class Measuring:
         waits = sum(name in ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMemcpy") for name in events)
         return Measurement(name="waits", value=waits / steps)
 
-    def _scorer(self) -> Yielded:
+    def _tf32(self) -> Any:
+        from echo2.engines.transformers.tf32 import tf32_of
+
+        return tf32_of(self._device, {})
+
+    def _scorer(self, *, tf32: bool) -> Yielded:
         from echo2.engines.engine import GroupToScore, Job, Sample
         from echo2.engines.transformers.scoring import GroupScorer
 
+        if tf32 and self._tf32() is None:
+            yield Measurement(name="scorer_tf32", fault=NO_TF32)
+            return
         length, vocabulary = 16 if self._device.type == "cpu" else 512, self._sizes.shape["vocab_size"]
         model = self._model(self._torch.float32)
         samples = [
@@ -186,7 +194,7 @@ class Measuring:
         ]  # fmt: skip
         job = Job(
             prompt=[3] * 32, seeds=[bytes(16)] * 8, limit=length, eos=0, task="t", task_version=1, split="train",
-            index=0, single_turn=True,
+            index=0, single_turn=True, tf32=tf32,
         )  # fmt: skip
         scorer = GroupScorer(model)
         (outcome,) = scorer.score([GroupToScore(job, samples)])  # the first one checks the packed pass
@@ -195,7 +203,7 @@ class Measuring:
         seconds = self._median_seconds(lambda: scorer.score([GroupToScore(job, samples)]))
         parameters = sum(one.numel() for one in model.parameters())
         yield Measurement(name="scorer_flops", value=2.0 * parameters)
-        yield Measurement(name="scorer", value=8 * length / seconds)
+        yield Measurement(name="scorer_tf32" if tf32 else "scorer", value=8 * length / seconds)
 
     def _model(self, dtype: Any) -> Any:
         """Return a model of random values (rule 2)."""

@@ -34,7 +34,7 @@ from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decode
 from echo2.engines.transformers.device_memory import free_memory
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
-from echo2.engines.transformers.roundings import round_as_asked
+from echo2.engines.transformers.roundings import round_as_asked, tf32_rounding
 from echo2.engines.transformers.scoring import GroupScorer
 from echo2.engines.transformers.unfilled_model import allocate, build_unfilled
 from echo2.weights.diff import Change
@@ -89,7 +89,8 @@ class TransformersEngine(BatchEngine[_Live]):
             _check_range(weights.snapshot, self._dtype)
             load_into(built, weights.snapshot, self.on_progress)
             round_as_asked(built, os.environ)
-            packed_linear.pack(built)
+            if not tf32_rounding(os.environ):
+                packed_linear.pack(built)
             decoder = self.decoder(built)
             decoder.check()
             packed_linear.forget(built)

@@ -53,7 +53,7 @@ class PackedPass:
         """Return packed passes of `model`, None if they would not equal its own (rule 3)."""
         ways = (True, False) if model.device.type in packed_flex.DEVICES else (False,)
         candidates = (cls(model, one_call=one_call) for one_call in ways)
-        return next((packed for packed in candidates if packed._is_supported() and packed._equals_own()), None)
+        return next((packed for packed in candidates if packed._is_supported() and packed.equals_own()), None)
 
     def layout(self, groups: Sequence[TokenGroup]) -> PackedLayout:
         """Lay groups out for `hidden`."""
@@ -75,8 +75,9 @@ class PackedPass:
         return set(getattr(config, "layer_types", None) or ()) <= _LAYERS and not kinds & _ROPES_BY_LENGTH
 
     @torch.no_grad()
-    def _equals_own(self) -> bool:
-        """Compare hidden states with those of the library's own pass over each rollout."""
+    def equals_own(self, tolerance: float | None = None) -> bool:
+        """Compare hidden states with those of the library's own pass over each rollout. `tolerance`: None: that of the
+        model's type."""
         most = self._model.config.get_text_config().vocab_size
         groups = [
             TokenGroup(
@@ -95,15 +96,15 @@ class PackedPass:
                 raise
             _log.warning("attention is computed row by row", reason=f"{type(error).__name__}: {error}"[:300])
             return False
-        return all(self._alike(layout, hidden, groups, number) for number in range(len(groups)))
+        bound = _TOLERANCE[hidden.dtype] if tolerance is None else tolerance
+        return all(self._alike(layout, hidden, groups, number, bound) for number in range(len(groups)))
 
-    def _alike(self, layout: PackedLayout, hidden: Tensor, groups: list[TokenGroup], number: int) -> bool:
+    def _alike(self, layout: PackedLayout, hidden: Tensor, groups: list[TokenGroup], number: int, bound: float) -> bool:
         group = groups[number]
         for index, tokens in enumerate(group.rollouts):
             ids = torch.tensor([[*group.prompt, *tokens]], device=self._model.device)
             own = self._model.base_model(ids, use_cache=False).last_hidden_state[0, len(group.prompt) - 1 :]
             places = layout.places(number, index)
-            bound = _TOLERANCE[own.dtype]
             if not torch.allclose(
                 hidden[places], own, rtol=bound, atol=bound * float(own.nan_to_num().abs().max()), equal_nan=True
             ):

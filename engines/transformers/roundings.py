@@ -7,6 +7,8 @@ The variable `ECHO2_ROUNDING` of an engine's process names them, with commas bet
 2. `eager-attention`: scores and weights of attention are rounded to the model's type, as no fused kernel does.
 3. `fused-norms`: a norm multiplies by its weight before it rounds, as kernels do that compute a norm in one.
 4. The same function but for rounding: parameters are shared, so that patches reach them.
+5. `tf32` is for the process of a scorer: its passes in TF32 are emulated (engines/transformers/tf32.py), with factors
+   rounded to the nearest; by `tf32-cut` their last bits are dropped.
 """
 
 from collections.abc import Mapping
@@ -22,6 +24,8 @@ ROUNDING_VARIABLE: Final = "ECHO2_ROUNDING"
 SPLIT_SUMS: Final = "split-sums"
 EAGER_ATTENTION: Final = "eager-attention"
 FUSED_NORMS: Final = "fused-norms"
+TF32: Final = "tf32"
+TF32_CUT: Final = "tf32-cut"
 PARTS: Final = 4
 
 
@@ -61,7 +65,7 @@ class FusedNorm(nn.Module):
 
 def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
     """Let a model, whose methods carry no types, round as the variable says."""
-    asked = environ.get(ROUNDING_VARIABLE, "").split(",")
+    asked = _roundings(environ)
     if SPLIT_SUMS in asked:
         head = OutputLayer.of(model).linear
         _replace(model, lambda one: type(one) is nn.Linear and one is not head, SplitLinear)
@@ -69,6 +73,15 @@ def round_as_asked(model: Any, environ: Mapping[str, str]) -> None:
         _replace(model, _is_plain_norm, FusedNorm)
     if EAGER_ATTENTION in asked:
         AttentionSwitch(model).set_all("eager")
+
+
+def tf32_rounding(environ: Mapping[str, str]) -> str:
+    """Return which of the two of rule 5 the variable names; empty: neither."""
+    return next((name for name in (TF32, TF32_CUT) if name in _roundings(environ)), "")
+
+
+def _roundings(environ: Mapping[str, str]) -> list[str]:
+    return environ.get(ROUNDING_VARIABLE, "").split(",")
 
 
 def _is_plain_norm(module: nn.Module) -> bool:

@@ -9,9 +9,13 @@
    alone, so that an error is the outcome of the group that causes it, and of no other.
 4. Tokens that the environment gave are fed to the model, and get no value.
 5. On a GPU a pass has as many tokens as its free memory allows, and at most half of what did not fit.
+6. A pass has groups of jobs with `tf32`, or groups of jobs without. The former is computed in TF32, the output layer
+   included, where the device has it and packed passes hold in it (engines.transformers.tf32). Nothing else is.
 """
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, Final
 
@@ -24,6 +28,7 @@ from echo2.engines.transformers.device_memory import free_memory
 from echo2.engines.transformers.packed_attention import PackedPass
 from echo2.engines.transformers.packed_layout import TokenGroup
 from echo2.engines.transformers.padded_scoring import score_padded
+from echo2.engines.transformers.tf32 import Tf32, tf32_of
 from echo2.engines.transformers.token_scores import TokenScores, sampled_tokens_of
 
 PASS_TOKENS: Final = 2**14
@@ -34,6 +39,8 @@ MEMORY_SHARE: Final = 0.5
 """The part of a GPU's free memory that a pass may take."""
 ENOUGH_ON_CPU: Final = 2**11
 """Tokens above which a pass on a CPU takes in no further group: the rate rises no more, and verdicts would wait."""
+TF32_TOLERANCE: Final = 2e-2
+"""Part of the greatest hidden state by which a packed pass in TF32 may differ from the model's own."""
 
 Outcome = list[SampleScore] | Exception
 
@@ -79,7 +86,7 @@ class GroupScorer:
                 sound.append(index)
             except EngineError as error:
                 outcomes[index] = error
-        for part in _passes(groups, sound, self._most()):
+        for part in _passes(groups, sorted(sound, key=lambda index: groups[index].job.tf32), self._most()):
             outcomes.update(zip(part, self._together([groups[index] for index in part]), strict=True))
         return [outcomes[index] for index in range(len(groups))]
 
@@ -90,6 +97,19 @@ class GroupScorer:
             why = "packed passes do not give what this model's own passes give"
             _log.warning("groups are scored one by one, with padding", model=type(self._model).__name__, why=why)
         return packed
+
+    @cached_property
+    def _tf32(self) -> Tf32:
+        """The context of a pass in TF32; one that changes nothing, where there is none (rule 6)."""
+        tf32 = tf32_of(self._model.device, os.environ)
+        if tf32 is None or self._packed is None:
+            return tf32 or nullcontext
+        with tf32():
+            if self._packed.equals_own(TF32_TOLERANCE):
+                return tf32
+        why = "packed passes in TF32 do not give what this model's own passes give"
+        _log.warning("groups of 16-bit classes are scored in float32", model=type(self._model).__name__, why=why)
+        return nullcontext
 
     def _together(self, groups: Sequence[GroupToScore]) -> list[Outcome]:
         """Score groups in one pass; after an error in a pass of several, each alone (rule 3)."""
@@ -103,16 +123,22 @@ class GroupScorer:
         return [fault] if len(groups) == 1 else [outcome for group in groups for outcome in self._together([group])]
 
     def _pass(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore]]:
+        """Score groups that are alike in `tf32`."""
+        packed = self._packed  # checked in float32
+        with self._tf32() if groups[0].job.tf32 else nullcontext():
+            return self._scores(packed, groups)
+
+    def _scores(self, packed: PackedPass | None, groups: Sequence[GroupToScore]) -> list[list[SampleScore]]:
         most = max(PASS_TOKENS, self._most())
-        if self._packed is None or any(group.tokens > most for group in groups):
+        if packed is None or any(group.tokens > most for group in groups):
             return [score_padded(self._model, self._token_scores, *group) for group in groups]
-        layout = self._packed.layout([_fed_tokens(group) for group in groups])
+        layout = packed.layout([_fed_tokens(group) for group in groups])
         tokens = [
             sampled_tokens_of(sample, seed, layout.places(number, row), job.temperature)
             for number, (job, samples) in enumerate(groups)
             for row, (seed, sample) in enumerate(zip(job.seeds, samples, strict=True))
         ]
-        scores = iter(self._token_scores.of(self._packed.hidden_states(layout), tokens))
+        scores = iter(self._token_scores.of(packed.hidden_states(layout), tokens))
         return [[next(scores) for _ in group.samples] for group in groups]
 
 
@@ -125,12 +151,12 @@ def token_bytes(config: Any) -> int:
 
 
 def _passes(groups: Sequence[GroupToScore], numbers: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield the groups of `numbers` that share a pass (rules 1 and 2)."""
+    """Yield the groups of `numbers` that share a pass (rules 1, 2 and 6)."""
     part: list[int] = []
     total = 0
     for number in numbers:
         tokens = groups[number].tokens
-        if part and total + tokens > most:
+        if part and (total + tokens > most or groups[number].job.tf32 != groups[part[0]].job.tf32):
             yield part
             part, total = [], 0
         part.append(number)

@@ -1,5 +1,7 @@
 """The benchmark of the bound on a token: nodes of scaled rounding, forced tokens, and an attacker inside the bound."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from benchmarks.trust.scaled_noise import CHOSEN, ModelPair, seeds_of
 from echo2.coordinator.learner.warmup import build
 from echo2.coordinator.verification.evidence import BOUND
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS
+from echo2.engines.transformers.tf32 import EmulatedTf32, round_to_tf32
 from echo2.tasks.tokenizer import EOS
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
@@ -31,6 +34,20 @@ def test_noise_scales_what_the_format_rounds_and_without_it_no_token_differs(pai
         assert noise or not (tokens["flags"] & DIFFERS).any()
     assert drifts[0] < 0.1 * drifts[1]
     assert 1.5 < drifts[2] / drifts[1] < 2.5
+
+
+def test_a_scorer_in_tf32_sees_a_little_noise_at_a_node_that_rounds_nothing_and_the_same_tokens(
+    pair: ModelPair,
+) -> None:
+    plain, rough = (
+        one.play(PROMPTS, seeds_of("a", 64), 6, 0.0)
+        for one in (pair, pair._replace(tf32=partial(EmulatedTf32, round_to_tf32)))
+    )
+    assert [one.ids for one in rough] == [one.ids for one in plain]
+    drifts = [
+        float(np.abs(np.concatenate([one.tokens["drift"] for one in of]).astype(int)).mean()) for of in (plain, rough)
+    ]
+    assert drifts[0] < 1.0 < drifts[1]
 
 
 def test_a_rollout_ends_with_its_end_of_sequence_and_a_forced_token_misses_the_seeded_choice(pair: ModelPair) -> None:

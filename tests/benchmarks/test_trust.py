@@ -71,6 +71,9 @@ def test_machines_alike_are_not_refused_when_left_out_and_one_that_is_no_machine
     alike = {str(number): pieces([tokens(6_400, 97 + number)]) for number in range(4)}
     assert [claim.ok for claim in left_out("bfloat16", alike)] == [True, True]
     assert [claim.ok for claim in left_out("bfloat16", alike | {"other": pieces([tokens(6_400, 5)])})] == [False, False]
+    by_other = {name: pieces([tokens(6_400, 5)]) for name in alike}
+    assert [claim.ok for claim in left_out("scored otherwise", by_other, alike)] == [False, False]
+    assert [claim.ok for claim in left_out("scored otherwise", alike, alike)] == [True, True]
 
 
 @pytest.mark.usefixtures("few_orders")

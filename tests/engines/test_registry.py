@@ -10,7 +10,17 @@ from echo2.engines import registry
 from echo2.engines.direct import generate
 from echo2.engines.engine import Job
 from echo2.engines.process.process import EngineProcess
-from echo2.engines.registry import TRANSFORMERS, UnknownEngine, choose, engine_names, find, is_exact, register
+from echo2.engines.registry import (
+    TRANSFORMERS,
+    UnknownEngine,
+    choose,
+    engine_names,
+    find,
+    in_16_bits,
+    is_exact,
+    register,
+    rounding_of,
+)
 from echo2.engines.temperature import rule_of
 from echo2.runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
@@ -151,3 +161,10 @@ def row_of(name: str) -> registry.EngineRow:
     row = find(name)
     assert row is not None
     return row
+
+
+def test_formats_of_16_bits_are_known_by_class_and_by_rounding() -> None:
+    classes = ["transformers/bfloat16/cpu", "vllm/float16/cuda", "llamacpp/bfloat16/vulkan"]
+    assert all(in_16_bits(one) and in_16_bits(rounding_of(one)) for one in classes)
+    others = ["", "transformers/float32/cpu", "llamacpp/float32/vulkan", "llamacpp/blocks/vulkan", "float32", "blocks"]
+    assert not any(in_16_bits(one) or in_16_bits(rounding_of(one)) for one in others)

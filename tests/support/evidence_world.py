@@ -62,9 +62,12 @@ class FixedScorer:
         self.margin = 0.3
         self.gaps = 1.0
         self.scored = 0
+        self.tf32 = set[bool]()
+        """Whether the jobs that it was given may be scored in TF32."""
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         self.scored += len(samples)
+        self.tf32.add(job.tf32)
         return [self._one(len(sample.logprobs) // 4) for sample in samples]
 
     def _one(self, tokens: int) -> SampleScore:
@@ -75,7 +78,9 @@ class FixedScorer:
 class Bfloat16World:
     """A world whose nodes compute in bfloat16, with a verifier."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tf32: bool = True) -> None:
+        """`tf32`: see `GroupVerifier`."""
+        self._tf32 = tf32
         self.world = World(folder, spec=msgspec.structs.replace(SPEC, engines=["transformers"]), batch_groups=100)
         self.scorer = FixedScorer()
         self.damaged = False
@@ -87,7 +92,7 @@ class Bfloat16World:
         source = EvidenceSource(self.service.classes, self.service.verdicts.evidence.of, self._shown)
         self.verifier = GroupVerifier(
             self.scorer,  # type: ignore[arg-type]
-            ends=SPEC.ends, staleness=2, published=lambda era: [0], evidence=source,
+            ends=SPEC.ends, staleness=2, published=lambda era: [0], evidence=source, tf32=self._tf32,
         )  # fmt: skip
 
     async def _shown(self, lease: bytes) -> bytes:

@@ -43,6 +43,7 @@ class Process(EngineProcess):
         super().__init__(name=name, threads=threads, env=env, engine=engine)
         self.engine, self.named, self.threads = BigramEngine(), name, threads
         self.jobs, self.prompts, self.temperatures = list[int](), list[int](), set[int]()
+        self.tf32 = set[bool]()
         Process.begun.append(self)
 
     async def __aenter__(self) -> "Process":
@@ -73,6 +74,7 @@ class Process(EngineProcess):
                 return ended.outcome
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        self.tf32.add(job.tf32)
         self.jobs.append(len(job.seeds))
         self.temperatures.add(job.temperature)
         return self.engine.score(job, [one.sample() for one in samples])
@@ -92,9 +94,12 @@ def run(tmp_path: Path) -> Run:
     return made(tmp_path)
 
 
-def made(tmp_path: Path, **settings: Any) -> Run:
+def made(tmp_path: Path, precision: str = "auto", **settings: Any) -> Run:
     model = model_folder(tmp_path / "model")
-    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers"), **settings}}
+    flags = {
+        "run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers"), **settings},
+        "scorer": {"precision": precision},
+    }
     return setup.init(tmp_path / "run", str(model), setup.settings_for(str(model), flags, env={}), now=NOW)
 
 
@@ -122,6 +127,18 @@ def test_each_machine_makes_its_tokens_and_the_scorer_computes_in_float32(
     assert set(few.jobs) == {1}
     assert set(many.jobs) == {1, 2}
     assert [nice for _, nice in niced] == [NICE_PRIORITY] * 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "tf32"),
+    [("bfloat16", "auto", True), ("float16", "auto", True), ("bfloat16", "float32", False), ("float32", "auto", False)],
+)
+def test_the_scorer_of_a_calibration_is_as_precise_as_the_runs(
+    niced: list[tuple[int, int]], tmp_path: Path, dtype: Any, precision: str, tf32: bool
+) -> None:
+    wanted = ClassParts("bigram", dtype, "cpu")
+    asyncio.run(measure(made(tmp_path, precision), weights(tmp_path), wanted, {"one": MixedMachine(rows=4)}, 60))
+    assert Process.begun[0].tf32 == {tf32}
 
 
 def test_prompts_alone_are_jobs_of_one_sample_with_the_same_tokens(

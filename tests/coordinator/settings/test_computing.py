@@ -1,5 +1,7 @@
 """Device and threads that the settings leave to the machine."""
 
+import re
+
 import pytest
 
 from echo2.coordinator.settings import computing
@@ -79,6 +81,17 @@ def test_scorers_have_the_devices_that_are_named_and_their_share_of_the_cores(mo
 def test_devices_that_make_no_sense_are_refused_in_a_sentence(devices: str, sentence: str) -> None:
     with pytest.raises(SettingsFault, match=sentence):
         parse({}, source="x", env={"ECHO2_COORD_SCORER_DEVICES": devices})
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32", "Float32"])
+def test_a_precision_that_no_scorer_has_is_refused_in_a_sentence(precision: str) -> None:
+    sentence = f"ECHO2_COORD_SCORER_PRECISION: scorer.precision should be 'auto' or 'float32', not '{precision}'"
+    with pytest.raises(SettingsFault, match=rf"^{re.escape(sentence)}$"):
+        parse({}, source="x", env={"ECHO2_COORD_SCORER_PRECISION": precision})
+
+
+def test_groups_of_16_bits_may_be_scored_in_tf32_unless_the_settings_say_float32() -> None:
+    assert [ScorerSection(precision=one).tf32 for one in ("auto", "float32")] == [True, False]
 
 
 def test_a_cpu_may_have_several_scorers_and_a_card_has_one() -> None:

@@ -53,6 +53,21 @@ def test_a_closed_class_gets_no_lease_and_is_told_why(bench: Bfloat16World) -> N
     assert bench.world.lease(engine="transformers/float32/cpu").calibration is None
 
 
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_16_bit_group_may_be_scored_in_tf32_where_the_settings_say_so_and_an_exact_one_never(
+    tmp_path: Path, tf32: bool
+) -> None:
+    bench = Bfloat16World(tmp_path, tf32=tf32)
+    bench.open()
+    assert bench.decide(0, before=1).verdict == "accepted"
+    assert bench.scorer.tf32 == {tf32}
+    bench.scorer.tf32.clear()
+    bench.world.submit(group(bench.world.lease(engine="transformers/float32/cpu")))
+    (exact,) = bench.service.list_undecided()
+    asyncio.run(bench.verifier.verify(exact, None))
+    assert bench.scorer.tf32 == {False}
+
+
 def test_a_calibration_opens_a_class_without_a_restart_and_leases_name_it(bench: Bfloat16World) -> None:
     bench.open()
     assert bench.lease().calibration == document_hash(SEALED)

@@ -99,7 +99,7 @@ def test_one_call_for_all_rows_gives_the_same(make: Callable[..., Any], dtype: t
     packed = PackedPass(model, one_call=True)
     with torch.inference_mode():
         assert worst(model, packed) <= bound
-    assert packed._equals_own()
+    assert packed.equals_own()
     assert packed.layout(GROUPS).rows == []
 
 
