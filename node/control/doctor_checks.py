@@ -15,6 +15,7 @@ from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.figures import apart, figure
+from echo2.runtime.network_disk import SHARED_HOME, Disk
 from echo2.runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
@@ -87,6 +88,22 @@ def disk(home: str, free: int, allowed: float) -> Check:
         check="disk", actual=f"{present} GB free", wanted=f"{wanted} GB (setting disk)",
         remedy="" if fine else remedy, verdict="good" if fine else "poor" if some else "bad",
         exit=0 if some else Exit.TEMPORARY,
+    )  # fmt: skip
+
+
+def file_system(disk: Disk) -> Check:
+    """Check that the home lies on a disk of this machine."""
+    return Check(
+        check="file system", actual=disk.describe(), wanted="a disk of this machine",
+        remedy=SHARED_HOME if disk.is_shared else "", verdict="poor" if disk.is_shared else "good",
+    )  # fmt: skip
+
+
+def other_form(sentence: str) -> Check:
+    """Return the row of a home in which another build made the files of a run. `sentence`: what to do."""
+    return Check(
+        check="run's files", actual="of another build", wanted="of this build", remedy=sentence, verdict="bad",
+        exit=Exit.CONFIG,
     )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ from echo2.node.control.doctor_checks import Attempt, Check, HostTrial
 from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import check_engine
 from echo2.node.errors import BadConfig
+from echo2.node.home import run_folder
+from echo2.node.home_form import check_form
 from echo2.node.owner import owner_probes
 from echo2.node.owner.owner_rules import Occasion
 from echo2.p2p.discovery.dial_back import ports_of
@@ -56,6 +58,7 @@ from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.installation import RunsUninstalled, read_installation
+from echo2.runtime.network_disk import disk_of
 from echo2.runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
@@ -71,6 +74,8 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
     rows = [
         doctor_checks.installation(*_installation()),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
+        doctor_checks.file_system(disk_of(config.home)),
+        *_stored_run(config, invite),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         doctor_checks.priority(priority.describe(config.priority)),
         *await asyncio.to_thread(_occasions, config.yield_when),
@@ -79,6 +84,16 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
+
+
+def _stored_run(config: NodeConfig, invite: Invite | None) -> list[Check]:
+    """Examine what an earlier start stored of the run."""
+    try:
+        if invite is not None:
+            check_form(run_folder(config.home, invite.run))
+    except BadConfig as error:
+        return [doctor_checks.other_form(str(error))]
+    return []
 
 
 def _occasions(wanted: Sequence[Occasion]) -> list[Check]:
