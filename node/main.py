@@ -152,10 +152,16 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
             daemon, choice = await _daemon_of(config, invite, key, cards, once=once)
             try:
                 ended = await signals.run(daemon)
-            except NoUsableDevice:
-                if choice is not None and daemon.several:
-                    choice.forget()
-                raise
+            except NoUsableDevice as error:
+                if choice is None or signals.interrupted:
+                    raise
+                if (following := choice.next_after(str(error))) is None:
+                    if daemon.several:
+                        choice.forget()
+                    raise
+                _log.error("the engine is given up, the next one computes", reason=str(error), next=following.text)
+                cards = None
+                continue
             if not daemon.begins_again or choice is None:
                 return Exit.INTERRUPTED if signals.interrupted else ended
             cards = choice.cards

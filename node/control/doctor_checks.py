@@ -24,6 +24,9 @@ _NAME_REMEDY: Final = (
     "this machine's name servers do not know the name: try it in a browser, or on another network, and else ask the "
     "operator whether it is right"
 )
+_PROXY_REMEDY: Final = (
+    "correct the variable HTTPS_PROXY (or ALL_PROXY), or remove it; for the coordinator alone, name its host in NO_PROXY"
+)
 CLOCK_SKEW_SECONDS: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
@@ -236,9 +239,19 @@ def tcp(tried: Sequence[HostTrial]) -> Check:
     return Check(check="tcp", actual=actual, wanted=wanted, remedy=_tcp_remedy(faults), verdict="poor")
 
 
-def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Check]:
+def proxy(place: str, fault: str) -> Check:
+    """Check the proxy that the environment names for HTTPS. `place`: its host and port. `fault`: why it cannot be used;
+    empty: it takes connections."""
+    return Check(
+        check="proxy", actual=f"{place}: {fault}" if fault else place, wanted="it takes connections",
+        remedy=_PROXY_REMEDY if fault else "", verdict="poor" if fault else "good",
+    )  # fmt: skip
+
+
+def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = (), proxy_fault: str = "") -> list[Check]:
     """Return one row per route, and one for the coordinator, which is bad only if every route fails. `tried`: the hosts
-    of their addresses."""
+    of their addresses. `proxy_fault`: why the proxy on the way of HTTPS cannot be used; empty: it can, or there is
+    none."""
     trials: dict[tuple[str, int | None], HostTrial] = {(one.host, one.port): one for one in tried}
     rows = []
     successful = [attempt for attempt in attempts if attempt.seconds is not None]
@@ -254,13 +267,15 @@ def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Che
             )
         else:
             rows.append(Check(
-                check=route, actual=dialled[0].trouble, wanted="an answer", remedy=_remedy(route, dialled, trials),
-                verdict="poor",
+                check=route, actual=dialled[0].trouble, wanted="an answer", verdict="poor",
+                remedy=_PROXY_REMEDY if proxy_fault and route == "https" else _remedy(route, dialled, trials),
             ))  # fmt: skip
     outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in successful))}" if successful else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
     if trials and all(one.name_fault for one in trials.values()):
         remedy = _NAME_REMEDY
+    if proxy_fault and all(attempt.route == "https" for attempt in attempts):
+        remedy = _PROXY_REMEDY
     rows.append(Check(
         check="coordinator", actual=outcome, wanted="at least one route", remedy="" if successful else remedy,
         verdict="good" if successful else "bad", exit=0 if successful else Exit.UNREACHABLE,
