@@ -45,4 +45,6 @@ def _is_ours(path: Path, script: str) -> bool:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    """Open a file to read. Where no log lies beside it, none is made for the reader either."""
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{still}", uri=True)
