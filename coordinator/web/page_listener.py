@@ -161,7 +161,7 @@ class Listener:
             why = error.strerror or str(error)
             fix = f"{setting} (0: any free one)"
             if error.errno == errno.EADDRNOTAVAIL:
-                fix = f"{setting.replace('port', 'host')}, an address of this machine such as ::1"
+                fix = f"{setting.replace('web.port', 'web.host')}, with an address of this machine"
             raise LocalFault(f"the page cannot be served at {host} port {port} ({why}): set another {fix}") from error
         self._tasks = [asyncio.create_task(self._accept(one), name="page") for one in self._sockets]
         self._tasks.append(asyncio.create_task(self._sweep(), name="page's sweep"))
