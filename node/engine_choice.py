@@ -88,11 +88,14 @@ class EngineChoice:
         self._file.unlink(missing_ok=True)
 
     def next_after(self, reason: str) -> Candidate | None:
-        """Count what computes as one that failed, for `reason`, as long as the result is kept; return the fastest of the
-        others that were timed. None: there is none, and what is kept stays."""
+        """Count what computes as one that failed, for `reason`, as long as the result is kept; return the fastest of
+        the others that were timed. None: there is none, and what is kept stays."""
         if self.record is None or (failed := self.record.chosen) is None:
             return None
-        trials = [Trial(candidate=failed, fault=reason), *(one for one in self.record.trials if one.candidate != failed)]
+        trials = [
+            Trial(candidate=failed, fault=reason),
+            *(one for one in self.record.trials if one.candidate != failed),
+        ]
         left = msgspec.structs.replace(self.record, trials=trials)
         if left.chosen is not None:
             self.trials = trials

@@ -30,7 +30,9 @@ SCRIPTS: Final = {
 def check_form(folder: Path) -> None:
     """Check that this build reads the files of a run's folder, and write to none. Raises `BadConfig`. A file that
     cannot be read at all is the matter of its own opening."""
-    other = [name for name, script in SCRIPTS.items() if (folder / name).exists() and not _is_ours(folder / name, script)]
+    other = [
+        name for name, script in SCRIPTS.items() if (folder / name).exists() and not _is_ours(folder / name, script)
+    ]
     if other:
         raise BadConfig(other_build(folder, other))
 

@@ -94,8 +94,8 @@ def syncing(folder: Path) -> Iterator[None]:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove a file that belongs to nothing. Under NFS a file that was removed while a process has it open stays, with a
-    name that begins with .nfs, until that closes it: this one is left to the system."""
+    """Remove a file that belongs to nothing. Under NFS a file that was removed while a process has it open stays, with
+    a name that begins with .nfs, until that closes it: this one is left to the system."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

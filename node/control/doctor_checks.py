@@ -25,7 +25,8 @@ _NAME_REMEDY: Final = (
     "operator whether it is right"
 )
 _PROXY_REMEDY: Final = (
-    "correct the variable HTTPS_PROXY (or ALL_PROXY), or remove it; for the coordinator alone, name its host in NO_PROXY"
+    "correct the variable HTTPS_PROXY (or ALL_PROXY), or remove it; to pass it by for the coordinator only, name its "
+    "host in NO_PROXY"
 )
 CLOCK_SKEW_SECONDS: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""

@@ -563,8 +563,8 @@ def _size_words(version: Version, fetched: int) -> str:
     nbytes = sum(entry.nbytes for entry in version.tensors)
     weights, payloads = (f"{count / 1e6:,.1f} MB" for count in (nbytes, fetched))
     return (
-        f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights, which the device's memory takes "
-        f"with the answers under way; {payloads} are fetched"
+        f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights, which the device's memory "
+        f"takes with the answers under way; {payloads} are fetched"
     )
 
 

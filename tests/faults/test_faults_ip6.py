@@ -1,6 +1,6 @@
 """A coordinator and a node on two hosts with IPv6 alone: no IPv4 address at all, not even 127.0.0.1.
 
-    node (fd78::2) ── coord (fd78::1)
+The node is at fd78::2, the coordinator at fd78::1.
 """
 
 import json

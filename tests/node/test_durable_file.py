@@ -35,7 +35,9 @@ def test_a_file_of_another_build_is_refused_and_stays_as_it_was(script: str, tmp
     with closing(DurableFile(path, script, lost="")) as file:
         file.do("PRAGMA user_version")
     before = path.read_bytes()
-    with pytest.raises(BadConfig, match=r"^another build of echo2 made file\.sqlite in \S+: go on with that build, or "):
+    with pytest.raises(
+        BadConfig, match=r"^another build of echo2 made file\.sqlite in \S+: go on with that build, or "
+    ):
         DurableFile(path, SCHEMA, lost="asks go")
     assert path.read_bytes() == before
 

@@ -1,4 +1,4 @@
-"""A home that an earlier or later build of echo2 made: it is refused in one sentence, and loses no key and no receipt."""
+"""A home that an earlier or later build of echo2 made is refused in one sentence, and loses no key and no receipt."""
 
 import re
 import shutil
@@ -71,7 +71,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
     (folder / "trust").mkdir(parents=True)
     (home / "invite").write_text(INVITE.to_text())
     write_key(home / "node.key", KEY)
-    receipt = f"INSERT INTO submissions VALUES (x'01', 'accepted', x'', NULL, NULL, x'{RECEIPT.hex()}', '', '', 1, 1, 2)"
+    receipt = (
+        f"INSERT INTO submissions VALUES (x'01', 'accepted', x'', NULL, NULL, x'{RECEIPT.hex()}', '', '', 1, 1, 2)"
+    )
     killed(folder / "outbox.sqlite", FIRST_OUTBOX, receipt)
     killed(folder / "ledger.sqlite", FIRST_LEDGER)
     with Store(folder / "store"):
@@ -118,7 +120,7 @@ def test_each_command_that_needs_such_a_file_refuses_it_in_one_sentence(words: l
     done = CliRunner().invoke(cli.app, [*words, "--home", str(home)])
     assert done.exit_code == Exit.CONFIG
     (sentence,) = done.stderr.strip().splitlines()
-    assert re.match("echo2-node: another build of echo2 made (outbox|ledger).sqlite in ", sentence)
+    assert re.match("echo2-node: another build of echo2 made (outbox|ledger)\\.sqlite in ", sentence)
     assert receipts_in(run_folder(home, INVITE.run)) == [RECEIPT]
     assert public_bytes(load_key(home / "node.key", None)) == public_bytes(KEY)
 
@@ -158,7 +160,7 @@ def test_a_file_of_a_later_build_is_one_of_another(name: str, tmp_path: Path) ->
 def test_a_damaged_file_is_the_matter_of_its_own_opening(tmp_path: Path) -> None:
     (tmp_path / "outbox.sqlite").write_bytes(b"x" * 5000)
     check_form(tmp_path)
-    with pytest.raises(BadConfig, match="outbox.sqlite cannot be read"):
+    with pytest.raises(BadConfig, match=r"outbox\.sqlite cannot be read"):
         Outbox(tmp_path / "outbox.sqlite", node=bytes(32), limit=1)
 
 

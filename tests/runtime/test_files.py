@@ -116,7 +116,7 @@ def test_a_disk_that_syncs_no_folder_takes_files_all_the_same(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", of_a_folder)
-    with contextlib.nullcontext() if passes else pytest.raises(OSError, match=os.strerror(fault)):
-        with files.writing(tmp_path / "file") as file:
-            file.write(b"content")
+    outcome = contextlib.nullcontext() if passes else pytest.raises(OSError, match=os.strerror(fault))
+    with outcome, files.writing(tmp_path / "file") as file:
+        file.write(b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
