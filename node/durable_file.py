@@ -15,11 +15,11 @@ from echo2.runtime.surroundings import describe
 
 def other_build(folder: Path, names: Sequence[str]) -> str:
     """Return what to do about the folder of a run in which another build of echo2 made files."""
-    place = shlex.quote(str(folder))
+    files = " ".join(f"{name}*" for name in names)
     return (
-        f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or give the folder "
-        f"another name (mv {place} {place}.old) and start again; key and points stay, its receipts stay there for that "
-        "build, and groups in it without an answer are lost"
+        f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or move this aside (cd "
+        f"{shlex.quote(str(folder))} && mkdir old && mv {files} old) and start again; key and points stay, receipts are "
+        "kept in old for that build, and groups there without an answer are lost"
     )
 
 

@@ -99,9 +99,9 @@ def test_all_files_of_another_build_are_named_at_once_and_stay_as_they_were(home
     with pytest.raises(BadConfig) as refused:
         check_form(folder)
     assert str(refused.value) == (
-        f"another build of echo2 made outbox.sqlite, ledger.sqlite in {folder}: go on with that build, or give the "
-        f"folder another name (mv '{folder}' '{folder}'.old) and start again; key and points stay, its receipts stay "
-        "there for that build, and groups in it without an answer are lost"
+        f"another build of echo2 made outbox.sqlite, ledger.sqlite in {folder}: go on with that build, or move this "
+        f"aside (cd '{folder}' && mkdir old && mv outbox.sqlite* ledger.sqlite* old) and start again; key and points "
+        "stay, receipts are kept in old for that build, and groups there without an answer are lost"
     )
     assert refused.value.exit == Exit.CONFIG
     assert content(home) == before
@@ -136,14 +136,20 @@ def test_a_node_does_not_start_over_such_a_home(home: Path) -> None:
     assert content(run_folder(home, INVITE.run)) == before
 
 
-def test_after_what_the_sentence_says_the_node_begins_anew_and_the_receipts_are_kept(home: Path) -> None:
+def test_after_what_the_sentence_says_the_node_goes_on_and_the_receipts_are_kept(home: Path) -> None:
     folder = run_folder(home, INVITE.run)
-    kept = folder.rename(f"{folder}.old")
+    (folder / "instance").write_bytes(bytes(16))
+    with pytest.raises(BadConfig) as refused:
+        check_form(folder)
+    command = re.search(r"\((cd .*)\)", str(refused.value))
+    assert command is not None
+    subprocess.run(["bash", "-c", command[1]], check=True)
     check_form(folder)
     with closing(Outbox(folder / "outbox.sqlite", node=public_bytes(KEY), limit=4)) as outbox:
         assert outbox.rows() == []
     check_form(folder)
-    assert receipts_in(kept) == [RECEIPT]
+    assert receipts_in(folder / "old") == [RECEIPT]
+    assert (folder / "instance").exists(), "another one would wait until the killed daemon counts as gone"
     assert public_bytes(load_key(home / "node.key", None)) == public_bytes(KEY)
 
 
