@@ -18,8 +18,8 @@ def other_build(folder: Path, names: Sequence[str]) -> str:
     files = " ".join(f"{name}*" for name in names)
     return (
         f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or move this aside (cd "
-        f"{shlex.quote(str(folder))} && mkdir old && mv {files} old) and start again; key and points stay, receipts are "
-        "kept in old for that build, and groups there without an answer are lost"
+        f"{shlex.quote(str(folder))} && mkdir old && mv {files} old) and start again; key and points stay, receipts "
+        "are kept in old for that build, and groups there without an answer are lost"
     )
 
 
