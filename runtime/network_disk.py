@@ -27,8 +27,8 @@ SHARED_HOME: Final = (
 
 
 class Disk(NamedTuple):
-    """A mounted file system. `kind`: as the system names it, as in ext4 or nfs4. `source`: what is mounted, as in
-    server:/home."""
+    """A mounted file system. `kind`: kind by the system's name, as in ext4 or nfs4. `source`: device or share that is
+    mounted, as in server:/home."""
 
     kind: str
     source: str
