@@ -1,6 +1,7 @@
 """A SQLite file of the node: every change is durable when its method returns."""
 
 import contextlib
+import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,18 @@ from pathlib import Path
 from echo2.node.errors import BadConfig, TryLater
 from echo2.runtime import sqlite_form
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.network_disk import journal_mode
 from echo2.runtime.surroundings import describe
+
+
+def other_build(folder: Path, names: Sequence[str]) -> str:
+    """Return what to do about the folder of a run in which another build of echo2 made files."""
+    files = " ".join(f"{name}*" for name in names)
+    return (
+        f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or move this aside (cd "
+        f"{shlex.quote(str(folder))} && mkdir old && mv {files} old) and start again; key and points stay, receipts "
+        "are kept in old for that build, and groups there without an answer are lost"
+    )
 
 
 class DurableFile:
@@ -23,13 +35,13 @@ class DurableFile:
             with self._room():
                 self._database = sqlite3.connect(path, isolation_level=None)
                 has_tables = sqlite_form.is_made(self._database, schema)
-                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
                 self._database.execute("PRAGMA synchronous = FULL")
                 if not has_tables:
                     sqlite_form.make(self._database, schema)
         except sqlite_form.OtherForm as error:
             self._database.close()
-            raise BadConfig(f"another build of echo2 made {path} ({error}): move it away; {lost}") from error
+            raise BadConfig(other_build(path.parent, [path.name])) from error
         except sqlite3.DatabaseError as error:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; {lost}") from error
 

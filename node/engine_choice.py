@@ -9,7 +9,8 @@ Rules
 3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
 4. The cards that are equal to the chosen one compute as it does (`spread`): a daemon has an engine per device from its
    start, so one that has just chosen begins again (node/main.py).
-5. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
+5. An engine that crashes in a loop later counts as failed, and the next fastest computes (node/main.py).
+6. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.process.versioned,
    rule 6).
 """
 
@@ -85,6 +86,21 @@ class EngineChoice:
         """Drop what is kept: the engine cannot be used any more."""
         self.record = None
         self._file.unlink(missing_ok=True)
+
+    def next_after(self, reason: str) -> Candidate | None:
+        """Count what computes as one that failed, for `reason`, as long as the result is kept; return the fastest of
+        the others that were timed. None: there is none, and what is kept stays."""
+        if self.record is None or (failed := self.record.chosen) is None:
+            return None
+        trials = [
+            Trial(candidate=failed, fault=reason),
+            *(one for one in self.record.trials if one.candidate != failed),
+        ]
+        left = msgspec.structs.replace(self.record, trials=trials)
+        if left.chosen is not None:
+            self.trials = trials
+            self._keep(left)
+        return left.chosen
 
     def group_milliseconds(self, runspec: RunSpec) -> int | None:
         """Return how long a group of the run takes at its limit, by the kept timing of the engine that computes; None:

@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.node.config import NodeConfig
 from echo2.node.control.log_view import LOG_FILE
 from echo2.node.errors import BadConfig, NoUsableDevice
-from echo2.node.home import invite_of_joined_run, lock_home
+from echo2.node.home import invite_of_joined_run, lock_home, run_folder
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import load_or_create_key, peer_id, public_bytes
 from echo2.p2p.local_addresses import listenable
@@ -29,6 +30,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.files import writing
 from echo2.runtime.logs import set_up_logging, to_file, to_stream
+from echo2.runtime.network_disk import SHARED_HOME, disk_of
 from echo2.runtime.priority import give_way
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from echo2.node.daemon import NodeDaemon
     from echo2.node.engine_choice import EngineChoice
 
+_log = structlog.get_logger("node")
 CTRL_C: Final = "Ctrl-C; once more ends at once"
 NODE_LOG_BYTES: Final = 2 << 20
 """Bytes of one file of the log: some days of a node that works."""
@@ -51,6 +54,8 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     with lock_home(config.home):
         invite = invite_of(config)
         set_up_log(config, config.home / LOG_FILE)
+        if (shared := disk_of(config.home)).is_shared:
+            _log.warning("home on a shared disk", disk=shared.describe(), advice=SHARED_HOME)
         give_way("normal" if config.priority == "normal" else "low")
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
@@ -147,10 +152,16 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
             daemon, choice = await _daemon_of(config, invite, key, cards, once=once)
             try:
                 ended = await signals.run(daemon)
-            except NoUsableDevice:
-                if choice is not None and daemon.several:
-                    choice.forget()
-                raise
+            except NoUsableDevice as error:
+                if choice is None or signals.interrupted:
+                    raise
+                if (following := choice.next_after(str(error))) is None:
+                    if daemon.several:
+                        choice.forget()
+                    raise
+                _log.error("the engine is given up, the next one computes", reason=str(error), next=following.text)
+                cards = None
+                continue
             if not daemon.begins_again or choice is None:
                 return Exit.INTERRUPTED if signals.interrupted else ended
             cards = choice.cards
@@ -165,11 +176,13 @@ async def _daemon_of(
     from echo2.node.engine_child import engine_child
     from echo2.node.engine_choice import EngineChoice
     from echo2.node.engine_devices import spread_over
+    from echo2.node.home_form import check_form
     from echo2.node.owner.device_sensors import DeviceSensors
     from echo2.node.owner.owner_probes import probes_of
     from echo2.node.run_context import RunContext
     from echo2.node.versions.base_copies import BaseCopies
 
+    check_form(run_folder(config.home, invite.run))
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
     choice = EngineChoice(partial(engine_child, config), config, context.folder) if config.gpu == "auto" else None

@@ -80,13 +80,27 @@ def sync_file(path: Path) -> None:
 @contextlib.contextmanager
 def syncing(folder: Path) -> Iterator[None]:
     """Make the names in a folder durable when the block ends without an error. The folder is opened first: a process
-    without a free descriptor changes no name in it."""
+    without a free descriptor changes no name in it. Some network disks sync no folder: its server decides."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield
-        os.fsync(descriptor)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
     finally:
         os.close(descriptor)
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove a file that belongs to nothing. Under NFS a file that was removed while a process has it open stays, with
+    a name that begins with .nfs, until that closes it: this one is left to the system."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -27,6 +27,8 @@ M = TypeVar("M", bound=BaseModel)
 Values = Mapping[str, Any]
 """Values as the model has them: by name, or by section and name."""
 FLAG: Final = "command line"
+MOST_LISTED: Final = 24
+"""Known words that the sentence about an unknown one lists."""
 DEFAULT_ORIGIN: Final = "default"
 _WANTED_KINDS: Final = {
     "int_type": "a whole number",
@@ -67,7 +69,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
     """Return the end of a sentence about an unknown word: the nearest known one. `first`: better candidates, if any."""
     nearest = (first or []) or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+    if nearest:
+        return f"; did you mean {nearest[0]}?"
+    return f"; known are {', '.join(known)}" if len(known) <= MOST_LISTED else "; no name here is like it: remove it"
 
 
 class Loader(Generic[M]):

@@ -129,6 +129,14 @@ def _tell_disk(error: BaseException) -> Told:
     )
 
 
+def _tell_stale(error: BaseException) -> Told:
+    return Told(
+        f"the network disk has lost {_place(error)} ({os.strerror(errno.ESTALE)}): it was removed or replaced on the "
+        "server; start again once that is back",
+        Exit.TEMPORARY,
+    )
+
+
 def _tell_memory(error: BaseException) -> Told:
     return Told("no memory is left: end other programs, or take a smaller model", Exit.TEMPORARY)
 
@@ -155,6 +163,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     (_of_system(errno.EMFILE, errno.ENFILE), _tell_open_files),
     (_of_system(errno.ENOSPC, errno.EDQUOT), _tell_no_room),
     (_of_system(errno.EIO), _tell_disk),
+    (_of_system(errno.ESTALE), _tell_stale),
     (_of_system(errno.ENOMEM), _tell_memory),
     (lambda error: isinstance(error, MemoryError), _tell_memory),
     (_says(RuntimeError, "can't start new thread"), _tell_threads),

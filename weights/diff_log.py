@@ -18,7 +18,7 @@ from typing import Final
 from blake3 import blake3
 
 from echo2.runtime.descriptors import is_shortage
-from echo2.runtime.files import link_or_copy, sync_file, sync_folder
+from echo2.runtime.files import link_or_copy, remove_leftover, sync_file, sync_folder
 from echo2.weights.errors import WeightsError
 from echo2.weights.payload_format import PayloadHeader, PayloadReader, read_header
 
@@ -35,7 +35,7 @@ class DiffLog:
         self._base_root, self._folder = base_root, folder / LOG_FOLDER
         self.root, self.paths, self.loss = base_root, list[Path](), ""
         for leftover in self._folder.glob(".*"):
-            leftover.unlink()
+            remove_leftover(leftover)
         files = diffs_of(folder)
         for path in files:
             header = header_of(path)

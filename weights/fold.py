@@ -123,7 +123,7 @@ def _take_place(folder: Path, root: bytes) -> None:
         move(new, base)
     with writing(folder / "origin") as file:
         file.write(root.hex().encode())
-    empty(sorted((folder / "undo").iterdir()))
+    empty(sorted((folder / "undo").glob("[0-9]*")))
     empty(diffs_of(folder))
     (folder / _MARK).unlink()
     sync_folder(folder)

@@ -287,7 +287,7 @@ class Rolling:
 
     def _journals(self, of: str) -> list[Path]:
         """Return the journals in folder `of`, the oldest step first."""
-        return sorted((self.folder / of).iterdir())
+        return sorted((self.folder / of).glob("[0-9]*"))
 
 
 @contextlib.contextmanager

@@ -8,16 +8,16 @@
 
 1. A file is fsynced and renamed into place before its row commits; a row is deleted before its file. So a row always
    has its file. A file without a row is garbage, removed when the store opens.
-2. The index is SQLite with WAL and synchronous=FULL: a call that returned survives power loss. At open, a row is
-   dropped if its file is missing or has another size: the file can be fetched again.
+2. The index is SQLite with a journal (runtime/network_disk.py) and synchronous=FULL: a call that returned survives
+   power loss. At open, a row is dropped if its file is missing or has another size: the file can be fetched again.
 3. The hash of a payload and the root of a snapshot were checked by the caller: as the file was written (`diff.encode`,
    `edges.rebuild`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). The store hashes
    no file again.
 4. `collect` drops the oldest (era, version) first, and never one listed as to be kept.
 5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and
    writes nothing: a file that it names may be gone a moment later, since the daemon may drop it.
-6. Reads use a connection of their own and never wait for a write. So an event loop may read while a thread drops files
-   or syncs them.
+6. Reads use a connection of their own, which waits for a write on a network disk alone. So an event loop may read
+   while a thread drops files or syncs them.
 """
 
 import contextlib
@@ -33,8 +33,9 @@ from blake3 import blake3
 
 from echo2.runtime import sqlite_form
 from echo2.runtime.errors import DiskFull
-from echo2.runtime.files import move, room, sync_file, sync_folder
+from echo2.runtime.files import move, remove_leftover, room, sync_file, sync_folder
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_file
+from echo2.runtime.network_disk import journal_mode
 from echo2.weights.errors import StoreBusy, StoreCorrupt
 
 _AT_ONCE: Final = 64
@@ -284,7 +285,7 @@ class Store(StoreReader):
         names = {digest.hex() for digest in wanted}
         for path in (self.folder / "incoming").iterdir():
             if path.name.split(".")[0] not in names:
-                path.unlink(missing_ok=True)
+                remove_leftover(path)
 
     def put_payload(self, era: int, version: int, digest: bytes, path: Path) -> Path:
         """Move the file `path` (on this filesystem) into the store, as the payload `digest` that leads to (era,
@@ -358,7 +359,7 @@ class Store(StoreReader):
         for folder in (*_FOLDERS, "scratch"):
             for path in (self.folder / folder).iterdir():
                 if path not in rows:
-                    path.unlink()
+                    remove_leftover(path)
             sync_folder(self.folder / folder)
 
     def _write(self, query: str, values: Sequence[object]) -> None:
@@ -374,7 +375,7 @@ def snapshot_name(version: int, root: bytes) -> str:
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        database.execute("PRAGMA journal_mode = WAL")
+        database.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
         database.execute("PRAGMA synchronous = FULL")
     except BaseException:
         database.close()

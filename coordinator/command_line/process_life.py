@@ -71,6 +71,8 @@ def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
     except socket.gaierror as error:
         raise LocalFault(f"{host} is no address of this machine ({error.strerror}): correct {host_setting}") from error
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise LocalFault(f"{host} is no address of this machine: correct {host_setting}") from error
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({os.strerror(error.errno or 0)})"
         raise LocalFault(f"port {port} of {host} {why}: {fix}") from error
 

@@ -159,9 +159,10 @@ class Listener:
         except OSError as error:
             await self.stop()
             why = error.strerror or str(error)
-            raise LocalFault(
-                f"the page cannot be served at {host} port {port} ({why}): set another {setting} (0: any free one)"
-            ) from error
+            fix = f"{setting} (0: any free one)"
+            if error.errno == errno.EADDRNOTAVAIL:
+                fix = f"{setting.replace('web.port', 'web.host')}, with an address of this machine"
+            raise LocalFault(f"the page cannot be served at {host} port {port} ({why}): set another {fix}") from error
         self._tasks = [asyncio.create_task(self._accept(one), name="page") for one in self._sockets]
         self._tasks.append(asyncio.create_task(self._sweep(), name="page's sweep"))
         return self._port()

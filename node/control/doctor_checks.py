@@ -15,6 +15,7 @@ from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.figures import apart, figure
+from echo2.runtime.network_disk import SHARED_HOME, Disk
 from echo2.runtime.network_trials import NetworkTrial
 
 Verdict = Literal["good", "poor", "bad"]
@@ -22,6 +23,10 @@ _DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then
 _NAME_REMEDY: Final = (
     "this machine's name servers do not know the name: try it in a browser, or on another network, and else ask the "
     "operator whether it is right"
+)
+_PROXY_REMEDY: Final = (
+    "correct the variable HTTPS_PROXY (or ALL_PROXY), or remove it; to pass it by for the coordinator only, name its "
+    "host in NO_PROXY"
 )
 CLOCK_SKEW_SECONDS: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
@@ -87,6 +92,22 @@ def disk(home: str, free: int, allowed: float) -> Check:
         check="disk", actual=f"{present} GB free", wanted=f"{wanted} GB (setting disk)",
         remedy="" if fine else remedy, verdict="good" if fine else "poor" if some else "bad",
         exit=0 if some else Exit.TEMPORARY,
+    )  # fmt: skip
+
+
+def file_system(disk: Disk) -> Check:
+    """Check that the home lies on a disk of this machine."""
+    return Check(
+        check="file system", actual=disk.describe(), wanted="a disk of this machine",
+        remedy=SHARED_HOME if disk.is_shared else "", verdict="poor" if disk.is_shared else "good",
+    )  # fmt: skip
+
+
+def other_form(sentence: str) -> Check:
+    """Return the row of a home in which another build made the files of a run. `sentence`: what to do."""
+    return Check(
+        check="run's files", actual="of another build", wanted="of this build", remedy=sentence, verdict="bad",
+        exit=Exit.CONFIG,
     )  # fmt: skip
 
 
@@ -219,9 +240,19 @@ def tcp(tried: Sequence[HostTrial]) -> Check:
     return Check(check="tcp", actual=actual, wanted=wanted, remedy=_tcp_remedy(faults), verdict="poor")
 
 
-def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Check]:
+def proxy(place: str, fault: str) -> Check:
+    """Check the proxy that the environment names for HTTPS. `place`: its host and port. `fault`: why it cannot be used;
+    empty: it takes connections."""
+    return Check(
+        check="proxy", actual=f"{place}: {fault}" if fault else place, wanted="it takes connections",
+        remedy=_PROXY_REMEDY if fault else "", verdict="poor" if fault else "good",
+    )  # fmt: skip
+
+
+def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = (), proxy_fault: str = "") -> list[Check]:
     """Return one row per route, and one for the coordinator, which is bad only if every route fails. `tried`: the hosts
-    of their addresses."""
+    of their addresses. `proxy_fault`: why the proxy on the way of HTTPS cannot be used; empty: it can, or there is
+    none."""
     trials: dict[tuple[str, int | None], HostTrial] = {(one.host, one.port): one for one in tried}
     rows = []
     successful = [attempt for attempt in attempts if attempt.seconds is not None]
@@ -237,13 +268,15 @@ def routes(attempts: list[Attempt], tried: Sequence[HostTrial] = ()) -> list[Che
             )
         else:
             rows.append(Check(
-                check=route, actual=dialled[0].trouble, wanted="an answer", remedy=_remedy(route, dialled, trials),
-                verdict="poor",
+                check=route, actual=dialled[0].trouble, wanted="an answer", verdict="poor",
+                remedy=_PROXY_REMEDY if proxy_fault and route == "https" else _remedy(route, dialled, trials),
             ))  # fmt: skip
     outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in successful))}" if successful else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
     if trials and all(one.name_fault for one in trials.values()):
         remedy = _NAME_REMEDY
+    if proxy_fault and all(attempt.route == "https" for attempt in attempts):
+        remedy = _PROXY_REMEDY
     rows.append(Check(
         check="coordinator", actual=outcome, wanted="at least one route", remedy="" if successful else remedy,
         verdict="good" if successful else "bad", exit=0 if successful else Exit.UNREACHABLE,

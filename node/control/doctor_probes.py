@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from msgspec import structs
 
@@ -33,6 +34,8 @@ from echo2.node.control.doctor_checks import Attempt, Check, HostTrial
 from echo2.node.engine_child import engine_threads
 from echo2.node.engine_devices import check_engine
 from echo2.node.errors import BadConfig
+from echo2.node.home import run_folder
+from echo2.node.home_form import check_form
 from echo2.node.owner import owner_probes
 from echo2.node.owner.owner_rules import Occasion
 from echo2.p2p.discovery.dial_back import ports_of
@@ -46,7 +49,7 @@ from echo2.p2p.https.environment_proxy import proxy_to
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
 from echo2.p2p.local_addresses import listenable, machine_addresses
-from echo2.p2p.multiaddr import Address, address_of, peer_of, route_of
+from echo2.p2p.multiaddr import address_of, peer_of, route_of
 from echo2.p2p.network import Host, Links, Rpc
 from echo2.p2p.wire_types import decode
 from echo2.protocol.methods import HEAD, REACHABLE
@@ -56,6 +59,7 @@ from echo2.runtime.child_budgets import seen_by_all
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.exit_codes import Exit
 from echo2.runtime.installation import RunsUninstalled, read_installation
+from echo2.runtime.network_disk import disk_of
 from echo2.runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
@@ -71,6 +75,8 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
     rows = [
         doctor_checks.installation(*_installation()),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
+        doctor_checks.file_system(disk_of(config.home)),
+        *_stored_run(config, invite),
         *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         doctor_checks.priority(priority.describe(config.priority)),
         *await asyncio.to_thread(_occasions, config.yield_when),
@@ -79,6 +85,16 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     return rows + await _network(config, invite, running=running)
+
+
+def _stored_run(config: NodeConfig, invite: Invite | None) -> list[Check]:
+    """Examine what an earlier start stored of the run."""
+    try:
+        if invite is not None:
+            check_form(run_folder(config.home, invite.run))
+    except BadConfig as error:
+        return [doctor_checks.other_form(str(error))]
+    return []
 
 
 def _occasions(wanted: Sequence[Occasion]) -> list[Check]:
@@ -163,7 +179,9 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
         return [*rows, doctor_checks.no_invite()]
     tried = await _host_trials(invite)
     attempts = await _attempts(invite)
-    rows += [doctor_checks.names(tried), doctor_checks.tcp(tried), *doctor_checks.routes(attempts, tried)]
+    place, fault = await _proxy(invite)
+    rows += [doctor_checks.proxy(place, fault)] if place else []
+    rows += [doctor_checks.names(tried), doctor_checks.tcp(tried), *doctor_checks.routes(attempts, tried, fault)]
     successful = [one.address for one in attempts if one.seconds is not None]
     over_libp2p = [address for address in successful if route_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
@@ -203,26 +221,40 @@ async def _https(invite: Invite) -> AsyncIterator[HttpsClient | None]:
 async def _host_trials(invite: Invite) -> list[HostTrial]:
     """Try each host of the invite by its name and by TCP, as the system does both. A host behind a proxy of the
     environment is the proxy's to find."""
-    hosts = dict[tuple[str, int], Address]()
+    hosts = dict[tuple[str, int], None]()
     for address in map(address_of, filter(is_dialable_of_operator, invite.addresses)):
         url = address.https_url
         if address.port is not None and (url is None or not _has_proxy(url)):
-            hosts.setdefault((address.host, address.port), address)
-    return list(await asyncio.gather(*(_host_trial(address, port) for (_, port), address in hosts.items())))
+            hosts[address.host, address.port] = None
+    return list(await asyncio.gather(*(_host_trial(host, port) for host, port in hosts)))
 
 
-async def _host_trial(address: Address, port: int) -> HostTrial:
-    trial = HostTrial(host=address.host, port=port)
+async def _proxy(invite: Invite) -> tuple[str, str]:
+    """Return the place of the proxy on the way to the invite's HTTPS, empty without one, and why it cannot be used."""
+    for url in filter(None, (address_of(address).https_url for address in invite.addresses)):
+        try:
+            named = proxy_to(url)
+        except P2PError as error:
+            return "the environment's proxy", str(error)
+        if named is not None:
+            parts = urlsplit(named)
+            trial = await _host_trial(parts.hostname or "", parts.port or 80)
+            return trial.place, trial.name_fault or trial.tcp_fault
+    return "", ""
+
+
+async def _host_trial(host: str, port: int) -> HostTrial:
+    trial = HostTrial(host=host, port=port)
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            places = await asyncio.get_running_loop().getaddrinfo(address.host, port, type=socket.SOCK_STREAM)
+            places = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError) as error:
         return structs.replace(trial, name_fault=_reason(error))
-    if address.is_named:
-        trial = structs.replace(trial, known=", ".join(dict.fromkeys(str(place[0]) for *_, place in places)))
+    if (known := ", ".join(dict.fromkeys(str(place[0]) for *_, place in places))) != host:
+        trial = structs.replace(trial, known=known)
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            _, writer = await asyncio.open_connection(address.host, port)
+            _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         return structs.replace(trial, tcp_fault=_reason(error))
     writer.close()

@@ -177,13 +177,22 @@ def _line_probe() -> Probe:
     return _first_source("metered", {"nmcli": look}, LINE_SECONDS)
 
 
-def _default_device(routes: Path = Path("/proc/net/route")) -> str:
-    """Return the network device of the default route; empty: none is known."""
+def _default_device(tables: Path = Path("/proc/net")) -> str:
+    """Return the network device of the default route, of IPv4 before IPv6; empty: none is known."""
+    for row in _rows_of(tables / "route")[1:]:
+        if len(row) > 7 and row[1] == row[7] == "00000000":
+            return row[0]
+    for row in _rows_of(tables / "ipv6_route"):
+        if len(row) > 9 and int(row[0], 16) == int(row[1], 16) == 0 and row[9] != "lo":
+            return row[9]
+    return ""
+
+
+def _rows_of(table: Path) -> list[list[str]]:
     try:
-        rows = [row.split() for row in routes.read_text().splitlines()[1:]]
+        return [row.split() for row in table.read_text().splitlines()]
     except OSError:
-        return ""
-    return next((row[0] for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"), "")
+        return []
 
 
 def _first_source(rule: OwnerRule, sources: dict[str, Callable[[], str]], period: float) -> Probe:

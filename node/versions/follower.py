@@ -562,7 +562,10 @@ def _size_words(version: Version, fetched: int) -> str:
     parameters = sum(entry.nbytes // ITEM_BYTES[entry.dtype] for entry in version.tensors)
     nbytes = sum(entry.nbytes for entry in version.tensors)
     weights, payloads = (f"{count / 1e6:,.1f} MB" for count in (nbytes, fetched))
-    return f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights; {payloads} are fetched"
+    return (
+        f"the model has {parameters / 1e6:,.2f} million parameters, {weights} of weights, which the device's memory "
+        f"takes with the answers under way; {payloads} are fetched"
+    )
 
 
 def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:

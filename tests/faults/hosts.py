@@ -14,10 +14,11 @@ from benchmarks.harness.lab import ip
 
 class Hosts:
     """The hosts by name. Link number n of the list is the network 10.78.n.0/24; its first host has the address .1, the
-    other .2. `alone`: hosts without a link."""
+    other .2. `alone`: hosts without a link. `ip6`: the network is fd78:n::/64 in its place, and no host has an IPv4
+    address, not even 127.0.0.1."""
 
-    def __init__(self, links: Sequence[tuple[str, str]], alone: Sequence[str] = ()) -> None:
-        self._links = links
+    def __init__(self, links: Sequence[tuple[str, str]], alone: Sequence[str] = (), *, ip6: bool = False) -> None:
+        self._links, self._ip6 = links, ip6
         self._names = [*dict.fromkeys(host for link in links for host in link), *alone]
 
     def within(self, host: str) -> list[str]:
@@ -46,12 +47,16 @@ class Hosts:
             for name in self._names:
                 ip("netns", "add", self._namespace(name))
                 ip("-n", self._namespace(name), "link", "set", "lo", "up")
+                if self._ip6:
+                    ip("-n", self._namespace(name), "addr", "del", "127.0.0.1/8", "dev", "lo")
             for number, (one, other) in enumerate(self._links):
                 device, far = f"link{number}", self._namespace(other)
                 near = ["-n", self._namespace(one)]
                 ip(*near, "link", "add", device, "type", "veth", "peer", "name", device, "netns", far)
                 for last, host in ((1, one), (2, other)):
-                    ip("-n", self._namespace(host), "addr", "add", f"10.78.{number}.{last}/24", "dev", device)
+                    # Without nodad an address of IPv6 cannot be used for its first second.
+                    address = [f"fd78:{number}::{last}/64", "nodad"] if self._ip6 else [f"10.78.{number}.{last}/24"]
+                    ip("-n", self._namespace(host), "addr", "add", *address, "dev", device)
                     ip("-n", self._namespace(host), "link", "set", device, "up")
             yield self
         finally:

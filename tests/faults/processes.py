@@ -262,9 +262,11 @@ class Volunteer(Program):
         disk: Path | None = None,
         via: str | None = None,
         gpu: str = "cpu",
+        listen: str = "/ip4/127.0.0.1/tcp/0",
     ) -> None:
+        """`listen`: where it listens; empty: where a node does by default."""
         self.home, self.name = (disk or folder) / name, name
-        listen = ["--listen", "/ip4/127.0.0.1/tcp/0", *(["--via", via] if via else [])]
+        routes = [*(["--listen", listen] if listen else []), *(["--via", via] if via else [])]
         argv = [
             "echo2.node.cli",
             "join",
@@ -279,7 +281,7 @@ class Volunteer(Program):
             "--json-logs",
             "--log",
             "debug",
-            *listen,
+            *routes,
         ]
         super().__init__(argv, folder / f"{name}.log", env)
 

@@ -43,6 +43,11 @@ def test_the_file_lies_where_xdg_says(tmp_path: Path, monkeypatch: pytest.Monkey
 
 BAD_SETTINGS = {
     "an unknown key in the file": ("gpus = 1\n", {}, "did you mean gpu"),
+    "a key that an earlier build had, perhaps": (
+        "wheel = 1\n",
+        {},
+        "unknown key wheel; no name here is like it: remove it",
+    ),
     "an unknown variable": ("", {"ECHO2_INVIT": "x"}, "did you mean ECHO2_INVITE"),
     "no TOML": ("name = = 3\n", {}, "is not TOML"),
     "a number of the wrong kind": ('threads = "many"\n', {}, "threads should be a whole number, not 'many'"),

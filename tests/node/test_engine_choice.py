@@ -235,6 +235,29 @@ async def test_a_choice_that_cannot_be_used_any_more_is_forgotten(machine: Machi
     choice(tmp_path).forget()
 
 
+async def test_an_engine_that_fails_later_is_passed_over_while_the_result_is_kept(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.rates["transformers/float32/cpu"] = 10
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
+    following = choice(tmp_path).next_after("it died 7 times")
+    assert following is not None
+    assert await chosen(tmp_path) == following.engine_class == "transformers/float32/cpu"
+    assert len(machine.timed) == 1
+    (failed,) = [one for one in choice(tmp_path).trials if one.fault == "it died 7 times"]
+    assert failed.candidate.engine_class == "transformers/float32/cuda"
+    assert choice(tmp_path).next_after("it died too") is None
+    machine.later(engine_choice.KEPT_SECONDS + 1)
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
+
+
+async def test_the_only_engine_that_gave_a_rate_stays_chosen(machine: Machine, tmp_path: Path) -> None:
+    machine.rates = {"transformers/float32/cuda": 100}
+    fastest = await chosen(tmp_path)
+    assert choice(tmp_path).next_after("it died 7 times") is None
+    assert await chosen(tmp_path) == fastest
+
+
 def test_one_card_leaves_the_settings_as_they_are(tmp_path: Path) -> None:
     config = NodeConfig(home=tmp_path)
     assert spread_over(config, []) is config

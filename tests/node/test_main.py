@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from echo2.node import main
 from echo2.node.config import NodeConfig
@@ -93,11 +94,17 @@ class Daemons:
         self._lives = list(lives)
         self.given: list[Any] = []
         self.forgotten = False
-        self.choice: Any = SimpleNamespace(cards=["card 0", "card 1"], forget=self._forget)
+        self.others: list[Any] = []
+        self.reasons: list[str] = []
+        self.choice: Any = SimpleNamespace(cards=["card 0", "card 1"], forget=self._forget, next_after=self._next)
         monkeypatch.setattr(main, "_daemon_of", self._daemon_of)
 
     def _forget(self) -> None:
         self.forgotten = True
+
+    def _next(self, reason: str) -> Any:
+        self.reasons.append(reason)
+        return self.others.pop() if self.others else None
 
     async def _daemon_of(self, config: object, invite: object, key: object, cards: Any, *, once: bool) -> Any:
         self.given.append(cards)
@@ -127,3 +134,23 @@ async def test_a_choice_of_several_cards_that_cannot_be_used_is_forgotten(
     with pytest.raises(NoUsableDevice):
         await main._run(NodeConfig(home=tmp_path), INVITE, None, once=False)
     assert daemons.forgotten
+
+
+async def test_after_an_engine_that_crashes_in_a_loop_the_next_one_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons = Daemons(monkeypatch, NoUsableDevice("it died 7 times"), "ends")
+    daemons.others = [SimpleNamespace(text="llamacpp/float32/cpu (a CPU)")]
+    with capture_logs() as logs:
+        assert await main._run(NodeConfig(home=tmp_path), INVITE, None, once=False) == Exit.OK
+    assert daemons.reasons == ["it died 7 times"]
+    assert [(one["reason"], one["next"]) for one in logs] == [("it died 7 times", "llamacpp/float32/cpu (a CPU)")]
+
+
+async def test_where_no_other_engine_was_timed_the_crash_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemons = Daemons(monkeypatch, NoUsableDevice("it died 7 times"))
+    with pytest.raises(NoUsableDevice):
+        await main._run(NodeConfig(home=tmp_path), INVITE, None, once=False)
+    assert (daemons.reasons, daemons.forgotten) == (["it died 7 times"], False)

@@ -1,7 +1,9 @@
 """runtime/files.py: a file is whole or absent, and a write without room says so."""
 
+import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,40 @@ def test_the_names_in_a_folder_are_synced_once_after_the_block(tmp_path: Path, m
     with syncing(tmp_path):
         order.append("block")
     assert order == ["block", "sync"]
+
+
+def test_a_file_that_nfs_keeps_for_who_has_it_open_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leftover, kept = tmp_path / "garbage", tmp_path / ".nfs000000000001"
+    leftover.touch()
+    kept.touch()
+    files.remove_leftover(leftover)
+    files.remove_leftover(leftover)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EBUSY if path == kept else errno.EACCES, "refused")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    files.remove_leftover(kept)
+    with pytest.raises(PermissionError):
+        files.remove_leftover(leftover)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize(("fault", "passes"), [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)])
+def test_a_disk_that_syncs_no_folder_takes_files_all_the_same(
+    fault: int, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def of_a_folder(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(fault, os.strerror(fault))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_a_folder)
+    outcome = contextlib.nullcontext() if passes else pytest.raises(OSError, match=os.strerror(fault))
+    with outcome, files.writing(tmp_path / "file") as file:
+        file.write(b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"

@@ -56,6 +56,11 @@ def locked() -> None:
         ),
         (OSError(errno.ENOLCK, "No locks", "/srv/x"), "the disk of /srv/x has no locks", Exit.CONFIG),
         (
+            OSError(errno.ESTALE, "Stale", "/srv/x"),
+            "the network disk has lost /srv/x (Stale file handle)",
+            Exit.TEMPORARY,
+        ),
+        (
             OSError(errno.ENOSPC, "full", f"{tempfile.gettempdir()}/x"),
             "set TMPDIR to a folder with room",
             Exit.TEMPORARY,

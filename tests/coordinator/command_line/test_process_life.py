@@ -98,7 +98,8 @@ async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch
         await task
 
 
+@pytest.mark.parametrize("host", ["not an address", "192.0.2.1", "2001:db8::1"])
 @pytest.mark.parametrize("setting", ["web.host", "network.listen", "https.listen"])
-def test_a_host_that_is_no_address_names_the_setting_to_correct(setting: str) -> None:
-    with pytest.raises(LocalFault, match=f"is no address of this machine .*: correct {setting}"):
-        main.check_port("not an address", 0, host_setting=setting, fix="choose another")
+def test_a_host_that_is_no_address_names_the_setting_to_correct(setting: str, host: str) -> None:
+    with pytest.raises(LocalFault, match=f"^{host} is no address of this machine.*: correct {setting}$"):
+        main.check_port(host, 0, host_setting=setting, fix="choose another")

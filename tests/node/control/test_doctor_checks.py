@@ -6,6 +6,7 @@ from echo2.node.control import doctor_checks
 from echo2.node.control.doctor_checks import Attempt, HostTrial
 from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.runtime.exit_codes import Exit
+from echo2.runtime.network_disk import Disk
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
 DEAD = Attempt(route="direct", address=ADDRESS, trouble="no answer within 10 s")
@@ -28,6 +29,16 @@ FINDINGS = {
         Exit.TEMPORARY,
         "free space",
     ),
+    "a home on a server's disk": (
+        doctor_checks.file_system(Disk("nfs4", "server:/home")),
+        "poor",
+        0,
+        "with --home",
+    ),
+    "a home on a disk of this machine": (doctor_checks.file_system(Disk("ext4", "/dev/sda")), "good", 0, ""),
+    "a run of another build": (doctor_checks.other_form("go on with that build"), "bad", Exit.CONFIG, "that build"),
+    "a proxy that takes connections": (doctor_checks.proxy("proxy.example port 8080", ""), "good", 0, ""),
+    "a proxy that does not": (doctor_checks.proxy("proxy.example port 8080", "refused"), "poor", 0, "NO_PROXY"),
     "no disk": (doctor_checks.disk("/h", 10**9, 50.0), "bad", Exit.TEMPORARY, "free space"),
     "a GPU that was asked for and is not there": (doctor_checks.gpu("cuda", "", ""), "bad", Exit.NO_DEVICE, "driver"),
     "a GPU that the build cannot use": (

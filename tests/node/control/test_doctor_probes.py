@@ -79,6 +79,23 @@ async def test_a_name_that_nobody_knows_is_no_matter_of_a_firewall(tmp_path):
         assert "name servers do not know the name" in rows[name].remedy
 
 
+async def test_a_dead_proxy_is_named_and_no_firewall_is_blamed_for_it(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        number = closed.getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:a-word@127.0.0.1:{number}")
+        rows = await examined(["/dns4/coord.invalid/tcp/4311/https/p2p/c"], tmp_path)
+    assert rows["proxy"].actual == f"127.0.0.1 port {number}: {os.strerror(errno.ECONNREFUSED)}"
+    assert [rows[name].remedy for name in ("proxy", "https", "coordinator")] == [doctor_checks._PROXY_REMEDY] * 3
+    assert "a-word" not in "".join(doctor_checks.table(list(rows.values())))
+    monkeypatch.setenv("NO_PROXY", "coord.invalid")
+    rows = await examined(["/dns4/coord.invalid/tcp/4311/https/p2p/c"], tmp_path)
+    assert "proxy" not in rows
+    assert "coord.invalid: " in rows["names"].actual
+
+
 async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
     card = SystemGpu(vendor="nvidia", driver="nvidia")
     monkeypatch.setattr("echo2.node.control.doctor_probes.system_gpus", lambda: [card, card])

@@ -181,8 +181,19 @@ def test_the_device_of_the_default_route_is_found(tmp_path: Path) -> None:
         "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\n"
         "eth1\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\nwwan0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\n"
     )
-    assert owner_probes._default_device(table) == "wwan0"
+    assert owner_probes._default_device(tmp_path) == "wwan0"
     assert owner_probes._default_device(tmp_path / "none") == ""
+
+
+def test_a_machine_with_ipv6_alone_has_a_default_route_too(tmp_path: Path) -> None:
+    nowhere, near, gateway = "0" * 32, f"fd{'0' * 30}", f"fd{'0' * 29}1"
+    end = "00000400 00000003 00000000 00000003"
+    (tmp_path / "route").write_text("Iface\tDestination\tGateway\tFlags\n")
+    (tmp_path / "ipv6_route").write_text(
+        f"{near} 40 {nowhere} 00 {nowhere} {end} eth1\n{nowhere} 00 {nowhere} 00 {nowhere} {end} lo\n"
+        f"{nowhere} 00 {nowhere} 00 {gateway} {end} wwan0\n"
+    )
+    assert owner_probes._default_device(tmp_path) == "wwan0"
 
 
 Battery = namedtuple("Battery", ["percent", "secsleft", "power_plugged"])
