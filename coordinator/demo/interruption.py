@@ -46,8 +46,8 @@ def noting_the_end() -> Iterator[Callable[[float], bool]]:
 
 @contextmanager
 def delay_interrupt() -> Iterator[None]:
-    """Let Ctrl-C, and what ends this process as Ctrl-C does, take effect at the end of the block. Other threads than the
-    main one have no need of it."""
+    """Let Ctrl-C, and what ends this process as Ctrl-C does, take effect at the end of the block. No signal disturbs
+    another thread than the main one."""
     before, came = signal.getsignal(signal.SIGINT), list[int]()
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

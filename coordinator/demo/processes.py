@@ -150,7 +150,7 @@ class ProcessGroup:
 
     @contextmanager
     def _note_children(self, member: _Member) -> Iterator[None]:
-        """Note the children of a process, which stands still until the end of the block: it is about to end (rule 3)."""
+        """Note the children of a process that is about to end. It stands still until the end of the block (rule 3)."""
         pid = member.process.pid
         try:
             member.process.send_signal(signal.SIGSTOP)
