@@ -4,6 +4,7 @@ and undisturbed meanwhile."""
 import os
 import select
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -41,6 +42,22 @@ def noting_the_end() -> Iterator[Callable[[float], bool]]:
     finally:
         os.close(ends)
         os.close(writer)
+
+
+@contextmanager
+def delay_interrupt() -> Iterator[None]:
+    """Let Ctrl-C, and what ends this process as Ctrl-C does, take effect at the end of the block. No signal disturbs
+    another thread than the main one."""
+    before, came = signal.getsignal(signal.SIGINT), list[int]()
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    try:
+        with _handle_signal(signal.SIGINT, lambda number, frame: came.append(number)):
+            yield
+    finally:
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

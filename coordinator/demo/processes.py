@@ -4,7 +4,8 @@
    others in order.
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
 3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are noted before the
-   daemon is ended, waited for, then killed.
+   daemon is ended, while it stands still and can start no other; they are waited for, then killed. A Ctrl-C that comes
+   while a process is being started takes effect when its name is known.
 4. Where the demo itself is killed, its processes get SIGTERM (on Linux), and end in order.
 """
 
@@ -12,14 +13,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import psutil
 
+from echo2.coordinator.demo.interruption import delay_interrupt
 from echo2.coordinator.demo.parent_death import ending_with_parent
 from echo2.runtime.figures import figure
 
@@ -61,7 +63,7 @@ class ProcessGroup:
     def start(self, name: str, argv: Sequence[str], more: Mapping[str, str] = MappingProxyType({})) -> None:
         """Start a process under the unique name `name`. `more`: variables of its own."""
         log = self.logs / f"{name}.log"
-        with log.open("ab") as output:
+        with log.open("ab") as output, delay_interrupt():
             process = subprocess.Popen(
                 ending_with_parent(argv),
                 stdin=subprocess.DEVNULL,
@@ -70,7 +72,7 @@ class ProcessGroup:
                 env={**self.env, **more},
                 start_new_session=True,
             )
-        self._members[name] = _Member(process, log)
+            self._members[name] = _Member(process, log)
 
     def pid(self, name: str) -> int:
         """Return the process id of a process, also of one that has ended."""
@@ -95,15 +97,14 @@ class ProcessGroup:
         """Send SIGKILL to a process, on purpose."""
         member = self._members[name]
         member.killed = True
-        self._note_children(member)
-        member.process.kill()
+        with self._note_children(member):
+            member.process.kill()
 
     def tell(self, name: str, number: signal.Signals) -> None:
         """Send the signal `number` to a process, for an orderly end."""
         member = self._members[name]
         member.signalled = number
-        self._note_children(member)
-        if member.process.poll() is None:
+        with self._note_children(member):
             member.process.send_signal(number)
 
     def wait(self, names: Iterable[str], seconds: float) -> list[str]:
@@ -126,8 +127,8 @@ class ProcessGroup:
     def stop(self, grace: float = KILL_GRACE_SECONDS) -> None:
         """End all running processes: SIGTERM, then SIGKILL after `grace` seconds, then their children (rule 3)."""
         for member in self._members.values():
-            self._note_children(member)
-            self._signal(member, signal.SIGTERM)
+            with self._note_children(member):
+                self._signal(member, signal.SIGTERM)
         until = time.monotonic() + grace
         for member in self._members.values():
             with suppress(subprocess.TimeoutExpired):
@@ -147,11 +148,19 @@ class ProcessGroup:
             return self._members[name].log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return []
 
-    def _note_children(self, member: _Member) -> None:
-        """Note the children of a process that is about to end (rule 3)."""
-        with suppress(psutil.NoSuchProcess):
-            if member.process.poll() is None:  # else the process id may have been reused
-                self._children.update(psutil.Process(member.process.pid).children(recursive=True))
+    @contextmanager
+    def _note_children(self, member: _Member) -> Iterator[None]:
+        """Note the children of a process that is about to end. It stands still until the end of the block (rule 3)."""
+        pid = member.process.pid
+        try:
+            member.process.send_signal(signal.SIGSTOP)
+            if member.process.poll() is None:
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # a stop takes effect a little later
+                with suppress(psutil.NoSuchProcess):
+                    self._children.update(psutil.Process(pid).children(recursive=True))
+            yield
+        finally:
+            member.process.send_signal(signal.SIGCONT)
 
     @staticmethod
     def _signal(member: _Member, number: signal.Signals) -> None:

@@ -70,7 +70,7 @@ def test_actors_that_are_killed_or_hang_cost_no_verdict_and_give_none_twice(
         second = three(run, hosts, set(first))
         engines = [engine_of(actor) for actor in second]
         os.kill(engines[0].pid, signal.SIGSTOP)
-        until("it is named", lambda: [one for one in run.coordinator.state().faults if "ended as hung" in one])
+        until("it is named", lambda: [one for one in run.coordinator.state().faults if "ended as hung" in one.what])
         goes_on(run)
         until("the hung one is gone", lambda: not engines[0].is_running() or engines[0].status() == "zombie")
         third = three(run, hosts, {second[0]})

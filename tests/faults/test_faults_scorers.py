@@ -59,7 +59,7 @@ def test_a_scorer_that_is_killed_costs_no_verdict_and_gives_none_twice(two_score
         until("a scorer runs again", lambda: set(scorers(run)) - {first, second})
         scorers(run)[0].kill()
         goes_on(run)
-        until("a death is named", lambda: [one for one in run.coordinator.state().faults if "scorer" in one])
+        until("a death is named", lambda: [one for one in run.coordinator.state().faults if "scorer" in one.what])
 
 
 def test_a_scorer_that_hangs_costs_only_time(two_scorers: Path, tmp_path: Path) -> None:
@@ -70,6 +70,6 @@ def test_a_scorer_that_hangs_costs_only_time(two_scorers: Path, tmp_path: Path) 
         os.kill(victim.pid, signal.SIGSTOP)
         until("the hung one is ended", lambda: victim not in scorers(run))
         assert time.monotonic() - stopped > SILENCE
-        until("it is named", lambda: [one for one in run.coordinator.state().faults if "ended as hung" in one])
+        until("it is named", lambda: [one for one in run.coordinator.state().faults if "ended as hung" in one.what])
         run.coordinator.past(version + 2)
         goes_on(run)

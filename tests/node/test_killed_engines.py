@@ -15,7 +15,7 @@ from benchmarks.harness import volunteer
 from echo2.node.control.owner_socket import ask_daemon
 from tests.support import llama_cpp, tiny_model, vllm_models
 
-WITHIN = 120.0
+WITHIN = volunteer.WITHIN
 
 
 def engines_of(folder: Path) -> list[int]:
@@ -51,7 +51,7 @@ def test_an_engine_killed_in_mid_lease_costs_no_group(engine: str, tmp_path: Pat
         tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=200, group=8, groups=12, per_node=2,
         engines=[engine], env={"ECHO2_LOG": "debug", "ECHO2_ENGINE": engine},
     ) as candidate:  # fmt: skip
-        killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed))
+        killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed), daemon=True)
         killer.start()
         measured = candidate()
         killer.join()
@@ -72,7 +72,7 @@ def test_of_two_engines_one_killed_in_mid_lease_costs_no_group_and_the_other_wor
         tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=200, group=8, groups=16, per_node=6,
         engines=["transformers"], gpu="cpu,cpu", env={"ECHO2_LOG": "debug"},
     ) as candidate:  # fmt: skip
-        killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed))
+        killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed), daemon=True)
         killer.start()
         measured = candidate()
         killer.join()

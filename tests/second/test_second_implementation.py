@@ -3,7 +3,7 @@
 Rules
 1. They import only their own modules, the standard library and a few libraries. An import hook in their process refuses
    every package of this repository.
-2. Together they have at most 890 lines.
+2. Together they have at most `MOST_LINES` lines.
 3. Where the pages were not sufficient to write them, the pages were corrected.
 """
 

@@ -25,7 +25,6 @@ from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import Learner, Models
 from echo2.engines.engine import Job, Loaded, Sample, SampleScore
 from echo2.engines.process.messages import PackedSample
-from echo2.engines.process.process import Play
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
@@ -62,9 +61,6 @@ class OwnLearner:
             raise ChildError(type(error).__name__, str(error)) from error
         self.asked += [getattr(group, "id", group) for group in batch.groups]
         return stepped
-
-    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
-        return (await self.generate_all([job]))[0]
 
     async def renew(self) -> None:
         self.handlers = LearnerHandlers()

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -97,6 +99,51 @@ def test_the_children_of_a_dead_daemon_do_not_outlive_the_demo(group: ProcessGro
     group.stop(grace=0.2)
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:  # killed, and not yet seen to be
         os.sched_yield()
+
+
+def test_a_child_that_is_being_started_as_its_daemon_is_told_to_end_does_not_outlive_the_demo(
+    group: ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon starts its child as soon as it is allowed to; that is while the group looks for children."""
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        "print('ready', flush=True)\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): pass\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True).pid,"
+        " flush=True)\n"
+        "time.sleep(600)"
+    )
+    allowed, children = tmp_path / "allowed", psutil.Process.children
+
+    def found(daemon: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        before = children(daemon, recursive)
+        allowed.touch()
+        time.sleep(0.3)  # a daemon that does not stand still has started its child by then
+        return before
+
+    group.start("one", [sys.executable, "-c", code, str(allowed)])
+    while group.tail("one") != ["ready"]:
+        os.sched_yield()
+    monkeypatch.setattr(psutil.Process, "children", found)
+    group.stop(grace=5)
+    assert group.tail("one") == ["ready"]
+
+
+def test_a_process_that_was_being_started_when_ctrl_c_came_is_known(
+    group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = subprocess.Popen
+
+    def interrupted(*told: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        process = started(*told, **options)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        group.start("one", SLEEP)
+    assert group.alive("one")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="rule 4 is Linux's")

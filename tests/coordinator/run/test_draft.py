@@ -24,6 +24,7 @@ ENDED = """
 import os, signal, sys
 from echo2.coordinator import cli
 from echo2.coordinator.run import setup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup lets a process and its children ignore it
 setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.{by}))
 sys.argv = ["echo2-coord", *{words!r}]
 cli.main()

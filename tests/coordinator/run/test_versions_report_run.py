@@ -90,14 +90,16 @@ def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch
         assert rho[31] < rho[30] < rho[28] < rho[24] < rho[16] < rho[0]
         anyio.run(publisher.retain, (1, 29), 1 << 30, 0)
         code, out, _ = said("ls", "--home", home)
-        cells = [text_line.split() for text_line in out.splitlines()]
+        *table, advice = out.splitlines()
+        cells = [text_line.split() for text_line in table]
         assert code == 0
-        assert {len(text_line) for text_line in out.splitlines()} == {len(out.splitlines()[0])}, "columns are in line"
-        assert [(int(row[1]), row[2]) for row in cells[1:] if row[6] == "held"] == [
+        assert {len(text_line) for text_line in table} == {len(table[0])}, "columns are in line"
+        assert "policy export" in advice
+        assert [(int(row[0]), row[1]) for row in cells[1:] if row[5] == "held"] == [
             (0, "full"), (16, "0"), (24, "16"), (28, "24"), (29, "28"), (30, "28"), (30, "29"), (31, "30"),
             *((32, base) for base in ("0", "16", "24", "28", "30", "31")),
         ], "a way from the first version to the 29th, and all since"  # fmt: skip
-        assert {int(row[1]) for row in cells[1:] if row[7] == "held"} == {LAST}, "one snapshot"
+        assert {int(row[0]) for row in cells[1:] if row[6] == "held"} == {LAST}, "one snapshot"
         assert said("verify", "--home", home)[:2] == (0, "15 files hashed again: 15 intact, 0 damaged\n")
         payload = store.payloads()[-1].path
         data = bytearray(payload.read_bytes())
