@@ -12,6 +12,7 @@ Rules
    leases, or of all where `LEAST_LEASES` or more have ended: it has one at a time (open_lease_limit.py, rule 5).
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from echo2.coordinator.database.database import Database
@@ -44,9 +45,22 @@ UNMEASURED_RECORD: Final = DeliveryRecord([], True, 0.0, 0)
 """The record of a node that has handed in no group, and let fewer than `LEAST_LEASES` leases end."""
 
 
+class EndedLease(NamedTuple):
+    """A lease that has ended: when it was sent, when its group came, and its end, ms. `came` is None if none did."""
+
+    sent: int
+    came: int | None
+    expires: int
+
+
+def measured_groups(open_leases: int) -> int:
+    """Return how many groups of a node are measured (rule 2)."""
+    return max(MEASURED_GROUPS, 2 * open_leases)
+
+
 def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) -> DeliveryRecord:
     """Return the delivery record of a node's last groups. `open_leases`: how many it has open (rule 2)."""
-    groups = max(MEASURED_GROUPS, 2 * open_leases)
+    groups = measured_groups(open_leases)
     ended: list[tuple[int, int | None, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
         " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open'"
@@ -54,14 +68,19 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
         (node, groups + MOST_SEARCHED_LEASES),
     )
-    came = [at is not None and at <= expires for _, at, expires in ended[:LAST_LEASES]]
+    return delivery_record([EndedLease(*row) for row in ended], groups)
+
+
+def delivery_record(ended: Sequence[EndedLease], groups: int) -> DeliveryRecord:
+    """Return the record of a node's ended leases, newest first. `groups`: how many of its groups are measured."""
+    came = [one.came is not None and one.came <= one.expires for one in ended[:LAST_LEASES]]
     lost, silent = came[:1] == [False], len(came) >= LEAST_LEASES and not any(came)
-    rows = [(sent, at, expires) for sent, at, expires in ended if at is not None][:groups]
-    if not rows:
+    delivered = [(one.sent, one.came, one.expires) for one in ended if one.came is not None][:groups]
+    if not delivered:
         return UNMEASURED_RECORD._replace(lost=lost, silent=silent)
-    in_time = [row for row in rows if row[1] <= row[2]]
-    oldest = rows[-1][0]
-    busy = union((sent, expires if at is None else at) for sent, at, expires in ended if sent >= oldest)
+    in_time = [row for row in delivered if row[1] <= row[2]]
+    oldest = delivered[-1][0]
+    busy = union((one.sent, one.expires if one.came is None else one.came) for one in ended if one.sent >= oldest)
     rate = len(in_time) / busy if busy > 0 else 0.0
-    turnarounds = [at - sent for sent, at, _ in in_time or rows]
-    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, rows[0][0], lost, silent)
+    turnarounds = [at - sent for sent, at, _ in in_time or delivered]
+    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, delivered[0][0], lost, silent)
