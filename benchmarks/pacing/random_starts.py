@@ -1,10 +1,11 @@
 """Play runs from made-up measurements through changes, and tell where the window of leases does not settle.
 
 The window is told by the events of a simulated run alone (benchmarks/plays/simulated_run.py). A run begins with
-windows, waits and steps that are drawn at random. Then two of five changes follow, drawn as well: its nodes come and
-go, its learner stands, one of its nodes stalls, its steps become ten times as long and then as short as they were, or
-a node makes one group after the other where it made several together. A run has *settled* if, once the window has
-forgotten what was before, the learner hardly waits and groups are hardly older than their latency makes them.
+windows, waits and steps that are drawn at random. Then three of five changes follow, drawn as well: its nodes come and
+go, its learner stands, its slowest node stalls, its steps become ten times as long and then as short as they were, or
+its slowest node makes one group after the other where it made several together. Each begins where the last one left the
+window, and the nodes as quick as at first. A run has *settled* if, once the window has forgotten what was before, the
+learner hardly waits and groups are hardly older than their latency makes them.
 """
 
 import math
@@ -14,6 +15,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from benchmarks.plays.run_scene import RunScene, fleet
+from benchmarks.plays.simulated_node import SimulatedNode
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.leases.lease_window import REMEMBERED_DRAWS
 
@@ -26,6 +28,7 @@ ABOVE_FLOOR: Final = 1.5
 """Steps by which the mean age may exceed the latency, rounded up."""
 SUPPLY: Final = 2.0
 STEP_SECONDS: Final = 10.0
+STALLED: Final = 20
 STOOD: Final = 20
 """Steps for which the learner stands, and in which nodes come and go."""
 
@@ -73,8 +76,8 @@ def stop_learner(run: SimulatedRun) -> None:
 
 
 def stall_node(run: SimulatedRun) -> None:
-    """Let the first node take twenty times as long."""
-    run.nodes[0].turnaround *= 20
+    """Let the slowest node take twenty times as long."""
+    slowest_node(run).turnaround *= STALLED
 
 
 def lengthen_steps(run: SimulatedRun) -> None:
@@ -88,27 +91,36 @@ def shorten_steps(run: SimulatedRun) -> None:
 
 
 def stop_batching(run: SimulatedRun) -> None:
-    """Let the second node make one group after the other."""
-    run.nodes[1].turnaround *= run.scene.at_once
+    """Let the slowest node make one group after the other."""
+    slowest_node(run).turnaround *= run.scene.at_once
 
 
+def slowest_node(run: SimulatedRun) -> SimulatedNode:
+    """Return the slowest node: others make enough without it."""
+    return max(run.nodes, key=lambda node: node.turnaround)
+
+
+STALL: Final = "a node that stalls"
 CHANGES: Final[Mapping[str, Sequence[Callable[[SimulatedRun], None]]]] = {
     "churn": (churn,),
     "a standstill": (stop_learner,),
-    "a node that stalls": (stall_node,),
+    STALL: (stall_node,),
     "steps of ten times": (lengthen_steps, shorten_steps),
     "a node without batches": (stop_batching,),
 }
-PER_RUN: Final = 2
+PER_RUN: Final = 3
 """Changes of a run."""
 
 
 def unsettled(seed: int) -> Iterator[Unsettled]:
     """Yield the changes after which the run of a seed does not settle."""
     run, chances = started(seed), random.Random(-1 - seed)
+    turnarounds = [node.turnaround for node in run.nodes]
     if (left := _left_unsettled(run, seed, "the start")) is not None:
         yield left
     for name in chances.sample(list(CHANGES), PER_RUN):
+        for node, turnaround in zip(run.nodes, turnarounds, strict=True):
+            node.turnaround = turnaround
         for change in CHANGES[name]:
             change(run)
             if (left := _left_unsettled(run, seed, name)) is not None:
@@ -123,7 +135,7 @@ def _left_unsettled(run: SimulatedRun, seed: int, name: str) -> Unsettled | None
     records = run.records[first:]
     age, waited = fmean(record.age for record in records), sum(record.waited for record in records)
     idle = waited / (waited + len(records) * run.step_seconds)
-    turnaround = max(node.turnaround for node in run.nodes[1:]) / run.step_seconds  # the first one may have stalled
-    floor = math.ceil(run.scene.broadcast + turnaround + run.scene.verdict)
+    others = sorted(node.turnaround for node in run.nodes)[: -1 if name == STALL else None]
+    floor = math.ceil(run.scene.broadcast + others[-1] / run.step_seconds + run.scene.verdict)
     settled = age <= min(run.scene.staleness, floor + ABOVE_FLOOR) and idle <= MOST_IDLE
     return None if settled else Unsettled(seed, name, age, idle)

@@ -1,5 +1,6 @@
 """A node of a simulated run, the leases and groups that it works on, and what its coordinator recorded of it."""
 
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -38,20 +39,25 @@ class SimulatedNode:
     open_leases: int = 0
     undecided: int = 0
     ended: dict[int, EndedLease] = field(default_factory=dict)
+    _numbers: list[int] = field(default_factory=list)
+    """Of the ended leases, in order."""
     _record: tuple[int, DeliveryRecord] | None = None
     """The groups that were measured, and the record of them; None: leases have ended since."""
 
     def end(self, lease: int, row: EndedLease) -> None:
         """Note that a lease ended, or that its group came after it had."""
+        if lease not in self.ended:
+            insort(self._numbers, lease)
         self.ended[lease], self._record = row, None
-        if len(self.ended) > 2 * KEPT_LEASES:
-            self.ended = {number: self.ended[number] for number in sorted(self.ended)[-KEPT_LEASES:]}
+        for number in self._numbers[:-KEPT_LEASES]:
+            del self.ended[number]
+        del self._numbers[:-KEPT_LEASES]
 
     def record(self) -> DeliveryRecord:
         """Return the node's delivery record. Leases are numbered in the order in which they were sent."""
         groups = measured_groups(self.open_leases)
         if self._record is None or self._record[0] != groups:
-            newest = sorted(self.ended, reverse=True)[: groups + MOST_SEARCHED_LEASES]
+            newest = reversed(self._numbers[-groups - MOST_SEARCHED_LEASES :])
             self._record = groups, delivery_record([self.ended[number] for number in newest], groups)
         return self._record[1]
 

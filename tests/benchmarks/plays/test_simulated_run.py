@@ -137,7 +137,7 @@ def test_a_node_that_always_asks_late_gets_a_lease_in_its_turn_and_the_learner_w
     result = run.run(100)
     waits = [after - before for before, after in pairwise([*run.given_at, run.clock.now])]
     assert max(waits) <= 6
-    assert result.idle <= 0.001
+    assert result.idle <= 0.002
     assert result.age <= 1.5
 
 
