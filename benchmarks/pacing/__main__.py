@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, close, header, table
 from benchmarks.pacing.bound_window import BoundWindow
-from benchmarks.pacing.random_starts import PER_RUN, unsettled
+from benchmarks.pacing.random_starts import unsettled
 from benchmarks.plays.comparison import NANO, PRICE_SPREAD
 from benchmarks.plays.run_scene import RunResult, RunScene, fleet
 from benchmarks.plays.simulated_run import SimulatedRun
@@ -155,7 +155,7 @@ def play_starts(starts: int) -> list[Claim]:
         for one in unsettled(seed):
             left.add(seed)
             print(f"seed {one.seed}, after {one.after}: age {one.age:.2f}, idle {one.idle:.3f}", flush=True)
-    print(f"{starts} starts, with {PER_RUN} changes each")
+    print(f"{starts} starts, with a change each")
     return [Claim("starts that do not settle", len(left) / starts, "all", 0.0, at_most=True)]
 
 

@@ -1,11 +1,10 @@
 """Play runs from made-up measurements through changes, and tell where the window of leases does not settle.
 
 The window is told by the events of a simulated run alone (benchmarks/plays/simulated_run.py). A run begins with
-windows, waits and steps that are drawn at random. Then three of five changes follow, drawn as well: its nodes come and
+windows, waits and steps that are drawn at random. Then one of five changes follows, drawn as well: its nodes come and
 go, its learner stands, its slowest node stalls, its steps become ten times as long and then as short as they were, or
-its slowest node makes one group after the other where it made several together. Each begins where the last one left the
-window, and the nodes as quick as at first. A run has *settled* if, once the window has forgotten what was before, the
-learner hardly waits and groups are hardly older than their latency makes them.
+its slowest node makes one group after the other where it made several together. A run has *settled* if, once the window
+has forgotten what was before, the learner hardly waits and groups are hardly older than their latency makes them.
 """
 
 import math
@@ -108,23 +107,17 @@ CHANGES: Final[Mapping[str, Sequence[Callable[[SimulatedRun], None]]]] = {
     "steps of ten times": (lengthen_steps, shorten_steps),
     "a node without batches": (stop_batching,),
 }
-PER_RUN: Final = 3
-"""Changes of a run."""
 
 
 def unsettled(seed: int) -> Iterator[Unsettled]:
-    """Yield the changes after which the run of a seed does not settle."""
-    run, chances = started(seed), random.Random(-1 - seed)
-    turnarounds = [node.turnaround for node in run.nodes]
+    """Yield what the run of a seed does not settle after: its start, and a change."""
+    run, name = started(seed), random.Random(-1 - seed).choice(list(CHANGES))
     if (left := _left_unsettled(run, seed, "the start")) is not None:
         yield left
-    for name in chances.sample(list(CHANGES), PER_RUN):
-        for node, turnaround in zip(run.nodes, turnarounds, strict=True):
-            node.turnaround = turnaround
-        for change in CHANGES[name]:
-            change(run)
-            if (left := _left_unsettled(run, seed, name)) is not None:
-                yield left
+    for change in CHANGES[name]:
+        change(run)
+        if (left := _left_unsettled(run, seed, name)) is not None:
+            yield left
 
 
 def _left_unsettled(run: SimulatedRun, seed: int, name: str) -> Unsettled | None:

@@ -95,6 +95,10 @@ class SimulatedRun:
         self.open: dict[int, OpenLease] = {}
         self.running: Counter[int] = Counter()
         """Open leases, by version."""
+        self._due: list[tuple[int, int]] = []
+        """Heap of when leases will be late, and the leases."""
+        self._late: dict[int, int] = {}
+        """Open leases that are late, with their versions."""
         self.lost = 0
         self.work: dict[int, GroupWork] = {}
         """By lease that a node works on."""
@@ -208,6 +212,8 @@ class SimulatedRun:
         late = None if lifetime.late_after is None else now + lifetime.late_after
         self.open[lease] = OpenLease(node, node.loaded, now, now + lifetime.lasts, share, prompt, ahead, late)
         node.open_leases += 1
+        if late is not None:
+            heapq.heappush(self._due, (late, lease))
         self.slow[node.loaded] += share == "slow"
         if len(turnarounds) >= ENOUGH_PROVEN_NODES:
             self.fleet_turnarounds.note(node.key, int(quantile(turnarounds, 0.9)), now)
@@ -263,6 +269,7 @@ class SimulatedRun:
         ended = self.open.pop(lease, None)
         if ended is not None:
             self.running[ended.version] -= 1
+            self._late.pop(lease, None)
             ended.node.open_leases -= 1
             ended.node.end(lease, EndedLease(ended.sent, came, ended.expires))
         return ended
@@ -272,11 +279,16 @@ class SimulatedRun:
         return self._load().on_their_way(len(self.buffer))
 
     def _load(self) -> InFlight:
-        oldest = oldest_fresh(self.step, self.scene.staleness)
-        running = sum(leases for version, leases in self.running.items() if version >= oldest)
-        now = self._now()
-        late = sum(one.version >= oldest and one.late is not None and one.late < now for one in self.open.values())
-        return InFlight(self.undecided, running, late=late)
+        while self._due and self._due[0][0] < self._now():
+            lease = heapq.heappop(self._due)[1]
+            if (one := self.open.get(lease)) is not None:
+                self._late[lease] = one.version
+        fresh_ones = self._fresh_versions()
+        late = sum(version in fresh_ones for version in self._late.values())
+        return InFlight(self.undecided, sum(self.running[version] for version in fresh_ones), late=late)
+
+    def _fresh_versions(self) -> range:
+        return range(max(0, oldest_fresh(self.step, self.scene.staleness)), self.published + 1)
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
@@ -394,9 +406,9 @@ class SimulatedRun:
         left, newest = self._left(node.loaded, load), self._left(self.published, load)
         all_of_s = (self.scene.staleness + 1) * self.scene.batch
         whole = self.lease_window.groups(now, behind=False) if self.windowed else all_of_s
-        oldest, waits = oldest_fresh(self.step, self.scene.staleness), False
+        waits = False
         if fresh(self.step, node.loaded, self.scene.staleness) and not left <= 0 < newest:
-            slow = sum(groups for version, groups in self.slow.items() if version >= oldest)
+            slow = sum(self.slow[version] for version in self._fresh_versions())
             denial = self.shares.denial_for(requester, Room(whole, left, 0, slow, buffered=len(self.buffer)), now)
             if denial is None:
                 self.shares.on_service(requester)
