@@ -5,8 +5,10 @@ Rules
    does not count as slow.
 2. The rate is measured over the last `MEASURED_GROUPS` groups, or twice as many groups as the node has leases open, if
    that is more. Groups that were under way together end together: fewer of them would not show how long they took.
-3. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
-   counts as nothing (superseded_leases.py, rule 6).
+3. A lease that ended without a group counts as no group, and as time in which the node had a lease, at most for as long
+   as its groups usually take: then it takes no room for much longer (lease_lifetime.py, rule 5), and a crash, which
+   ends all leases at once, costs a node the groups that it lost. With the whole life of the leases as such time a node
+   of eight places had three to five after a crash. A superseded lease counts as nothing (superseded_leases.py, rule 6).
 4. Whatever a node did before, its last lease *was lost* if it ended without a group in time: until another one comes,
    it shares the room of slow nodes (room_shares.py, rule 5). A node is *silent* if that is so of its last `LAST_LEASES`
    leases, or of all where `LEAST_LEASES` or more have ended: it has one at a time (open_lease_limit.py, rule 5).
@@ -16,10 +18,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from echo2.coordinator.database.database import Database
-from echo2.runtime.quantiles import union
+from echo2.runtime.quantiles import quantile, union
 
 MEASURED_GROUPS: Final = 20
 """The number of last groups that are measured."""
+USUAL_TURNAROUND_QUANTILE: Final = 0.5
+"""The share of a node's last turnarounds that its usual one exceeds. At 0.1 engines that batch stay half empty."""
 LAST_LEASES: Final = 8
 LEAST_LEASES: Final = 3
 MOST_SEARCHED_LEASES: Final = 3 * MEASURED_GROUPS
@@ -79,8 +83,12 @@ def delivery_record(ended: Sequence[EndedLease], groups: int) -> DeliveryRecord:
     if not delivered:
         return UNMEASURED_RECORD._replace(lost=lost, silent=silent)
     in_time = [row for row in delivered if row[1] <= row[2]]
-    oldest = delivered[-1][0]
-    busy = union((one.sent, one.expires if one.came is None else one.came) for one in ended if one.sent >= oldest)
+    turnarounds = [at - sent for sent, at, _ in in_time or delivered][:MEASURED_GROUPS]
+    usual, oldest = int(quantile(turnarounds, USUAL_TURNAROUND_QUANTILE)), delivered[-1][0]
+    busy = union(
+        (one.sent, min(one.expires, one.sent + usual) if one.came is None else one.came)
+        for one in ended
+        if one.sent >= oldest
+    )
     rate = len(in_time) / busy if busy > 0 else 0.0
-    turnarounds = [at - sent for sent, at, _ in in_time or delivered]
-    return DeliveryRecord(turnarounds[:MEASURED_GROUPS], not in_time, rate, delivered[0][0], lost, silent)
+    return DeliveryRecord(turnarounds, not in_time, rate, delivered[0][0], lost, silent)
