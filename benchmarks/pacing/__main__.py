@@ -7,7 +7,8 @@ hard churn (a life of 5), with one and with eight groups at once in each node, a
 is back gives back those of its leases that are still open.
 
 1. mean age of the groups learned, against `room`: geometric mean at 1.5 and at 3 times the supply needed;
-2. the learner's idle share above that under `room`: the largest difference at 1.1, 1.5 and 3 times the supply;
+2. the learner's idle share above that under `room`: the largest difference at 1.1, 1.5 and 3 times the supply, and
+   under churn at any of them: while too few nodes are here, only a stock of old groups keeps the learner busy;
 3. leases per group learned, against `room`: geometric mean at 1.5 times the supply.
 
 With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Printed
@@ -37,6 +38,8 @@ BATCH = 16
 SUPPLIES = (1.1, 1.5, 3.0)
 AGE_BARS = {1.5: 0.70, 3.0: 0.55}
 IDLE_BARS = {1.1: 0.04, 1.5: 0.01, 3.0: 0.01}
+CHURN_IDLE_BAR = 0.05
+"""As of benchmarks.age."""
 LEASES_BAR = 0.90
 GAMMAS = (1.1, 1.5)
 
@@ -141,11 +144,17 @@ def claims(cells: list[Cell]) -> list[Claim]:
         ages = statistics.geometric_mean(one.window.age / one.room.age for one in judged[supply])
         result.append(Claim(f"age at {supply:g} x", ages, "room", bar, at_most=True))
     for supply, bar in IDLE_BARS.items():
-        idle = max(one.window.idle - one.room.idle for one in judged[supply])
+        idle = max(_idle_above(one) for one in judged[supply] if math.isinf(one.fleet.life))
         result.append(Claim(f"idle above room's at {supply:g} x", idle, "the learner's time", bar, at_most=True))
+    churned = max(_idle_above(one) for one in plain if math.isfinite(one.fleet.life))
+    result.append(Claim("idle above room's under churn", churned, "the learner's time", CHURN_IDLE_BAR, at_most=True))
     leases = statistics.geometric_mean(one.window.leases / one.room.leases for one in judged[1.5])
     result.append(Claim("leases per group at 1.5 x", leases, "room", LEASES_BAR, at_most=True))
     return result
+
+
+def _idle_above(one: Cell) -> float:
+    return one.window.idle - one.room.idle
 
 
 def play_starts(starts: int) -> list[Claim]:
