@@ -173,7 +173,7 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "rate-share": Reason(
-        "Few leases are free: this node holds {held} groups, and its share by its rate of delivery is {share}.",
+        "Few leases are free: this node holds {held} groups, and its share is {share}.",
         "nobody",
         True,
     ),

@@ -1,19 +1,29 @@
-"""A node of a simulated run, and the leases and groups that it works on."""
+"""A node of a simulated run, the leases and groups that it works on, and what its coordinator recorded of it."""
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from benchmarks.plays.simulated_prompts import LeasedPrompt
+from echo2.coordinator.leases.delivery_record import (
+    MOST_SEARCHED_LEASES,
+    DeliveryRecord,
+    EndedLease,
+    delivery_record,
+    measured_groups,
+)
+from echo2.coordinator.leases.open_lease_limit import MOST_OPEN_LEASES
+from echo2.coordinator.leases.room_shares import Share
 
-OWN: Final = 20
-"""Groups over which a node is measured."""
+KEPT_LEASES: Final = 2 * MOST_OPEN_LEASES + MOST_SEARCHED_LEASES
+"""Ended leases of a node that are kept: those from which its record may be read."""
 
 
 @dataclass(eq=False)
 class SimulatedNode:
     """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows.
-    `here_since`: ms."""
+    `here_since`: ms. `running`: the leases that it works on. As its coordinator sees it: `open_leases` and `undecided`
+    groups, and the `ended` leases by number."""
 
     key: bytes
     turnaround: float
@@ -26,16 +36,41 @@ class SimulatedNode:
     here_since: int = 0
     waits: bool = False
     running: set[int] = field(default_factory=set)
-    measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
+    open_leases: int = 0
+    undecided: int = 0
+    ended: dict[int, EndedLease] = field(default_factory=dict)
+    _numbers: list[int] = field(default_factory=list)
+    """Of the ended leases, in order."""
+    _record: tuple[int, DeliveryRecord] | None = None
+    """The groups that were measured, and the record of them; None: leases have ended since."""
+
+    def end(self, lease: int, row: EndedLease) -> None:
+        """Note that a lease ended, or that its group came after it had."""
+        if lease not in self.ended:
+            insort(self._numbers, lease)
+        self.ended[lease], self._record = row, None
+        for number in self._numbers[:-KEPT_LEASES]:
+            del self.ended[number]
+        del self._numbers[:-KEPT_LEASES]
+
+    def record(self) -> DeliveryRecord:
+        """Return the node's delivery record. Leases are numbered in the order in which they were sent."""
+        groups = measured_groups(self.open_leases)
+        if self._record is None or self._record[0] != groups:
+            newest = reversed(self._numbers[-groups - MOST_SEARCHED_LEASES :])
+            self._record = groups, delivery_record([self.ended[number] for number in newest], groups)
+        return self._record[1]
 
 
 class OpenLease(NamedTuple):
-    """A lease that has not ended. `sent`: ms. `ahead`: groups on their way when it was given, itself included. `late`:
-    from when on it is late (lease_lifetime.py, rule 5), ms; None: never."""
+    """A lease that has not ended. `sent`, `expires`: ms. `share`: of the room. `ahead`: groups on their way when it was
+    given, itself included. `late`: from when on it is late (lease_lifetime.py, rule 5), ms; None: never."""
 
     node: SimulatedNode
     version: int
     sent: int
+    expires: int
+    share: Share
     prompt: LeasedPrompt
     ahead: int
     late: int | None

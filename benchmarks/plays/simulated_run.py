@@ -2,16 +2,18 @@
 
 The window of leases is that of coordinator/leases/lease_window.py, told by the events of this run what a coordinator
 tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
-a lease was given. With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
+a lease was given. What a node may have, for how long, and its share of the room follow from the product's own record of
+its leases (delivery_record.py). With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
 quarter of an hour. Prompts may differ in length, and with `prompts` in difficulty (simulated_prompts.py); they are
 leased in order. Durations come from this simulation: a step varies by `STEP_CV`, the groups of one node by `GROUP_CV`.
 A node that leaves says nothing: its leases stay open until they expire. A node that starts again gives its leases back,
-where `gives_back`; each of the others leaves for good, or for longer than its leases last.
+where `gives_back`; each of the others leaves for good, or for longer than its leases last. A refused node asks again
+after its wait, or with the next version.
 
-Not simulated: groups that are refused, and the measuring of rates: activation knows them. A node is paid by the hour,
-as long as it is here, and active or still at work. Scorers verify groups in the order in which they come, each group
-in the same time.
+Not simulated: groups that are refused, new keys, the budgets of expired leases, and the measuring of rates for
+activation, which knows them. A node is paid by the hour, as long as it is here, and active or still at work. Scorers
+verify groups in the order in which they come, each group in the same time.
 """
 
 import heapq
@@ -29,29 +31,38 @@ from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
-from echo2.coordinator.leases.lease_lifetime import LifetimeBounds, lease_duration
+from echo2.coordinator.leases.delivery_record import EndedLease
+from echo2.coordinator.leases.lease_lifetime import (
+    ENOUGH_PROVEN_NODES,
+    FleetTurnarounds,
+    LeaseLifetime,
+    LifetimeBounds,
+    lease_duration,
+    quick_turnaround,
+)
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from echo2.coordinator.leases.lease_window import CompletedBatch, LeaseWindow
+from echo2.coordinator.leases.open_lease_limit import most_open
 from echo2.coordinator.leases.retry_times import RetryTimes, back_by
-from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
+from echo2.coordinator.leases.room_shares import WAITING_CODES, Requester, Room, RoomShares, Share
 from echo2.coordinator.market.activation import ActivationTerms, Offer, activate_offers
 from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
 from echo2.coordinator.prompts.prompt_window import POSITIONS_AHEAD
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.broadcast_messages import Acknowledgement
+from echo2.runtime.quantiles import quantile
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
 EPOCH: Final = 900.0
 """Seconds between two activations."""
-LIFETIME: Final = 4.0
-"""Turnarounds that a lease lasts, at least one step."""
-BOUNDS: Final = LifetimeBounds(first=0, least=0, most=1 << 40)
+FIRST_LIFETIME: Final = 5.0
+"""Turnarounds of the slowest node that a lease lasts at least while too few nodes are proven: an operator's bound."""
 
 
 class BufferedGroup(NamedTuple):
     """A group that may be drawn. `rank`: 0, or less by its signal. `number`: of its verdict, which came `at`, ms.
-    `ahead`, `leased`: of its lease."""
+    `ahead`, `leased`: of its lease. `node`: key of the node that made it."""
 
     rank: float
     version: int
@@ -60,13 +71,14 @@ class BufferedGroup(NamedTuple):
     ahead: int
     leased: int
     prompt: LeasedPrompt
+    node: bytes
 
 
 class SimulatedRun:
     """One run. `windowed`: under the window of leases; else under the room of the versions alone."""
 
     def __init__(self, scene: RunScene, *, windowed: bool, seed: int) -> None:
-        self.scene, self.windowed, self._step_seconds = scene, windowed, scene.step_seconds
+        self.scene, self.windowed, self.step_seconds = scene, windowed, scene.step_seconds
         self.random = random.Random(seed)
         self.clock = SimulatedClock()
         self.terms = LeaseTerms(
@@ -74,9 +86,19 @@ class SimulatedRun:
         )
         self.step = self.published = self.given = 0
         self.lease_window, self.shares = LeaseWindow(scene.staleness, scene.batch), RoomShares()
+        slowest = max(scene.turnarounds, default=0.0)
+        first = max(self.terms.first_ms, int(1000 * FIRST_LIFETIME * slowest * scene.step_seconds))
+        self.bounds = LifetimeBounds(first, self.terms.least_ms, max(self.terms.most_ms, 2 * first))
+        self.fleet_turnarounds = FleetTurnarounds()
+        self.slow = Counter[int]()
+        """Groups on their way in the room of slow nodes, by version."""
         self.open: dict[int, OpenLease] = {}
         self.running: Counter[int] = Counter()
         """Open leases, by version."""
+        self._due: list[tuple[int, int]] = []
+        """Heap of when leases will be late, and the leases."""
+        self._late: dict[int, int] = {}
+        """Open leases that are late, with their versions."""
         self.lost = 0
         self.work: dict[int, GroupWork] = {}
         """By lease that a node works on."""
@@ -89,6 +111,8 @@ class SimulatedRun:
         """Seconds of the scorers at work."""
         self.buffer: list[BufferedGroup] = []
         """The groups that may be drawn, in the order of the draw."""
+        self.drawn = Counter[bytes]()
+        """Groups drawn, by node."""
         self.decided = 0
         """Verdicts."""
         self.began: float | None = None
@@ -98,7 +122,7 @@ class SimulatedRun:
         """See `BroadcastStats.reach`."""
         asks = scene.asks or (0,) * len(scene.turnarounds)
         self.nodes = [
-            SimulatedNode(number.to_bytes(4), turnaround * self._step_seconds, ask)
+            SimulatedNode(number.to_bytes(4), turnaround * self.step_seconds, ask)
             for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
         ]
         self.records: list[StepRecord] = []
@@ -113,9 +137,8 @@ class SimulatedRun:
             self._activate()
         for node in self.nodes:
             self._count_hours(node)
-            self.clock.after(self.random.random() * 0.1 * self._step_seconds, self._ask, node)
-            if scene.life < math.inf:
-                self.clock.after(self.random.expovariate(1 / scene.life) * self._step_seconds, self._leave, node)
+            self.clock.after(self.random.random() * 0.1 * self.step_seconds, self._ask, node)
+        self.come_and_go()
 
     def run(self, steps: float = math.inf, seconds: float = math.inf) -> RunResult:
         """Run until the learner has made so many steps, or so many seconds have passed. Raises `ValueError` if it made
@@ -133,7 +156,7 @@ class SimulatedRun:
             self._count_hours(node)
         return RunResult(
             statistics.fmean(record.age for record in counted),
-            waited / (waited + len(counted) * self._step_seconds),
+            waited / (waited + len(counted) * self.step_seconds),
             self.given / (self.step * self.scene.batch),
             self.paid / self.step,
             self.lost / max(1, self.given),
@@ -144,6 +167,12 @@ class SimulatedRun:
             self.prompts.figures() if self.prompts else SelectionFigures(),
         )
 
+    def least_part(self) -> float:
+        """Return the least part that a node has of its rate's share of the groups drawn; 0 where one has none."""
+        rates = {node.key: 1 / node.turnaround for node in self.nodes}
+        whole, all_rates = self.drawn.total(), sum(rates.values())
+        return min(self.drawn[key] / whole / (rate / all_rates) for key, rate in rates.items())
+
     # nodes
 
     def _ask(self, node: SimulatedNode) -> None:
@@ -153,8 +182,9 @@ class SimulatedRun:
             node.waits = False
             again = self._refused(node)
             if again is not None:
-                node.waits = True
-                self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
+                node.waits = math.isfinite(again)
+                if node.waits:
+                    self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
                 return
             self._give(node)
 
@@ -177,18 +207,26 @@ class SimulatedRun:
         """Give a node a lease."""
         self.given += 1
         lease, now, ahead = self.given, self._now(), self.on_their_way() + 1
-        lasts = max(LIFETIME * node.turnaround, self._step_seconds)
-        prompt = self._prompt()
-        turnarounds = [int(1000 * takes) for takes in node.measured]
-        late_after = lease_duration(turnarounds, None, BOUNDS).late_after
-        late = None if late_after is None else now + late_after
-        self.open[lease] = OpenLease(node, node.loaded, now, prompt, ahead, late)
+        prompt, turnarounds, lifetime = self._prompt(), node.record().turnarounds, self._lifetime(node)
+        share = _share_of(node, lifetime)
+        late = None if lifetime.late_after is None else now + lifetime.late_after
+        self.open[lease] = OpenLease(node, node.loaded, now, now + lifetime.lasts, share, prompt, ahead, late)
+        node.open_leases += 1
+        if late is not None:
+            heapq.heappush(self._due, (late, lease))
+        self.slow[node.loaded] += share == "slow"
+        if len(turnarounds) >= ENOUGH_PROVEN_NODES:
+            self.fleet_turnarounds.note(node.key, int(quantile(turnarounds, 0.9)), now)
         self.running[node.loaded] += 1
         node.running.add(lease)
         takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         self.work[lease] = GroupWork(self.clock.now, takes, prompt)
-        self.clock.after(takes, self._returned, node, lease, takes, prompt)
-        self.clock.after(lasts, self._expired, lease)
+        self.clock.after(takes, self._returned, node, lease)
+        self.clock.after(lifetime.lasts / 1000, self._expired, lease)
+
+    def _lifetime(self, node: SimulatedNode) -> LeaseLifetime:
+        """Return the lifetime of a node's next lease (lease_lifetime.py)."""
+        return lease_duration(node.record().turnarounds, self.fleet_turnarounds.p90(self._now()), self.bounds)
 
     def _prompt(self) -> LeasedPrompt:
         """Return the prompt of the next lease, chosen ahead (prompt_window.py, rule 1)."""
@@ -203,32 +241,37 @@ class SimulatedRun:
         chosen = self.window.popleft()
         return chosen._replace(successes=prompts.successes(chosen.number)) if prompts else chosen
 
-    def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
+    def _returned(self, node: SimulatedNode, lease: int) -> None:
         if lease not in node.running:
             return
         node.running.remove(lease)
         self.sampled += self.work.pop(lease).prompt.length
         if not node.active:
             self._count_hours(node)
-        node.measured.append(takes)
-        ended = self._end(lease)
+        ended = self._end(lease, came=self._now())
         if ended is not None:
-            self.undecided += 1
+            self.undecided, node.undecided = self.undecided + 1, node.undecided + 1
             self._score(node, ended)
-        self._ask(node)
+        elif (row := node.ended.get(lease)) is not None:
+            node.end(lease, row._replace(came=self._now()))
+        if not node.waits or node.loaded < node.newest:
+            self._ask(node)
 
     def _score(self, node: SimulatedNode, ended: OpenLease) -> None:
         """Let the scorer that is free first verify a group."""
         begins = max(self.clock.now, heapq.heappop(self._scorers_free))
-        ends = begins + self.scene.verdict * self._step_seconds
+        ends = begins + self.scene.verdict * self.step_seconds
         heapq.heappush(self._scorers_free, ends)
         self.scored += ends - begins
         self.clock.after(ends - self.clock.now, self._decided, node, ended)
 
-    def _end(self, lease: int) -> OpenLease | None:
+    def _end(self, lease: int, came: int | None = None) -> OpenLease | None:
         ended = self.open.pop(lease, None)
         if ended is not None:
             self.running[ended.version] -= 1
+            self._late.pop(lease, None)
+            ended.node.open_leases -= 1
+            ended.node.end(lease, EndedLease(ended.sent, came, ended.expires))
         return ended
 
     def on_their_way(self) -> int:
@@ -236,25 +279,33 @@ class SimulatedRun:
         return self._load().on_their_way(len(self.buffer))
 
     def _load(self) -> InFlight:
-        oldest = oldest_fresh(self.step, self.scene.staleness)
-        running = sum(leases for version, leases in self.running.items() if version >= oldest)
-        now = self._now()
-        late = sum(one.version >= oldest and one.late is not None and one.late < now for one in self.open.values())
-        return InFlight(self.undecided, running, late=late)
+        while self._due and self._due[0][0] < self._now():
+            lease = heapq.heappop(self._due)[1]
+            if (one := self.open.get(lease)) is not None:
+                self._late[lease] = one.version
+        fresh_ones = self._fresh_versions()
+        late = sum(version in fresh_ones for version in self._late.values())
+        return InFlight(self.undecided, sum(self.running[version] for version in fresh_ones), late=late)
+
+    def _fresh_versions(self) -> range:
+        return range(max(0, oldest_fresh(self.step, self.scene.staleness)), self.published + 1)
 
     def _expired(self, lease: int) -> None:
         ended = self._end(lease)
         if ended is not None:
+            self.slow[ended.version] -= ended.share == "slow"
             self.lost += 1
 
     def _decided(self, node: SimulatedNode, lease: OpenLease) -> None:
         self.undecided, self.decided = self.undecided - 1, self.decided + 1
+        node.undecided -= 1
+        self.slow[lease.version] -= lease.share == "slow"
         version, prompt = lease.version, lease.prompt
         if self.prompts:
             self.prompts.came(node.key, prompt)
         if fresh(self.step, version, self.scene.staleness):
             group = BufferedGroup(
-                -self._signal(prompt), version, self.decided, self._now(), lease.ahead, lease.sent, prompt
+                -self._signal(prompt), version, self.decided, self._now(), lease.ahead, lease.sent, prompt, node.key
             )
             insort(self.buffer, group)
             self._draw()
@@ -267,6 +318,15 @@ class SimulatedRun:
             return 0.0
         return self.prompts.signal(prompt) if self.prompts else self.random.random()
 
+    def come_and_go(self) -> None:
+        """Let the nodes leave after a while, if the scene says so."""
+        for node in self.nodes:
+            self._leave_later(node)
+
+    def _leave_later(self, node: SimulatedNode) -> None:
+        if math.isfinite(self.scene.life):
+            self.clock.after(self.random.expovariate(1 / self.scene.life) * self.step_seconds, self._leave, node)
+
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
         left = list(node.running)
@@ -274,7 +334,7 @@ class SimulatedRun:
             self._stop(lease)
         node.running.clear()
         self._count_hours(node)
-        self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node, left)
+        self.clock.after(self.random.expovariate(1 / self.scene.away) * self.step_seconds, self._come_back, node, left)
 
     def _stop(self, lease: int) -> None:
         """Count the tokens of a lease whose node leaves."""
@@ -284,10 +344,12 @@ class SimulatedRun:
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
         node.here, node.here_since = True, self._now()
         for lease in left if self.scene.gives_back else ():
+            if (one := self.open.get(lease)) is not None:
+                self.open[lease] = one._replace(expires=min(one.expires, self._now()))
             self._expired(lease)
         self._catch_up(node)
         self._count_hours(node)
-        self.clock.after(self.random.expovariate(1 / self.scene.life) * self._step_seconds, self._leave, node)
+        self._leave_later(node)
         self._ask(node)
 
     def _hear(self, node: SimulatedNode, version: int) -> None:
@@ -308,7 +370,7 @@ class SimulatedRun:
         """Choose the active nodes among those that are here (coordinator/market/activation.py), a group a reference
         rollout."""
         scene, here = self.scene, [node for node in self.nodes if node.here]
-        need = 1000 * scene.gamma * scene.batch * 3600 / self._step_seconds
+        need = 1000 * scene.gamma * scene.batch * 3600 / self.step_seconds
         offers = [
             Offer(node.key, node.ask, max(1, int(3_600_000 * scene.at_once / node.turnaround)), node.active)
             for node in here
@@ -335,34 +397,47 @@ class SimulatedRun:
         return int(1000 * self.clock.now)
 
     def _refused(self, node: SimulatedNode) -> float | None:
-        """Return after how many seconds a node may ask again; None: it gets a lease."""
-        left, now, requester = self._left(node), self._now(), self._requester(node)
+        """Return after how many seconds a node may ask again, infinity: once one of its groups has ended; None: it gets
+        a lease."""
+        now, requester = self._now(), self._requester(node)
+        if node.open_leases >= requester.most_open:
+            return math.inf if node.running else self.retries.after(node.key, now, party=requester.origin.party) / 1000
+        load = self._load()
+        left, newest = self._left(node.loaded, load), self._left(self.published, load)
         all_of_s = (self.scene.staleness + 1) * self.scene.batch
         whole = self.lease_window.groups(now, behind=False) if self.windowed else all_of_s
-        if left > 0 and self.shares.denial_for(requester, Room(whole, left, 0, 0), now) is None:
-            self.shares.on_service(requester)
-            self.retries.on_grant(node.key, now)
-            return None
+        waits = False
+        if fresh(self.step, node.loaded, self.scene.staleness) and not left <= 0 < newest:
+            slow = sum(self.slow[version] for version in self._fresh_versions())
+            denial = self.shares.denial_for(requester, Room(whole, left, 0, slow, buffered=len(self.buffer)), now)
+            if denial is None:
+                self.shares.on_service(requester)
+                self.retries.on_grant(node.key, now)
+                return None
+            waits = denial.code in WAITING_CODES
         again = self.retries.after(node.key, now, party=requester.origin.party)
-        self.shares.waits(requester, back_by(now, again), now)
+        if waits:
+            self.shares.waits(requester, back_by(now, again), now)
         return again / 1000
 
     def _requester(self, node: SimulatedNode) -> Requester:
-        """Return a node as a known one in a subnet of its own."""
-        rate = len(node.measured) / max(1.0, 1000 * sum(node.measured)) * self.scene.at_once
+        """Return a node as one whose key is known, in a subnet of its own (lease_admission.py)."""
+        record, fleet = node.record(), self.fleet_turnarounds.p90(self._now())
+        most = most_open(
+            self.terms.per_node, self.scene.at_once, "proven", record, quick_turnaround(fleet, self.bounds)
+        )
         origin = Origin(node.key.hex(), node.key.hex())
-        return Requester(node.key, "known", origin, len(node.running), 0, rate, self.scene.at_once)
+        share, on_their_way = _share_of(node, self._lifetime(node)), node.open_leases + node.undecided
+        return Requester(node.key, share, origin, on_their_way, node.undecided, record.rate, most)
 
-    def _left(self, node: SimulatedNode) -> int:
-        """Return the room that is left for the version of a node, in groups."""
-        if not fresh(self.step, node.loaded, self.scene.staleness):
-            return 0
+    def _left(self, version: int, load: InFlight) -> int:
+        """Return the room that is left for a version, in groups."""
         at = Progress(era=1, step=self.step, version=self.published, root=b"")
-        left = free_slots(at, self.terms, node.loaded, len(self.buffer), self._load())
+        left = free_slots(at, self.terms, version, len(self.buffer), load)
         if self.windowed:
             spreads = self._now() - self.published_at < 1000 * self._reach
-            behind = node.loaded < self.published and spreads
-            left = min(left, self.lease_window.room(self._load(), len(self.buffer), self._now(), behind=behind))
+            behind = version < self.published and spreads
+            left = min(left, self.lease_window.room(load, len(self.buffer), self._now(), behind=behind))
         return left
 
     # learner
@@ -381,11 +456,12 @@ class SimulatedRun:
         waited = now - self.waits_since
         age = self.step - statistics.fmean(one.version for one in drawn)
         self.learned += sum(one.prompt.length for one in drawn)
+        self.drawn.update(one.node for one in drawn)
         if self.prompts:
             self.prompts.learn(one.prompt for one in drawn)
         self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
         self.began = now
-        self.clock.after(self._step_seconds * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
+        self.clock.after(self.step_seconds * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
 
     def _stepped(self) -> None:
         assert self.began is not None
@@ -410,7 +486,7 @@ class SimulatedRun:
                 self._queue(node)
             elif node.here:
                 late = self.scene.broadcast * self.random.uniform(0.7, 1.3)
-                self.clock.after(late * self._step_seconds, self._hear, node, self.published)
+                self.clock.after(late * self.step_seconds, self._hear, node, self.published)
 
     def _queue(self, node: SimulatedNode) -> None:
         """Let a node wait for its copy of the newest version."""
@@ -423,7 +499,7 @@ class SimulatedRun:
             del self.waiting[node]
             if node.here and node.active and node.newest < self.published:
                 self._sends = True
-                self.clock.after(self.scene.star * self._step_seconds, self._sent, node, self.published)
+                self.clock.after(self.scene.star * self.step_seconds, self._sent, node, self.published)
 
     def _sent(self, node: SimulatedNode, version: int) -> None:
         self._sends, self.copies = False, self.copies + 1
@@ -436,3 +512,7 @@ class SimulatedRun:
             self._queue(node)
         else:
             node.newest = self.published
+
+
+def _share_of(node: SimulatedNode, lifetime: LeaseLifetime) -> Share:
+    return "slow" if node.record().lost or lifetime.slow else "known"

@@ -163,12 +163,19 @@ class LeaseAdmission:
         return None
 
     def lacks_room(
-        self, demand: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], chance: float, now: int
+        self,
+        demand: LeaseDemand,
+        whole: int,
+        left: int,
+        buffered: int,
+        oldest: tuple[int, int],
+        chance: float,
+        now: int,
     ) -> Denial | None:
-        """Return why there is no room for a request. `whole`, `left`, `chance`: see `Room`. `oldest`: the oldest (era,
-        version) that is fresh."""
+        """Return why there is no room for a request. `whole`, `left`, `buffered`, `chance`: see `Room`. `oldest`: the
+        oldest (era, version) that is fresh."""
         new, slow = self._in_use("new", oldest) - self._late_of_new(oldest, now), self._in_use("slow", oldest)
-        room = Room(whole, left, new, slow, self._sequential, chance)
+        room = Room(whole, left, new, slow, self._sequential, chance, buffered)
         return self._shares.denial_for(demand.requester, room, now)
 
     def usual_time(self, now: int) -> float | None:

@@ -243,7 +243,7 @@ class LeaseIssuer:
         whole = window.groups(now, behind=False)
         chance = self._table.newcomers.chance(now)
         oldest = self._table.oldest(at)
-        no_room = self._admission.lacks_room(demand, whole, left, oldest, chance, now)
+        no_room = self._admission.lacks_room(demand, whole, left, buffered, oldest, chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=LEAST_RETRY_MS, **facts, **no_room.facts)

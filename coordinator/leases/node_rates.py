@@ -14,6 +14,9 @@ class NodeRates:
         self._known: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._total = 0.0
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def note(self, node: bytes, rate: float, now: int) -> None:
         """Note that a node has requested a lease. `rate`: groups per millisecond that it was measured to deliver."""
         self._total += rate - self._known.pop(node, (0.0, 0))[0]

@@ -11,8 +11,8 @@ Rules
    Where all nodes do so, the room of the versions is the bound (lease_table.py, rule 2).
 4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than
    `MOST_OPEN_LEASES`.
-5. A lease that expires counts as time without a group (delivery_record.py). So leases that are not returned lower the
-   limit down to `per_node`, and it must be earned again. A silent node (delivery_record.py, rule 4) may have one.
+5. A lease that expires counts as time without a group (delivery_record.py, rule 3). So leases that are not returned
+   lower the limit, and it must be earned again. A silent node (delivery_record.py, rule 4) may have one.
 
 A claimed need alone gives nothing. A new key has `per_node` at most, within the shares of room_shares.py.
 """
@@ -20,15 +20,13 @@ A claimed need alone gives nothing. A new key has `per_node` at most, within the
 import math
 from typing import Final
 
-from echo2.coordinator.leases.delivery_record import DeliveryRecord
+from echo2.coordinator.leases.delivery_record import USUAL_TURNAROUND_QUANTILE, DeliveryRecord
 from echo2.ledger.standing import Rank
 from echo2.runtime.quantiles import quantile
 
 MOST_OPEN_LEASES: Final = 256
 """Leases: 2,048 rollouts in groups of 8."""
 LIMIT_GROWTH: Final = 2
-USUAL_TURNAROUND_QUANTILE: Final = 0.5
-"""The share of a node's last turnarounds that its usual one exceeds. At 0.1 engines that batch stay half empty."""
 
 
 def most_open(per_node: int, at_once: int, rank: Rank, record: DeliveryRecord, quick_turnaround: float) -> int:

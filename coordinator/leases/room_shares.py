@@ -21,9 +21,11 @@ Rules
    They are served round robin as by rule 4. So keys that were honest once, and return nothing now, take the room once.
 6. A node with a known key, slow or not, may have `LEAST_UNDECIDED_GROUPS` groups waiting for verdicts, or as many as it
    may have leases open (open_lease_limit.py): groups that were under way together arrive together.
-7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
-   lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
-   such keys could otherwise take the whole room.
+7. While known nodes are refused for lack of room, each may have its share of the whole without the buffered groups, by
+   measured rate, or an equal one if that is more, at least one lease. The free room is served round robin as by rule 4.
+   Three accepted groups make a key known, so the owner of many such keys could otherwise take the whole room. A share
+   by rate alone starves slow nodes: their groups are on their way for longer, so they need more leases than that share,
+   and a node that gets fewer has a lower rate from then on, and so a smaller share.
 8. In sequential mode (S = 0) the room is one batch. The groups of new keys, up to their share, do not reduce the room
    of the others, and no last share is reserved.
 """
@@ -66,7 +68,7 @@ class Room(NamedTuple):
 
     `whole`: groups of the window. `left`: free room for the version of the request. `new`, `slow`: groups of new keys
     and of slow nodes. `sequential`: S = 0. `chance`: that a group of a new key comes and is learned
-    from (newcomer_odds.py)."""
+    from (newcomer_odds.py). `buffered`: groups that wait for the learner."""
 
     whole: int
     left: int
@@ -74,6 +76,7 @@ class Room(NamedTuple):
     slow: int
     sequential: bool = False
     chance: float = 1.0
+    buffered: int = 0
 
     def lent_in_vain(self, reserved: int) -> int:
         """Return how many of the groups of new keys beyond their share, `reserved`, will not come."""
@@ -164,7 +167,8 @@ class RoomShares:
             free = most - room.slow if self.known_present(now) else left
             served = free > 0 and self._wait["slow"].is_next(_path(requester), free, now)
             return None if served else Denial("slow-share", {"share": share, "whole": room.whole})
-        share = max(1, int(room.whole * self._rates.part(requester.node)))
+        part = max(self._rates.part(requester.node), 1 / len(self._rates))
+        share = max(1, int((room.whole - room.buffered) * part))
         if self._wait["known"].anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})
         return None if self._wait["known"].is_next(_path(requester), left, now) else Denial("no-room", {})

@@ -41,8 +41,8 @@ def test_prompts_of_several_lengths_go_to_quick_and_slow_nodes_alike() -> None:
     scene = RunScene(fleet(True, 20, 1.5, 16, 1, 0), batch=16, length_spread=1.0)
     run = SimulatedRun(scene, windowed=False, seed=1)
     run.run(steps=30.0)
-    nodes = sorted((node for node in run.nodes if node.measured), key=lambda node: node.turnaround)
-    factors = [fmean(node.measured) / node.turnaround for node in nodes]
+    nodes = sorted((node for node in run.nodes if node.record().turnarounds), key=lambda node: node.turnaround)
+    factors = [fmean(node.record().turnarounds) / 1000 / node.turnaround for node in nodes]
     quick, slow = fmean(factors[: len(nodes) // 2]), fmean(factors[len(nodes) // 2 :])
     assert quick == pytest.approx(slow, rel=0.3)
 

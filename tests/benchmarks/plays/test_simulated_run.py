@@ -28,12 +28,16 @@ def test_under_the_window_a_quick_fleet_learns_from_fresher_groups_and_the_learn
 
 def test_the_groups_on_their_way_are_the_open_leases_the_undecided_and_the_buffered() -> None:
     world = SimulatedRun(RunScene(fleet(True, 12, 1.5, 16, 2, seed=3), at_once=2, life=8.0), windowed=True, seed=2)
-    world.run(STEPS)
-    oldest = world.step - world.scene.staleness
-    running = [lease for lease in world.open.values() if lease.version >= oldest]
-    leased = sum(lease.late is None or lease.late >= world.clock.now * 1000 - 1 for lease in running)
-    assert 0 < leased < len(running), "late ones are left out"
-    assert world.on_their_way() == leased + world.undecided + len(world.buffer)
+    late = 0
+    for step in range(STEPS, 2 * STEPS):
+        world.run(step)
+        oldest = world.step - world.scene.staleness
+        running = [lease for lease in world.open.values() if lease.version >= oldest]
+        leased = sum(lease.late is None or lease.late >= world.clock.now * 1000 - 1 for lease in running)
+        assert world.on_their_way() == leased + world.undecided + len(world.buffer)
+        assert leased
+        late += len(running) - leased
+    assert late, "late ones are left out"
 
 
 def test_by_room_alone_a_nodes_share_is_of_the_whole_room_whatever_the_draws_show(
@@ -133,7 +137,7 @@ def test_a_node_that_always_asks_late_gets_a_lease_in_its_turn_and_the_learner_w
     result = run.run(100)
     waits = [after - before for before, after in pairwise([*run.given_at, run.clock.now])]
     assert max(waits) <= 6
-    assert result.idle <= 0.001
+    assert result.idle <= 0.002
     assert result.age <= 1.5
 
 
@@ -149,20 +153,35 @@ def test_a_scorer_that_does_not_keep_up_leaves_its_groups_young() -> None:
     assert two.idle < 0.03
 
 
+@pytest.mark.parametrize("supply", [1.1, 1.5, 3.0])
+@pytest.mark.parametrize("nodes", [4, 12])
+@pytest.mark.slow_but("4-1.5")
+def test_no_node_is_starved_where_the_quickest_is_twenty_times_as_quick(nodes: int, supply: float) -> None:
+    """The slowest group takes three steps of S = 8. By shares of measured rates alone the least part was 0.76 to 0.25:
+    a slow node's groups are on their way for longer, and the fewer it is granted, the lower its rate."""
+    turnarounds = tuple(3.0 * 20.0 ** (-place / (nodes - 1)) for place in range(nodes))
+    batch = round(8 * sum(1 / turnaround for turnaround in turnarounds) / supply)
+    scene = RunScene(turnarounds, at_once=8, batch=batch, staleness=8, step_seconds=2.0)
+    run = SimulatedRun(scene, windowed=True, seed=1)
+    result = run.run(70)
+    assert run.least_part() >= 0.8
+    assert result.age <= 2.0
+
+
 class Blindfolded(SimulatedRun):
     """A run in which each decision on a lease is made while all that a coordinator cannot see has other values."""
 
     def _refused(self, node: SimulatedNode) -> float | None:
-        scene, step, turnaround = self.scene, self._step_seconds, node.turnaround
+        scene, step, turnaround = self.scene, self.step_seconds, node.turnaround
         self.scene = RunScene(
             turnarounds=(), at_once=scene.at_once, batch=scene.batch, staleness=scene.staleness, life=0.1, away=99.0,
             scorers=7, scorer_load=5.0, broadcast=3.0, step_seconds=7 * step, length_spread=2.0, star=1.0, copies=9.0,
         )  # fmt: skip
-        self._step_seconds, node.turnaround = 7 * step, 3 * turnaround
+        self.step_seconds, node.turnaround = 7 * step, 3 * turnaround
         try:
             return super()._refused(node)
         finally:
-            self.scene, self._step_seconds, node.turnaround = scene, step, turnaround
+            self.scene, self.step_seconds, node.turnaround = scene, step, turnaround
 
 
 @pytest.mark.parametrize("life", [math.inf, 20.0])

@@ -50,6 +50,18 @@ def test_late_groups_count_only_if_no_group_came_in_time(world: World) -> None:
     assert (record.turnarounds, record.late) == ([300], False)
 
 
+def test_a_lost_lease_is_time_without_a_group_for_as_long_as_one_usually_takes(world: World) -> None:
+    for _ in range(MEASURED_GROUPS):
+        submit_after(world, 1_000)
+    lease = world.lease(ALICE)
+    assert lease.expires - lease.sent > 10_000
+    world.now = lease.expires + 1
+    world.group_service.tick(world.now)
+    record = read_delivery_record(world.group_service.database, ALICE)
+    assert record.lost
+    assert record.rate == MEASURED_GROUPS / (MEASURED_GROUPS * 1_000 + 1_000)
+
+
 def let_expire(world: World, leases: int) -> None:
     """Let so many leases expire, one an hour, and hand in a late group for the last."""
     for _ in range(leases):

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.leases.answer_lengths import LEAST_GROUPS
 from echo2.coordinator.leases.lease_lifetime import first_lifetime, longest_lifetime
-from echo2.coordinator.leases.room_shares import Requester, Room, RoomShares
+from echo2.coordinator.leases.room_shares import Denial, Requester, Room, RoomShares
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.leases import Lease
 from echo2.protocol.requests import Refusal
@@ -300,3 +300,24 @@ def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_fa
     assert [answer is None for answer in answers] == [True] * given + [False]
     new = Requester(b"n" * 32, "new", Origin("n", "10.0.2.0/24"), 0, 0, 0.0, 1)
     assert shares.denial_for(new, room, MINUTE) is not None, "new keys get none of it"
+
+
+@pytest.mark.parametrize(
+    ("node", "buffered", "share"), [(ALICE, 0, 18), (BOB, 0, 10), (ALICE, 10, 9), (BOB, 10, 5), (BOB, 20, 1)]
+)
+def test_while_nodes_wait_each_has_its_share_by_rate_or_an_equal_one_of_what_is_not_buffered(
+    node: bytes, buffered: int, share: int
+) -> None:
+    shares, room = RoomShares(), Room(whole=20, left=5, new=0, slow=0, buffered=buffered)
+    rates = {ALICE: 0.9, BOB: 0.1}
+
+    def holding(key: bytes, held: int) -> Requester:
+        return Requester(key, "known", Origin(key.hex(), key.hex()), held, 0, rates[key], 100)
+
+    for other in rates:
+        assert shares.denial_for(holding(other, 0), room, MINUTE) is None
+    shares.waits(holding(BOB, 0), 2 * MINUTE, MINUTE)
+    assert shares.denial_for(holding(node, share - 1), room, MINUTE) is None
+    assert shares.denial_for(holding(node, share), room, MINUTE) == Denial(
+        "rate-share", {"held": share, "share": share}
+    )
