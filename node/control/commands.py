@@ -110,7 +110,7 @@ class ControlCommands:
         daemon with the node's key; empty: none is known. `market`: the node's place and ask in a run that pays money,
         and an account of its pay that was named elsewhere; empty: it pays points, or has not answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
-        trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
+        trusted, newest = parts.context.trust_store.trusted, parts.follower.heads.newest
         current, probed = parts.fleet.current, parts.fleet.probed
         try:
             traffic, routes = await parts.network.exchange.traffic(), await links.routes()
@@ -167,7 +167,7 @@ class ControlCommands:
     async def _engines(self) -> list[dict[str, Any]]:
         """Return a row per engine. `rate`: tokens of complete groups per second. `under_way`: leases whose groups are
         under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
-        parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.newest
+        parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.heads.newest
         trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
         readings = await parts.sensors.read_all(parts.fleet.engines) if parts.sensors else [NOTHING_READ] * len(trios)
         return [
