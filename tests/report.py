@@ -82,15 +82,23 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
             yield name, node.lineno, text
 
 
+def import_lines(source: str) -> set[int]:
+    """Return the numbers of the lines of import statements."""
+    imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return {number for node in imports for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
 def twice(sources: dict[str, str]) -> list[str]:
-    """Find blocks of `SAME_LINES` meaningful lines that stand at two places, the longest stretch of each told once."""
+    """Find blocks of `SAME_LINES` meaningful lines that stand at two places, the longest stretch of each told once. An
+    import statement is none."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, source in sources.items():
+        imported = import_lines(source)
         lines = [(number, text_line.strip()) for number, text_line in enumerate(source.splitlines(), 1)]
         lines = [
             (n, text_line)
             for n, text_line in lines
-            if len(text_line) > 3 and not text_line.startswith(("#", "import ", "from ", '"""'))
+            if len(text_line) > 3 and n not in imported and not text_line.startswith(("#", '"""'))
         ]
         for at in range(len(lines) - SAME_LINES + 1):
             block = tuple(text_line for _, text_line in lines[at : at + SAME_LINES])
