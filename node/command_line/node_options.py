@@ -3,8 +3,10 @@
 An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, node/errors.py).
 """
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -70,3 +72,22 @@ JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lin
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def with_options_of(options: Callable[..., object], before: str) -> Callable[[C], C]:
+    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`, in front of its
+    parameter `before`: typer reads a command's options from its signature."""
+
+    def extend(command: C) -> C:
+        signature, shared = inspect.signature(command), inspect.signature(options).parameters
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        at = [one.name for one in own].index(before)
+        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own[:at], *shared.values(), *own[at:]]
+        )
+        command.__annotations__ |= {name: one.annotation for name, one in shared.items()}
+        return command
+
+    return extend

@@ -49,6 +49,7 @@ from echo2.node.command_line.node_options import (
     YieldTo,
     YieldWhen,
     errors_reported,
+    with_options_of,
 )
 from echo2.node.errors import BadConfig
 from echo2.runtime.terminal_question import ask_agreement
@@ -63,97 +64,64 @@ def _seconds(duration: str) -> float:
     return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
 
 
+def _work_options(
+    gpu: Gpu = None,
+    engine: Engine = None,
+    dtype: NumberFormat = None,
+    rows: Rows = None,
+    server: Server = None,
+    priority: Priority = None,
+    hours: Hours = None,
+    yield_to: YieldTo = None,
+    yield_when: YieldWhen = None,
+    quiet: Quiet = None,
+    uplink: Uplink = None,
+    downlink: Downlink = None,
+    month_up: MonthUp = None,
+    month_down: MonthDown = None,
+    base: Base = None,
+    disk: Disk = None,
+    duty: Duty = None,
+    reserve: Reserve = None,
+    hottest: Hottest = None,
+    power: Power = None,
+    slow_hours: SlowHours = None,
+    name: Name = None,
+    home: Home = None,
+    listen: Listen = None,
+    via: Via = None,
+) -> None:
+    """The options of a node that works, which `join` and `run` share."""
+
+
 @work_app.command()
 @errors_reported
+@with_options_of(_work_options, before="accept_fingerprint")
 def join(
     invite: Annotated[
         str | None,
         typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
     ] = None,
     invite_file: InviteFile = None,
-    gpu: Gpu = None,
-    engine: Engine = None,
-    dtype: NumberFormat = None,
-    rows: Rows = None,
-    server: Server = None,
-    priority: Priority = None,
-    hours: Hours = None,
-    yield_to: YieldTo = None,
-    yield_when: YieldWhen = None,
-    quiet: Quiet = None,
-    uplink: Uplink = None,
-    downlink: Downlink = None,
-    month_up: MonthUp = None,
-    month_down: MonthDown = None,
-    base: Base = None,
-    disk: Disk = None,
-    duty: Duty = None,
-    reserve: Reserve = None,
-    hottest: Hottest = None,
-    power: Power = None,
-    slow_hours: SlowHours = None,
-    name: Name = None,
-    home: Home = None,
-    listen: Listen = None,
-    via: Via = None,
     accept_fingerprint: Fingerprint = None,
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
+    **flags: Any,
 ) -> int:
     """Join a run, and work for it until stopped. Ctrl-C finishes the groups under way; a second one ends at once.
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
-    return _daemon(
-        once, invite=invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint,
-        gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
-        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
-        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, base=base, disk=disk, duty=duty,
-        reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name,
-        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
-    )  # fmt: skip
+    invite = invite_text(invite, invite_file)
+    return _daemon(once, invite=invite, accept_fingerprint=accept_fingerprint, log=log, json_logs=json_logs, **flags)
 
 
 @work_app.command()
 @errors_reported
-def run(
-    gpu: Gpu = None,
-    engine: Engine = None,
-    dtype: NumberFormat = None,
-    rows: Rows = None,
-    server: Server = None,
-    priority: Priority = None,
-    hours: Hours = None,
-    yield_to: YieldTo = None,
-    yield_when: YieldWhen = None,
-    quiet: Quiet = None,
-    uplink: Uplink = None,
-    downlink: Downlink = None,
-    month_up: MonthUp = None,
-    month_down: MonthDown = None,
-    base: Base = None,
-    disk: Disk = None,
-    duty: Duty = None,
-    reserve: Reserve = None,
-    hottest: Hottest = None,
-    power: Power = None,
-    slow_hours: SlowHours = None,
-    name: Name = None,
-    home: Home = None,
-    listen: Listen = None,
-    via: Via = None,
-    once: Once = False,
-    log: Level = None,
-    json_logs: JsonLogs = None,
-) -> int:
+@with_options_of(_work_options, before="once")
+def run(once: Once = False, log: Level = None, json_logs: JsonLogs = None, **flags: Any) -> int:
     """Continue the run that was joined last."""
-    return _daemon(
-        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, priority=priority,
-        hours=hours, yield_to=yield_to, yield_when=yield_when, quiet=quiet,
-        uplink=uplink, downlink=downlink, month_up=month_up, month_down=month_down, base=base, disk=disk, duty=duty,
-        reserve=reserve, hottest=hottest, power=power, slow_hours=slow_hours, name=name, home=home, listen=listen,
-        via=via, log=log, json_logs=json_logs,
-    )  # fmt: skip
+    return _daemon(once, log=log, json_logs=json_logs, **flags)
 
 
 @work_app.command()
