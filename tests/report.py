@@ -7,12 +7,15 @@ lines or more that stand twice. For the documents: words, and forms of language 
 
 import ast
 import re
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 from tests.support import words
 from tests.support.import_graph import closure, floors
+from tests.support.lease_walk import walk_of_lease_request
 from tests.support.paths import ROOT
 
 PACKAGES = ("runtime", "protocol", "p2p", "ledger", "weights", "tasks", "engines", "node", "coordinator", "benchmarks")
@@ -157,6 +160,12 @@ def house() -> Iterator[str]:
     rooms = floors("coordinator")
     yield f"coordinator: {len(rooms)} rooms on {max(rooms.values())} floors"
     yield f"an audit of the ledger loads {len(closure('ledger/ledger_audit.py'))} modules"
+    with tempfile.TemporaryDirectory() as folder:
+        walk = walk_of_lease_request(Path(folder))
+    yield (
+        f"lease request: {len(walk.path)} functions, {len(walk.rooms)} rooms, {walk.returns} returns lead to the "
+        f"signed lease; {len(walk.run)} functions of {len(walk.visited)} rooms run"
+    )
     late = sum(len([*late_assignments(tree)]) for path, _, tree in modules() if path.startswith("coordinator/"))
     yield f"ports of the coordinator that are wired late: {late}"
 
