@@ -78,7 +78,7 @@ class LeaseIssuer:
             demand = self._admission.demand(node, rank, origin, request.at_once, now, request.takes, expected)
             refused = self._denial_for(demand, now)
             if refused is None:
-                answer = self._offer(self._asked(demand, request, progress, buffered, now))
+                answer = self._offer(self._facts_of(demand, request, progress, buffered, now))
                 if not isinstance(answer, Refusal):
                     return answer
                 refused = answer
@@ -93,7 +93,7 @@ class LeaseIssuer:
     def _retries_of(self, rank: Rank) -> RetryTimes:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _asked(
+    def _facts_of(
         self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
     ) -> AskedLease:
         """Return what the kinds of lease are asked for: whether there is room, and until when a lease may last."""

@@ -18,7 +18,7 @@ from echo2.coordinator.accounts.pay import PayRule
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome, key_of
 from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, unvested_account
 
-_HELD_IN: Final = {"canary": unvested_account, "quarantine": quarantine_account}
+_ACCOUNT_OF_CODE: Final = {"canary": unvested_account, "quarantine": quarantine_account}
 """Code of an accepted group -> the account of its node that holds its weight back."""
 
 
@@ -37,7 +37,7 @@ class LeaseEntries:
 
     def append(self, now: int, kind: str, end: LeaseOutcome) -> LedgerPosition:
         """Write an entry of its own, with its pay; return its place."""
-        account = _HELD_IN.get(end.code, accrued_account)
+        account = _ACCOUNT_OF_CODE.get(end.code, accrued_account)
         if end.weight:
             self._pay.fund(self._ledger, now, end.weight)
         postings = self._pay.moves(ESCROW, account(end.node), end.weight)

@@ -10,7 +10,7 @@ RECENT_VERDICTS: Final = 200
 
 
 class RecentVerdicts:
-    """The last groups since the process started. `codes`: codes of their verdicts. `missing`: by task, the share of
+    """The last groups since the process started. `codes`: codes of their verdicts. `missing`: the share, by task, of
     rollouts without a finite reward in each group; 1 where the group is not learned from for it."""
 
     def __init__(self) -> None:

@@ -26,10 +26,10 @@ STORE = "coordinator/database"
 
 
 class LeaseWalk(NamedTuple):
-    """The cost of the walk. `path`: functions that have called one another when the lease is signed: the call graph
-    from the handler to the signed lease. `rooms`: rooms of `path`. `returns`: how often `path` comes back to a room that it
-    has left. `run`: functions of the coordinator that run for the request. `visited`: their rooms. None of them is of
-    the database."""
+    """The cost of the walk, without functions of the database. `path`: functions that have called one another when the
+    lease is signed: the call graph from the handler to the signed lease. `rooms`: rooms of `path`. `returns`: how often
+    `path` comes back to a room that it has left. `run`: functions of the coordinator that run for the request.
+    `visited`: their rooms."""
 
     path: list[str]
     rooms: set[str]
@@ -63,7 +63,7 @@ def walk_of_lease_request(folder: Path) -> LeaseWalk:
         answer = control.answer("lease", asked, world.now)
     assert decode(answer, Response).body is not None
     world.close()
-    return _counted(walk)
+    return _count(walk)
 
 
 def room_of(name: str) -> str:
@@ -71,7 +71,7 @@ def room_of(name: str) -> str:
     return "/".join(name.partition(":")[0].split("/")[:2])
 
 
-def _counted(walk: Walk) -> LeaseWalk:
+def _count(walk: Walk) -> LeaseWalk:
     path, run = ([name for name in names if room_of(name) != STORE] for names in (walk.waiting, walk.functions))
     run = [name for name in run if name.startswith("coordinator/")]
     rooms = [room_of(name) for name in path]

@@ -32,7 +32,7 @@ class CanaryLeases(LeaseKind):
         share: float,
         entropy: Entropy,
     ) -> None:
-        """`share`: of all leases; 0: there is no canary."""
+        """`share`: share of all leases; 0: there is no canary."""
         self._database, self._writer, self._twins, self._entropy = database, writer, twins, entropy
         self.answers, self.share = answers, CanaryShare(share)
 

@@ -61,7 +61,7 @@ class HeardLearner(LearnerChild):
 
 
 @asynccontextmanager
-async def running(learner: HeardLearner) -> AsyncIterator[HeardLearner]:
+async def life_of(learner: HeardLearner) -> AsyncIterator[HeardLearner]:
     """End a learner with the block."""
     try:
         yield learner
@@ -71,8 +71,8 @@ async def running(learner: HeardLearner) -> AsyncIterator[HeardLearner]:
 
 @pytest.fixture
 async def learner() -> AsyncIterator[HeardLearner]:
-    async with running(HeardLearner()) as made:
-        yield made
+    async with life_of(HeardLearner()) as fresh:
+        yield fresh
 
 
 def batch(story: str, step: int = 1) -> Batch:
@@ -92,7 +92,7 @@ async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
     monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 0.05)
     told = list[str]()
     ranks = "the ranks of 1 other host at 10.0.0.1:29500"
-    async with running(HeardLearner(ranks, told.append)) as remote:
+    async with life_of(HeardLearner(ranks, told.append)) as remote:
         with capture_logs() as logs:
             opening = asyncio.create_task(remote.open(order("one is missing", tmp_path)))
             await until(lambda: len(logs) >= 3, 60)
@@ -106,7 +106,7 @@ async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
 async def test_ranks_that_have_met_are_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 3600.0)
     told = list[str]()
-    async with running(HeardLearner("others", told.append)) as remote:
+    async with life_of(HeardLearner("others", told.append)) as remote:
         opening = asyncio.create_task(remote.open(order("all there", tmp_path / "loaded")))
         await remote.heard.wait()
         assert remote._meeting is None
