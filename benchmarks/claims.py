@@ -181,7 +181,9 @@ def changed(mark: FigureMark) -> list[str] | None:
 
 def outdated(data: Path, command: str) -> str | None:
     """Return why no run of `command` is added to a file of runs: those in it are of other code. None: they are of
-    today's, or the file is not as git has it, since it is being measured."""
+    today's, or the file is not as git has it, since it is being measured, or is not there."""
+    if not data.exists():
+        return None
     commit = _told_by_git("log", "-1", "--format=%h", "--abbrev=8", "--", str(data))
     if not commit or _told_by_git("status", "--porcelain", "--", str(data)):
         return None

@@ -47,7 +47,7 @@ STOP: Final = 900
 CALIBRATIONS: Final = 4
 MOST_WRITTEN: Final = 4
 """Most answers that the attacker writes into a group: E stops it before."""
-GAINS: Final[dict[Dtype, float]] = {"bfloat16": 0.009, "float16": 0.005}
+GAINS: Final[dict[Dtype, float]] = {"bfloat16": 0.008, "float16": 0.005}
 """Most gain in mean reward. bfloat16 grants more than 0.005 by itself (docs/adr/0071-a-bound-on-each-token.md)."""
 GROUPS: Final = 1_000
 TURNS: Final = 5

@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from echo2.coordinator.verification.token_evidence import TokenArray, compare_tokens
 from echo2.engines.engine import Dtype
 from echo2.engines.sampling import sampling
+from echo2.engines.transformers.output_layer import OutputLayer
 
 CHOSEN = -1
 """In the place of a token: it is the node's choice by its logits."""
@@ -86,8 +87,7 @@ class ModelPair(NamedTuple):
 def logits_after(model: Any, fed: Tensor, cache: DynamicCache) -> Tensor:
     """Return the logits after the last of the tokens that are fed, float32 [rows, V]."""
     hidden = model.base_model(fed, past_key_values=cache, use_cache=True).last_hidden_state[:, -1]
-    logits: Tensor = model.get_output_embeddings()(hidden).float()
-    return logits
+    return OutputLayer.of(model)(hidden)
 
 
 def seeds_of(name: str, count: int) -> list[bytes]:

@@ -59,6 +59,13 @@ class ModelSettings(msgspec.Struct):
     logprobs_mode: str = ""
     max_model_len: int = 0
     logits_processors: list[str] | None = None
+    hf_overrides: Any = None
+
+    @property
+    def wide_head(self) -> bool:
+        """Tell whether the output layer's products are kept in float32 (engines.transformers.output_layer, rule 2)."""
+        overrides = self.hf_overrides if isinstance(self.hf_overrides, dict) else {}
+        return self.dtype.endswith("float32") or overrides.get("head_dtype") == "float32"
 
 
 class SchedulerSettings(msgspec.Struct):

@@ -23,7 +23,7 @@ COMMAND: Final = (
     "VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --skip-tokenizer-init --enable-scale-out "
     "--load-format dummy --generation-config vllm --no-async-scheduling --logprobs-mode raw_logprobs "
     f"--logits-processors {PROCESSORS[0]} --worker-extension-cls echo2.engines.vllm.worker_extension.WorkerExtension "
-    """--weight-transfer-config '{"backend": "echo2"}' --dtype float32"""
+    """--weight-transfer-config '{"backend": "echo2"}' --hf-overrides '{"head_dtype": "float32"}' --dtype float32"""
 )
 
 
@@ -140,6 +140,8 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
             "one step at a time", lambda at: at == "one step at a time", "--no-async-scheduling"),
         row("guesses", "none" if config.speculative_config is None else "speculative decoding", "none",
             lambda at: at == "none", "start it without --speculative-config"),
+        row("output layer", "float32" if model.wide_head else computed, "float32", lambda at: at == "float32",
+            """--hf-overrides '{"head_dtype": "float32"}'"""),
         row("number format", computed, dtype or computed, lambda at: at == (dtype or computed), f"--dtype {dtype}"),
     ]  # fmt: skip
 

@@ -34,7 +34,8 @@ from echo2.engines.transformers.output_layer import OutputLayer, compute_checked
 from echo2.engines.transformers.row_cache import SLIDING_ATTENTION, RowCache, kinds
 
 LOGITS: Final = 24
-"""Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
+"""Bytes per row and word of the vocabulary: logits, twice as they are put together, noise, and what the choice computes
+from them."""
 _CLOSE_LOGITS_SHARE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
 _PAIRS: Final = 4

@@ -11,6 +11,7 @@ Rules
    would build it.
 5. vLLM chooses its model runner, V1 or V2; the logits processor follows that choice.
 6. vLLM tells nobody that it is used, and listens on loopback alone.
+7. The output layer's products are summed and kept in float32, as in engines.transformers.output_layer: `OVERRIDES`.
 """
 
 import importlib
@@ -35,6 +36,8 @@ ENVIRONMENT: Final = {
     "VLLM_HOST_IP": "127.0.0.1",
 }  # fmt: skip
 """Variables that vLLM reads; those that are set stay as they are, but for the first."""
+OVERRIDES: Final = {"head_dtype": "float32"}
+"""What vLLM is told of a model beside its config.json."""
 PROCESSORS: Final = {
     False: "echo2.engines.vllm.noise_v1:SeededNoise",
     True: "echo2.engines.vllm.noise_v2:SeededNoiseV2",
@@ -53,7 +56,7 @@ def configuration(folder: Path, device: str, dtype: Dtype, most_rows: int | None
     """Return vLLM's configuration for the model of a folder. Raises EngineError, and errors of vLLM's."""
     vllm: Any = importlib.import_module("vllm")
     fixed: dict[str, Any] = {
-        "model": str(folder), "hf_overrides": _architecture(folder), "runner": "generate", "dtype": dtype,
+        "model": str(folder), "hf_overrides": OVERRIDES | _architecture(folder), "runner": "generate", "dtype": dtype,
         "load_format": "dummy", "skip_tokenizer_init": True,
         "trust_remote_code": False, "max_model_len": -1,
         "max_num_seqs": min(MOST_VLLM_ROWS, most_rows or MOST_VLLM_ROWS),

@@ -91,3 +91,6 @@ def test_no_run_is_added_to_runs_of_other_code(
     assert claims.outdated(data, "python -m benchmarks.staleness run") is None, "it is being measured"
     monkeypatch.setattr(claims, "_told_by_git", lambda *words: "")
     assert claims.outdated(data, "python -m benchmarks.staleness run") is None, "git does not know it"
+    gone = ROOT / "docs" / "results" / "figures-that-were-removed.json"
+    monkeypatch.setattr(claims, "_told_by_git", lambda *words: "37ac506e" if words[0] == "log" else "")
+    assert claims.outdated(gone, "python -m benchmarks.staleness run") is None, "its runs were removed in a commit"

@@ -28,7 +28,7 @@ def test_a_server_that_meets_all_is_admitted_and_nothing_is_sent_to_it(client: H
     rows = requirements.examine(client, "float32")
     assert [row.name for row in rows] == [
         "server", "version", "token ids", "seeded choice", "log-probabilities", "weights", "scheduling", "guesses",
-        "number format",
+        "output layer", "number format",
     ]  # fmt: skip
     assert not any(row.remedy for row in rows)
     requirements.demand(client, "float32")
@@ -50,7 +50,10 @@ LACKS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "log-probabilities after processors": (
         model_config(logprobs_mode="processed_logprobs"), "processed_logprobs, not raw_logprobs",
     ),
-    "another number format": (model_config(dtype="torch.bfloat16"), "number format: bfloat16, not float32 .*--dtype"),
+    "another number format": (
+        model_config(dtype="torch.bfloat16", hf_overrides={"head_dtype": "float32"}),
+        "number format: bfloat16, not float32 .*--dtype",
+    ),
     "no transfer of weights": (
         lambda settings: settings.update(weight_transfer_config=None), "weights: none, not echo2 .*WorkerExtension",
     ),
@@ -74,6 +77,17 @@ def test_what_a_server_lacks_is_named_with_the_option_that_helps(
     with pytest.raises(EngineError, match=f"the server {server.address} cannot be used: .*{sentence}"):
         requirements.demand(client, "float32")
     assert sum(bool(row.remedy) for row in requirements.examine(client, "float32")) == 1
+
+
+@pytest.mark.parametrize("overrides", [None, {}, {"head_dtype": "bfloat16"}, [], "none"])
+def test_a_server_that_rounds_its_logits_is_told_how_it_would_not(
+    overrides: Any, client: HttpClient, server: TableServer
+) -> None:
+    model_config(dtype="torch.bfloat16", hf_overrides=overrides)(server.settings)
+    with pytest.raises(EngineError, match=r'output layer: bfloat16, not float32 .*"head_dtype": "float32"'):
+        requirements.demand(client, "bfloat16")
+    model_config(hf_overrides={"head_dtype": "float32"})(server.settings)
+    requirements.demand(client, "bfloat16")
 
 
 OTHERS = {
@@ -110,7 +124,7 @@ def test_settings_that_cannot_be_read_are_named(client: HttpClient, server: Tabl
 
 
 def test_doctor_admits_any_number_format(client: HttpClient, server: TableServer) -> None:
-    server.settings["model_config"]["dtype"] = "torch.float16"
+    server.settings["model_config"] |= {"dtype": "torch.float16", "hf_overrides": {"head_dtype": "float32"}}
     assert not any(row.remedy for row in requirements.examine(client, None))
 
 
@@ -149,6 +163,8 @@ def test_rows_quote_the_beginning_of_what_the_server_says(client: HttpClient, se
     server.settings["model_config"] |= {"logprobs_mode": text, "dtype": text, "logits_processors": [text]}
     server.settings["weight_transfer_config"] = {"backend": text}
     rows = requirements.examine(client, None)
-    assert [row.name for row in rows if len(row.actual) == 300] == ["log-probabilities", "weights", "number format"]
+    assert [row.name for row in rows if len(row.actual) == 300] == [
+        "log-probabilities", "weights", "output layer", "number format",
+    ]  # fmt: skip
     for row in rows:
         assert all(part.isprintable() for part in row)

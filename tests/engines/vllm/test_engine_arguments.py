@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from echo2.engines.engine import EngineError
 from echo2.engines.vllm import engine_arguments
@@ -18,11 +19,12 @@ def test_what_would_change_the_choice_of_a_token_is_fixed(tmp_path: Path) -> Non
     engine_arguments.prepare()
     model = vllm_models.make(tmp_path)
     (model.folder / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_p": 0.9}))
-    config = engine_arguments.configuration(model.folder, "cpu", "float32", 3)
+    config = engine_arguments.configuration(model.folder, "cpu", "bfloat16", 3)
     assert config.model_config.logprobs_mode == "raw_logprobs"
     assert config.model_config.generation_config == "vllm"
     assert config.model_config.logits_processors == ["echo2.engines.vllm.noise_v1:SeededNoise"]
     assert config.model_config.architectures == ["Qwen3ForCausalLM"]
+    assert config.model_config.head_dtype == torch.float32
     assert (config.scheduler_config.async_scheduling, config.speculative_config) == (
         False,
         None,
