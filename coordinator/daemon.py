@@ -52,12 +52,13 @@ from echo2.coordinator.run.signing import ends_soon
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import verdict_commands
 from echo2.coordinator.submissions.request_handler import GreetingPorts, RequestHandler
+from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.coordinator.training.live_settings import LiveSettings
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.model_processes import Models
 from echo2.coordinator.training.operator_socket import OperatorSocket
 from echo2.coordinator.training.run_services import feeds_of, group_service_of, prompts_of, pure_tasks_of, signing_of
-from echo2.coordinator.verdicts.verdicts import EXPIRED_AT_ONCE
+from echo2.coordinator.verdicts.lease_expiries import EXPIRED_AT_ONCE
 from echo2.coordinator.verification.open_classes import ledger_keys
 from echo2.coordinator.web.run_view_builder import RunViewBuilder
 from echo2.ledger.ledger_entries import Tampered
@@ -109,80 +110,85 @@ class Coordinator:
     ) -> None:
         """`hosts`: hosts of the run's tasks, open; None: in this process, which only pure tasks can be. `parties`:
         those of the network's entrances."""
-        self._run = run
-        self._network = network
-        self._clock = clock
-        self._reminded: int | None = None
+        self._run, self._network, self._clock = run, network, clock
         self.parties = parties or Parties()
-        text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
-        if hosts is None:
-            hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
-        feeds = feeds_of(run, hosts)
-        self._feeds = list(feeds.values())
-        prompts = prompts_of(run, feeds, text)
+        self.tick_seconds, self.tidy_seconds = EXPIRY_POLL_SECONDS, TIDY_SECONDS
+        self._running_time = RunningTime()
+        self._reminded: int | None = None
+        self._payments: LedgerBook | None = None
+        self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Parts that run beside this daemon, and whose end does not end it."""
+        self.page_refused: Callable[[], dict[str, int]] = dict
+        """Returns the number of refused connections with the page, by limit."""
         self.history = History(run.folder.path / "history.jsonl")
-        sealer = Sealer(run)
-        sealing = Sealing(sealer, sealer.again)
-        self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
-        every = run.config.ledger.head_seconds * 1000
+        records, sealer = RunRecords(database, run.runspec.price_mode, entropy), Sealer(run)
+
         self.run_logs = RunLogs(run.folder, lambda: run.chain, database)
         self.ledger_heads = LedgerHeads(
-            database, self.group_service.ledger, run.id, sealer, sealer.note, every=every,
-            logs=lambda: self.run_logs.logs, holds=self._holds_heads,
+            database, records.accounting.ledger, run.id, sealer, sealer.note,
+            every=run.config.ledger.head_seconds * 1000, logs=lambda: self.run_logs.logs, holds=self._holds_heads,
         )  # fmt: skip
-        self.advertiser = Advertiser(run, network.links, network.inbound, self.group_service.registry.records, self.now)
+        self._recalibration = Recalibration(
+            run, records.classes.newest, self._published_version, self._open_classes, self.now
+        )
+        self.market = market_of(run, records, self.ledger_heads, lambda: self.view_builder.need(), entropy)
+
+        text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
+        hosts = hosts if hosts is not None else TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
+        feeds = feeds_of(run, hosts)
+        self._feeds = list(feeds.values())
+        self.group_service = group_service_of(
+            run, records, prompts_of(run, feeds, text), text, Sealing(sealer, sealer.again), entropy,
+            paid_work=None if self.market is None else self.market.gate, to_come=self._recalibration.to_come,
+        )  # fmt: skip
+        self.absence = Absence(self.group_service.leases, self._running_time)
+
+        self.advertiser = Advertiser(run, network.links, network.inbound, records.registry.records, self.now)
         self.publisher = Publisher(
             signing_of(run), store, network, head_file=run.folder.head, addresses=self.advertiser.addresses,
-            clock=clock, on_announce=self.group_service.broadcasts.on_announcement,
+            clock=clock, on_announce=records.broadcasts.on_announcement,
         )  # fmt: skip
+        self.feeding = self._planner()
         self.learning = Learning(
             run, hosts, self.group_service, self.publisher, self.history, models, clock, lambda: self.settings.finish()
         )
         self.settings = LiveSettings(run, [host.facts for host in hosts], self.group_service, self.learning, clock)
         self.settings.others.append(self._take_settings)
-        self.market = market_of(run, self.group_service, self.ledger_heads, lambda: self.view_builder.need(), entropy)
-        self.view_builder = RunViewBuilder(
-            run=run, group_service=self.group_service, training=self.learning.training, scoring=self.learning.scoring,
-            publisher=self.publisher, faults=models.faults, started=self.now(), clock=clock,
-            installing=public_install_command(), market=None if self.market is None else self.market.figures,
-        )  # fmt: skip
-        self.operator = OperatorSocket(
-            run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
-            self.on_verdict, self.pay, self.payments_wait, self.settings.finish, self.settings.change,
-        )  # fmt: skip
-        self._payments: LedgerBook | None = None
-        self.feeding = self._planner()
-        self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """Parts that run beside this daemon, and whose end does not end it."""
-        self.page_refused: Callable[[], dict[str, int]] = dict
-        """Returns the number of refused connections with the page, by limit."""
-        self._recalibration = Recalibration(
-            run, self.group_service.classes.newest, self._published_version, self._open_classes, self.now
-        )
-        self.group_service.verdicts.days.to_come = self._recalibration.to_come
-        self.tick_seconds, self.tidy_seconds = EXPIRY_POLL_SECONDS, TIDY_SECONDS
-        self._running_time = RunningTime()
-        self.absence = Absence(self.group_service.leases, self._running_time)
+
         watch = self.learning.training.watch
         self.foreign_heads = ForeignHeads(
             run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
             lambda: trusted_parties.trusted_nodes(database),
         )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        ports = GreetingPorts(self.foreign_heads.on_claim)
+        self._control = self._answer_nodes()
+        self.view_builder = RunViewBuilder(
+            run=run, group_service=self.group_service, training=self.learning.training, scoring=self.learning.scoring,
+            publisher=self.publisher, faults=models.faults, started=self.now(), clock=clock,
+            installing=public_install_command(), market=None if self.market is None else self.market.figures,
+        )  # fmt: skip
+        self.operator = OperatorSocket(
+            run.folder.path, watch, self.renew, self.remark, self.learning.guarding.order, self.on_verdict, self.pay,
+            self.payments_wait, self.settings.finish, self.settings.change,
+        )  # fmt: skip
+
+    def _answer_nodes(self) -> RequestHandler:
+        """Answer the requests of nodes, and of whoever reads the ledger."""
+        network, ports = self._network, GreetingPorts(self.foreign_heads.on_claim)
         if self.market is not None:
             ports = ports._replace(on_replaced=self.market.replaced_keys.on_greeting)
-        self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.absence, self.now, ports
+        control = RequestHandler(
+            self._run, self.group_service, self.publisher, self.history, self.absence, self.now, ports
         )  # fmt: skip
-        self._control.serve(network.handlers, network.inbound.origin)
+        control.serve(network.handlers, network.inbound.origin)
         ledger = LedgerService(
-            self.ledger_heads, EndProofs(database), network.inbound.origin, self._works, self.group_service.durable,
-            time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
+            self.ledger_heads, EndProofs(self.group_service.database), network.inbound.origin, self._works,
+            self.group_service.durable, time.monotonic, self.foreign_heads.on_evidence, self.foreign_heads.on_claim,
         )  # fmt: skip
         LEDGER.serve(network.handlers, ledger.answer)
         if self.market is not None:
-            self.market.serve(self._control)
+            self.market.serve(control)
+        return control
 
     def _planner(self) -> BroadcastPlanner:
         inputs = PlanInputs(

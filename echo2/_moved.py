@@ -43,9 +43,9 @@ MOVED: Final = {
     ("coordinator.rollouts", "coordinator.leases"): (
         "absence delivery_record expiry_budgets lease_admission lease_issuer lease_lifetime lease_rows "
         "lease_table lease_terms lease_window newcomer_odds node_rates open_lease_limit paid_work "
-        "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants"
+        "retry_times rollout_context room_shares round_robin stopped_clocks superseded_leases timely_grants twin_sets"
     ),
-    ("coordinator.rollouts", "coordinator.leases.kinds"): ("audit_pairs audits canaries canary_answers twin_sets"),
+    ("coordinator.rollouts", "coordinator.leases.kinds"): "audit_pairs audits canaries canary_answers",
     ("coordinator.rollouts", "coordinator.submissions"): (
         "barred_keys episode_record group_service request_handler request_priority "
         "response_log step_loop step_queue step_service step_table submissions verdict_commands"
@@ -85,6 +85,7 @@ MOVED: Final = {
 RENAMED: Final = {
     "coordinator.accounts.standing": "coordinator.accounts.key_accounts",
     "coordinator.errors": "coordinator.command_line.exit_table",
+    "coordinator.leases.kinds.twin_sets": "coordinator.leases.twin_sets",
     "coordinator.main": "coordinator.command_line.process_life",
     "coordinator.metrics.statistics": "runtime.quantiles",
 }

@@ -100,7 +100,7 @@ class Connectivity:
 
     async def learn(self) -> None:
         """Ask a few peers and the coordinator for newer Heads and Roots."""
-        await self._follower.search()
+        await self._follower.heads.search()
 
     async def fit(self, runspec: RunSpec) -> None:
         """Switch the engine to the run's compute dtype, or where the run admits this engine in others only to the first
@@ -207,7 +207,7 @@ class Connectivity:
         if welcome.shown:
             _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)
         if welcome.head is not None:
-            await self._follower.hear(peer, welcome.head)
+            await self._follower.heads.hear(peer, welcome.head)
         if self._tasks is not None:
             self._tasks.start_soon(self.neighbours.on_welcome, welcome.peers)
 

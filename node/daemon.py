@@ -124,12 +124,8 @@ class NodeDaemon:
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
-
-        def local() -> datetime:
-            return datetime.fromtimestamp(context.clock.local() / 1000)
-
         self._watch = OwnerWatch(
-            OwnerRules(parse_hours(config.hours), config.quiet), owner, self.run_state, local,
+            OwnerRules(parse_hours(config.hours), config.quiet), owner, self.run_state, self._local_time,
         )  # fmt: skip
         self.fleet = EngineFleet([
             VersionedEngine(engine, device=device, engine=engine_for(device, config), seed=context.seed + number)
@@ -137,58 +133,19 @@ class NodeDaemon:
         ])  # fmt: skip
         self.engine = self.fleet.engines[0]
         self.fleet.dtype = dtype_named(config.dtype) or "float32"
-        self.acknowledger = Acknowledger(self._tell)
-        self.payloads = PayloadFetcher(
-            network.exchange, network.rpc, network.links, context.store, self.acknowledger,
-            coordinator=self._coordinator,
-        )  # fmt: skip
-        documents = DocumentExchange(
-            network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
-        )
-        self._weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
-        self.follower = Follower(
-            network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies
-        )
-        self.follower.may_fetch = self.run_state.until_line_is_free
+        self._follow_versions(copies)
         self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
-        coordinator_client = self.connectivity.coordinator_client
-        self.own_rank = OwnRank(lambda: coordinator_client.call(RANK, None), lambda: self.outbox.work() > 0)
         if choice is not None:
             self.connectivity.on_calibrated = choice.on_calibrated_classes
         if choice is not None and config.gpu == AUTO_ENGINE:
             self._times(choice, once=once)
-        self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
-        self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
-        sources = LedgerSources(
-            network.rpc, network.links, self._coordinator, network.inbound.origin, context.seed, self._over_https()
-        )
-        self.ledger_exchange = LedgerExchange(
-            network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
-        )
-        self.connectivity.newest_head = self.ledger_store.reference
-        self.market_store = market_store.MarketStore(context.folder / market_store.FILE)
-        self.ask_keeper = AskKeeper(
-            context, lambda request: coordinator_client.call(MARKET, request), self.market_store, config.ask
-        )
-        self.payee_keeper = PayeeKeeper(context, lambda request: coordinator_client.call(PAYEE, request))
-        self.turn_store = TurnStore(context.folder / "turns.sqlite")
-        served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
-        self.device_states = [DeviceRunState(self.run_state) for _ in self.fleet.engines]
-        workers = [
-            RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, state, served, once=once)
-            for one, state in zip(self.fleet.engines, self.device_states, strict=True)
-        ]
-        if choice is not None:
-            for worker in workers:
-                worker.group_milliseconds = choice.group_milliseconds
+        self._keep_ledger()
+        self._make_workers(choice, once=once)
         self.device_limits = DeviceLimits(config, self.fleet.engines, self.device_states, sensors)
         self.caps_watch = CapsWatch(
-            OwnerCaps(config, local), network.exchange, self.connectivity.plan_client, self.run_state,
+            OwnerCaps(config, self._local_time), network.exchange, self.connectivity.plan_client, self.run_state,
             context.folder / MONTH_FILE, self.device_limits.set_duty,
         )  # fmt: skip
-        self.rollouts = EngineWorkers(
-            self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state, served
-        )
         self.commands = ControlCommands(
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
@@ -207,6 +164,60 @@ class NodeDaemon:
         """Whether it ended to begin again, with an engine on each of the equal cards."""
         self._delivers = False
         """Whether the relay of the outbox was started."""
+
+    def _local_time(self) -> datetime:
+        return datetime.fromtimestamp(self.context.clock.local() / 1000)
+
+    def _follow_versions(self, copies: BaseCopies | None) -> None:
+        """Make the parts that fetch versions and bring them to the engines."""
+        context, network = self.context, self.network
+        self.acknowledger = Acknowledger(self._tell)
+        self.payloads = PayloadFetcher(
+            network.exchange, network.rpc, network.links, context.store, self.acknowledger,
+            coordinator=self._coordinator,
+        )  # fmt: skip
+        documents = DocumentExchange(
+            network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
+        )
+        self._weights = LocalWeights(context.folder / "weights", quota=int(self._config.disk * 1e9))
+        self.follower = Follower(
+            network.gossip, context, self._weights, self.payloads, documents, self.fleet, self.acknowledger, copies
+        )
+        self.follower.may_fetch = self.run_state.until_line_is_free
+
+    def _keep_ledger(self) -> None:
+        """Make the parts that know what the run owes the node: rank, proofs, ask and account."""
+        context, network, client = self.context, self.network, self.connectivity.coordinator_client
+        self.own_rank = OwnRank(lambda: client.call(RANK, None), lambda: self.outbox.work() > 0)
+        self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
+        sources = LedgerSources(
+            network.rpc, network.links, self._coordinator, network.inbound.origin, context.seed, self._over_https()
+        )
+        self.ledger_exchange = LedgerExchange(
+            network.handlers, sources, context, self.ledger_store, self.outbox, self.run_state
+        )
+        self.connectivity.newest_head = self.ledger_store.reference
+        self.market_store = market_store.MarketStore(context.folder / market_store.FILE)
+        self.ask_keeper = AskKeeper(
+            context, lambda request: client.call(MARKET, request), self.market_store, self._config.ask
+        )
+        self.payee_keeper = PayeeKeeper(context, lambda request: client.call(PAYEE, request))
+
+    def _make_workers(self, choice: EngineChoice | None, *, once: bool) -> None:
+        """Make the parts that take leases, and hand groups in."""
+        context, client = self.context, self.connectivity.coordinator_client
+        self.outbox_relay = OutboxRelay(self.outbox, client, context)
+        self.turn_store = TurnStore(context.folder / "turns.sqlite")
+        served = ServedGroups(self.turn_store, client, seed=context.seed)
+        self.device_states = [DeviceRunState(self.run_state) for _ in self.fleet.engines]
+        workers = [
+            RolloutWorker(context, one, self.follower, client, self.outbox_relay, state, served, once=once)
+            for one, state in zip(self.fleet.engines, self.device_states, strict=True)
+        ]
+        if choice is not None:
+            for worker in workers:
+                worker.group_milliseconds = choice.group_milliseconds
+        self.rollouts = EngineWorkers(self.fleet, workers, client, self.outbox_relay, self.run_state, served)
 
     async def run(self) -> Exit:
         """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises
@@ -309,7 +320,7 @@ class NodeDaemon:
         tasks.start_soon(self.follower.run)
         for engine in self.fleet.engines:
             tasks.start_soon(self.fleet.keep_up, engine)
-        tasks.start_soon(self.follower.keep_hearing)
+        tasks.start_soon(self.follower.heads.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
         tasks.start_soon(self.ledger_exchange.run)
         tasks.start_soon(self.ask_keeper.run)

@@ -1,9 +1,9 @@
 """The process in which this node's engine runs, by the node's settings.
 
 An engine option of the owner is a field of `NodeConfig` (node/config.py) and an argument here; its flag stands in
-node/cli.py. `EngineProcess` (engines/process/process.py) turns it into a variable of the process, from which the
-engine's `create` reads it (engines/batch/row_limit.py, `owners_most`). Engine, device and number format are arguments
-of the process's first call instead (engines/process/messages.py, `ProbeCall`).
+node/command_line/node_options.py. `EngineProcess` (engines/process/process.py) turns it into a variable of the
+process, from which the engine's `create` reads it (engines/batch/row_limit.py, `owners_most`). Engine, device and
+number format are arguments of the process's first call instead (engines/process/messages.py, `ProbeCall`).
 """
 
 from echo2.engines.devices.memory_reserve import RESERVE_VARIABLE

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.learner.batches.batch_groups import read
 from echo2.coordinator.learner.messages import Export, ExportedEdge
+from echo2.coordinator.leases.kinds.plain_leases import PlainLeases
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.publishing.signing_keys import Signing
 from echo2.coordinator.submissions.request_handler import RequestHandler
@@ -58,6 +59,7 @@ from tests.support.children import child
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.group_world import KEYS, RUN, World, control_of, group, honest_scores
+from tests.support.lease_walk import walk_of_lease_request
 from tests.support.paths import ROOT
 from tests.support.publishing import network_of
 from tests.support.swarm import working
@@ -245,6 +247,13 @@ def test_a_step_costs_a_node_one_decode_of_each_document(tmp_path: Path) -> None
         run_fake(main)
     counts = Counter(name for name in walks[0].decoded if name in DOCUMENTS)
     assert counts == dict.fromkeys(DOCUMENTS, 1) | {Envelope.__name__: 3}
+
+
+def test_a_lease_request_reaches_its_signed_lease_by_a_short_way(tmp_path: Path) -> None:
+    """At c47ecf3a 8 functions of 2 rooms led there, by a branch for each kind of lease."""
+    walk = walk_of_lease_request(tmp_path)
+    assert (len(walk.path) <= 10, len(walk.rooms) <= 2, walk.returns) == (True, True, 0), walk.path
+    assert PlainLeases.offer.__qualname__ in {name.partition(":")[2] for name in walk.path}
 
 
 async def test_a_submission_is_decoded_once_as_it_comes_and_once_as_it_is_drawn(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.market.entries import (
     AskSealed,
-    ClosedNode,
     EpochAnnounced,
     EpochClosed,
     EpochDrawn,
@@ -34,6 +33,7 @@ from echo2.coordinator.market.entries import (
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_replay import market_of
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.export_replay import replay
 from echo2.ledger.ledger_audit import audit
 from echo2.ledger.ledger_entries import FORFEIT, FUND, Posting, Tampered, accrued_account, transfer

@@ -24,7 +24,7 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.reversals import PREFIX
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.ledger_files.ledger_export import export
-from echo2.coordinator.market.entries import FACTS, ClosedNode, EpochAnnounced, EpochClosed, NewEntry
+from echo2.coordinator.market.entries import FACTS, EpochAnnounced, EpochClosed, NewEntry
 from echo2.coordinator.market.epochs import (
     announce,
     benchmark,
@@ -44,6 +44,7 @@ from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import write_tiny_tokenizer
 from echo2.coordinator.run.sealing import Sealer
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import LeaseReversed
 from echo2.p2p.identity import peer_id, public_bytes

@@ -44,6 +44,7 @@ from echo2.coordinator.run.setup import Run
 from echo2.coordinator.scorer_weights.scorer_weights import ScorerWeights
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestContext, RequestHandler
+from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.coordinator.training.evaluation import EvaluationSet
 from echo2.coordinator.training.group_visits import GroupVisits
 from echo2.coordinator.training.model_loops import verifier_of
@@ -251,7 +252,8 @@ def _group_service(run: Run, database: Database) -> GroupService:
     prompts, tasks = TaskPrompts(task, text, seed=0), {(task.name, task.version): task}
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
     sealing = Sealing(lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]))
-    return GroupService(database, context, sealing, os.urandom)
+    records = RunRecords(database, run.runspec.price_mode, os.urandom)
+    return GroupService(records, context, sealing, os.urandom)
 
 
 def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts.strikes import STRIKE_WINDOW_GROUPS, SUSPENDING_STRIKES, suspended_until
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.calibration.cost_fit import REFERENCE, SAMPLES
-from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.market.holdback import (
     Tranches,
     earned_tranche,

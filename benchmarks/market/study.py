@@ -31,7 +31,7 @@ from benchmarks.plays.seeded_markets import (
     false_asks,
     one_asks_high,
 )
-from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.market.owner_cap import OWNER_CAP_SHARE
 from echo2.coordinator.market.prices import MILLI
 

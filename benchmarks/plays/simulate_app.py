@@ -98,6 +98,16 @@ def simulate(
         told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price), prompts, group,
         scorers, scorer_load,
     )  # fmt: skip
+    rows = _print_rows(terms, minutes, seeds, ablate=ablate)
+    if svg is not None:
+        try:
+            svg.write_text(drawn_runs.draw(rows, minutes * 60))
+        except OSError as fault:
+            raise LocalFault(f"cannot write {svg}: {fault.strerror}; name another file") from fault
+
+
+def _print_rows(terms: comparison.FleetTerms, minutes: float, seeds: int, *, ablate: bool) -> list[comparison.Compared]:
+    """Print the table of what is simulated, row by row; return its rows."""
     print(told.HEAD)
     rows = list[comparison.Compared]()
     try:
@@ -108,10 +118,6 @@ def simulate(
         raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
     print(told.FOOT)
     print(told.bottleneck(rows[0].mean))
-    if prompts:
+    if terms.prompts:
         print("\n".join([told.SELECTION_HEAD, *map(told.selection_row, rows), told.SELECTION_FOOT]))
-    if svg is not None:
-        try:
-            svg.write_text(drawn_runs.draw(rows, minutes * 60))
-        except OSError as fault:
-            raise LocalFault(f"cannot write {svg}: {fault.strerror}; name another file") from fault
+    return rows

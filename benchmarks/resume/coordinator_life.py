@@ -22,7 +22,6 @@ from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run import setup
 from echo2.coordinator.training.model_processes import LearnerChild, Models, restarts
-from echo2.engines.process.supervisor import Supervisor
 from echo2.p2p.network import Network
 from echo2.weights.store import Store
 
@@ -70,12 +69,12 @@ async def live(home: Path, tell: Callable[[Mark], None]) -> None:
     """Train until the run's last step."""
     run = setup.load_run(home, now=time.time_ns() // 1_000_000)
     # No pause before the next start: a benchmark that kills waits for nothing else.
-    child = Supervisor(learner_process, restarts(), clock=lambda: 1e6 * time.monotonic())
+    learner = LearnerChild(learner_process, restarts(), clock=lambda: 1e6 * time.monotonic())
     async with AsyncExitStack() as stack:
         store = stack.enter_context(Store(run.folder.store))
         database = stack.enter_context(Database.open(run.folder.database))
-        stack.push_async_callback(child.stop)
-        models = Models(RecordingLearner(LearnerChild(child), tell), [StandInScorer(0.0)])
+        stack.push_async_callback(learner.child.stop)
+        models = Models(RecordingLearner(learner, tell), [StandInScorer(0.0)])
         coordinator = Coordinator(run, Network.of(Nobody(run.peer_id)), models, store=store, database=database)
         life = asyncio.create_task(coordinator.run())
         end = asyncio.create_task(coordinator.learning.training.finished.wait())

@@ -24,6 +24,7 @@ Rules
 
 from typing import Final, Literal, NamedTuple, Protocol
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
@@ -85,6 +86,11 @@ class Quarantine:
         self._ledger = ledger
         self._accounts = accounts
         self._pay = pay
+
+    def on_decided(self, end: Decided) -> None:
+        """Add a group that was accepted in doubt, in the transaction of its verdict."""
+        if end.code == "quarantine":
+            self.put(end.lease.id, end.lease.node, end.weight, end.now)
 
     def put(self, lease: bytes, node: bytes, weight: int, now: int) -> None:
         """Add a group, in the transaction of its verdict. `weight`: milli-RE, posted to `held:<node>`."""

@@ -21,6 +21,7 @@ Rules
    another one copies, or whose lease another one names.
 """
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.database.database import Database
 from echo2.ledger.ledger_facts import KeyAccount
@@ -67,6 +68,11 @@ class Strikes:
         """Count the strikes of a key among its last `STRIKE_WINDOW_GROUPS` groups."""
         query = "SELECT count(*) FROM strikes WHERE node = ? AND number > ?"
         return int(self._database.value(query, (node, self._accounts.account(node).groups - STRIKE_WINDOW_GROUPS)))
+
+    def on_decided(self, end: Decided) -> None:
+        """Count a group that was refused, in the transaction of its verdict."""
+        if end.is_refused:
+            self.on_refusal(end.lease.node, end.code, end.submission_hash, end.now)
 
     def on_refusal(self, node: bytes, code: str, evidence: bytes, now: int) -> None:
         """Count a refused submission by its code, and suspend the key if that is enough. `evidence`: the submission's

@@ -8,6 +8,9 @@ Rules
 3. Table `unvested` has one row per canary until then. A row costs a whole group of work.
 """
 
+from typing import Final
+
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.accounts.pay import POINTS, PayRule
@@ -16,6 +19,8 @@ from echo2.ledger.canary_facts import CanaryVested
 from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.identity import peer_id
 
+VESTED_AFTER: Final = 10
+"""Groups."""
 AT_ONCE = 32
 """Most entries of one verdict; the rest follow with the next group."""
 
@@ -28,6 +33,14 @@ class Vesting:
         self._ledger = ledger
         self._accounts = accounts
         self._pay = pay
+
+    def on_decided(self, end: Decided) -> None:
+        """Hold the weight of an accepted canary, and pay what another group of its key completes."""
+        lease, group = end.lease, end.accepted
+        if end.code == "canary":
+            self.put(lease.id, lease.node, end.weight, VESTED_AFTER)
+        if group is not None and group.owed:
+            self.release(lease.node, end.now)
 
     def put(self, lease: bytes, node: bytes, weight: int, after: int) -> None:
         """Hold the weight of a canary until `after` further groups are accepted, in the transaction of its entry."""

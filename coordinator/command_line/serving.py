@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from echo2.coordinator.web.page_listener import WebLimits
 from echo2.coordinator.web.pages import operator_page
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.engines.process.process import HOST, EngineProcess
-from echo2.engines.process.supervisor import Patience, SupervisedEngine, Supervisor
+from echo2.engines.process.supervisor import Patience, SupervisedEngine
 from echo2.engines.registry import TRANSFORMERS
 from echo2.p2p.https.client_limits import HttpsLimits
 from echo2.p2p.limits.bandwidth import bandwidth, change_bandwidth
@@ -129,14 +129,9 @@ async def serve(run: Run) -> None:
         del faults[:-KEPT_FAULTS]
 
     learner = LearnerChild(
-        Supervisor(
-            lambda: learner_process(computing.threads, ranks=ranks_of(section), env=keyless(run.folder)),
-            restarts(),
-            on_death=on_death("learner", died),
-        ),
-        ranks_of(section).elsewhere,
-        died,
-    )
+        lambda: learner_process(computing.threads, ranks=ranks_of(section), env=keyless(run.folder)),
+        restarts(), ranks_of(section).elsewhere, died,
+    )  # fmt: skip
     cluster, scorers = scorers_of_run(run, computing, died)
     models = Models(learner, scorers, faults)
     reach = run.config.network
@@ -163,25 +158,35 @@ async def serve(run: Run) -> None:
             if former is not None:
                 coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             coordinator.beside.append(garbage.run)
-            web = run.config.web
-            builder = coordinator.view_builder
-            cache = ResponseCache(builder.current_state, time.monotonic)
-            app = application(builder, host=web.host, names=web.names, cache=cache)
-            site = await serve_web(app, web.host, web.port, web_limits)
-            coordinator.page_refused = site.count_refusals
-            private = None
             try:
-                private = await operator_page.serve(run.folder, web, faults, cache)
-                with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
+                async with _page_served(coordinator, run, web_limits, faults):
                     await coordinator.run()
             finally:
-                await site.stop()
-                if private is not None:
-                    await private.stop()
                 await learner.child.stop()
                 await asyncio.gather(*(scorer.stop() for scorer in scorers))
                 if cluster is not None:
                     await cluster.stop()
+
+
+@contextlib.asynccontextmanager
+async def _page_served(
+    coordinator: Coordinator, run: Run, limits: WebLimits, faults: list[FaultView]
+) -> AsyncIterator[None]:
+    """Serve the page of a run and its operator's page, during the block."""
+    web, builder = run.config.web, coordinator.view_builder
+    cache = ResponseCache(builder.current_state, time.monotonic)
+    app = application(builder, host=web.host, names=web.names, cache=cache)
+    site = await serve_web(app, web.host, web.port, limits)
+    coordinator.page_refused = site.count_refusals
+    private = None
+    try:
+        private = await operator_page.serve(run.folder, web, faults, cache)
+        with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
+            yield
+    finally:
+        await site.stop()
+        if private is not None:
+            await private.stop()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -11,6 +11,9 @@ from echo2.coordinator.command_line.adapter_options import BaseFormatOption, Lor
 from echo2.coordinator.command_line.checkout_commands import PASSED_ON, pass_on
 from echo2.coordinator.command_line.command_options import errors_reported
 from echo2.runtime.gpu_check_app import add_gpu_check
+
+if TYPE_CHECKING:
+    from echo2.coordinator.metrics.views import RunState
 
 trials_app = typer.Typer()
 MOST_FIGURE: Final = 1_000_000_000
@@ -149,31 +152,39 @@ def plan(
     """Say how many nodes a run needs, at which S and period, and what a step costs; or, with --model, what the learner
     takes of a card's memory, and the settings with which it fits."""
     if model is not None:
-        from echo2.coordinator.learner.memory_plan import card_bytes, describe_memory
-        from echo2.coordinator.run.model_folder import count_memory
-        from echo2.runtime.errors import LocalFault
-
-        named = 0 if card is None else card_bytes(card)
-        counted = count_memory(model)
-        if not named and not counted.card:
-            raise LocalFault("this machine has no card that PyTorch sees: name one, as in --card 80GB")
-        print("\n".join(describe_memory(counted, limit, named or counted.card)))
-        return
-    from echo2.coordinator.database.run_folder import RunFolder
-    from echo2.coordinator.metrics import status as asked
-    from echo2.coordinator.run import root_files
+        return print("\n".join(_describe_card(model, card, limit)))
     from echo2.coordinator.training.plan_terms import PlanFlags, describe_run_plan
 
-    state = None
-    if home is not None:
-        place = RunFolder(home)
-        state = asked.decode(asked.fetch_of(place, None, root_files.run_id(place)))
     flags = PlanFlags(
         step_seconds, rollouts, group, tokens, node_tokens, staleness, publish_every, gamma, version_mb, uplink,
         node_uplink, node_downlink, at_once, load_seconds, scorer_tokens, scorers, nodes, node_price, learner_price,
         own_tokens, own_price,
     )  # fmt: skip
-    print("\n".join(describe_run_plan(flags, state)))
+    print("\n".join(describe_run_plan(flags, None if home is None else _state_of(home))))
+
+
+def _describe_card(model: Path, card: str | None, limit: int) -> list[str]:
+    """Return what a learner takes of a card's memory. `card`: its memory; None: that of this machine. Raises
+    `LocalFault`."""
+    from echo2.coordinator.learner.memory_plan import card_bytes, describe_memory
+    from echo2.coordinator.run.model_folder import count_memory
+    from echo2.runtime.errors import LocalFault
+
+    named = 0 if card is None else card_bytes(card)
+    counted = count_memory(model)
+    if not named and not counted.card:
+        raise LocalFault("this machine has no card that PyTorch sees: name one, as in --card 80GB")
+    return describe_memory(counted, limit, named or counted.card)
+
+
+def _state_of(home: Path) -> "RunState":
+    """Return the state of a running run."""
+    from echo2.coordinator.database.run_folder import RunFolder
+    from echo2.coordinator.metrics import status
+    from echo2.coordinator.run import root_files
+
+    place = RunFolder(home)
+    return status.decode(status.fetch_of(place, None, root_files.run_id(place)))
 
 
 @trials_app.command(context_settings=PASSED_ON)

@@ -18,9 +18,10 @@ import msgspec
 
 from echo2.coordinator.accounts import quarantine, reversals
 from echo2.coordinator.epochs.market_service import MarketService
-from echo2.coordinator.market.entries import ClosedNode, EpochClosed, NewEntry, StatedEnd
+from echo2.coordinator.market.entries import EpochClosed, NewEntry, StatedEnd
 from echo2.coordinator.market.epochs import forfeit
 from echo2.coordinator.market.forfeit_shares import share
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded
 from echo2.p2p.identity import public_key

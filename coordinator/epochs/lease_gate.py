@@ -16,6 +16,7 @@ from echo2.coordinator.epochs.market_service import MarketService
 from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.presence import Presence
 from echo2.coordinator.leases.paid_work import PricedEpoch
+from echo2.coordinator.leases.timely_grants import TimelyGrants
 from echo2.coordinator.market.market_state import OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.p2p.identity import peer_id
@@ -33,8 +34,16 @@ LONGEST_RETRY_MS: Final = 60_000
 class LeaseGate:
     """The market's side of a lease request (coordinator/leases/paid_work.py)."""
 
-    def __init__(self, service: MarketService, terms: MarketTerms, presence: Presence, clock: EpochClock) -> None:
+    def __init__(
+        self,
+        service: MarketService,
+        terms: MarketTerms,
+        presence: Presence,
+        clock: EpochClock,
+        timely: TimelyGrants,
+    ) -> None:
         self._service, self._terms, self._presence, self._clock = service, terms, presence, clock
+        self.timely = timely
 
     def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease now; None: as far as pay goes, it may have one."""

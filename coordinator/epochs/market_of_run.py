@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from echo2.coordinator.accounts.head_signing import LedgerHeads
-from echo2.coordinator.leases.lease_table import Entropy
+from echo2.coordinator.leases.rollout_context import Entropy
 from echo2.coordinator.run import price_mode
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.run_records import RunRecords
 
 if TYPE_CHECKING:
     from echo2.coordinator.epochs.running_market import RunningMarket
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def market_of(
     run: Run,
-    group_service: GroupService,
+    records: RunRecords,
     heads: LedgerHeads,
     rollouts: Callable[[], float | None],
     entropy: Entropy,
@@ -29,4 +29,4 @@ def market_of(
 
     place = PayoutPlace(run.config.payout, run.folder.path / FOLDER)
     terms = MarketTerms.of(run.config.market, run.runspec.currency)
-    return RunningMarket(run.id, terms, group_service, heads, rollouts, entropy, place)
+    return RunningMarket(run.id, terms, records, heads, rollouts, entropy, place)

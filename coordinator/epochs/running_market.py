@@ -25,14 +25,15 @@ from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.owner_groups import group_by_owner, nameable
 from echo2.coordinator.epochs.presence import Presence
 from echo2.coordinator.epochs.replaced_keys import ReplacedKeys
-from echo2.coordinator.leases.lease_table import Entropy
+from echo2.coordinator.leases.rollout_context import Entropy
+from echo2.coordinator.leases.timely_grants import TimelyGrants
 from echo2.coordinator.market.epoch_terms import PER_MILLE
 from echo2.coordinator.metrics.market_views import PaymentView
 from echo2.coordinator.payouts.payee_requests import PayeeRequests
 from echo2.coordinator.payouts.stated_accounts import StatedAccounts
 from echo2.coordinator.settings.payout_config import PayoutSection
-from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.ledger.ledger_entries import Tampered
 from echo2.ledger.payout_facts import UNITS_PER_HUNDREDTH
 from echo2.p2p.identity import public_key
@@ -60,41 +61,39 @@ def payment_view(settings: PayoutSection) -> PaymentView:
 
 
 class RunningMarket:
-    """The market of one run, over its group service."""
+    """The market of one run, over its records. `gate`: its side of leases and receipts."""
 
     def __init__(
         self,
         run: bytes,
         terms: MarketTerms,
-        group_service: GroupService,
+        records: RunRecords,
         heads: LedgerHeads,
         rollouts: Callable[[], float | None],
         entropy: Entropy,
         payouts: PayoutPlace,
     ) -> None:
         """`rollouts`: see `EpochNeed`. `entropy`: random bytes for the tags of owners."""
-        database = group_service.database
+        database, ledger = records.database, records.accounting.ledger
         self._database, self._heads, self._entropy = database, heads, entropy
-        self._sightings = group_service.registry.sightings
-        self.service = MarketService(database, group_service.ledger, run)
+        self._sightings = records.registry.sightings
+        self.service = MarketService(database, ledger, run)
         self.presence = Presence(min(MOST_WINDOW, max(LEAST_WINDOW, 4 * terms.epoch)), self._last_contact)
         need = EpochNeed(database, rollouts, terms.least_need)
         inputs = EpochInputs(need.now, self._beacon, self._owners, self._engine, self._busy)
         free = FreePlaces()
-        timely = group_service.leases.timely
+        timely = TimelyGrants(None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE))
         self.clock = EpochClock(self.service, terms, self.presence, inputs, free, timely.turn_over)
-        self.gate = LeaseGate(self.service, terms, self.presence, self.clock)
+        self.gate = LeaseGate(self.service, terms, self.presence, self.clock, timely)
         self.asks = AskRequests(self.service, terms, self.presence, self.clock, self.gate, free)
         self.late_refusals = LateRefusals(self.service)
         self.figures = EpochFigures(self.service.state, terms.currency, payment_view(payouts.settings))
         self.service.watchers.append(self.figures.take)
-        group_service.leases.paid_work = self.gate
-        timely.most = None if terms.untrainable == PER_MILLE else Fraction(terms.untrainable, PER_MILLE)
         self._accounts = StatedAccounts(payouts.folder)
         self.replaced_keys = ReplacedKeys(self.service, self.clock, terms.currency)
-        registry, accounts = group_service.registry, group_service.accounts
+        registry, accounts = records.registry, records.accounting.accounts
         self.payees = PayeeRequests(
-            payouts.settings, self._accounts, group_service.ledger,
+            payouts.settings, self._accounts, ledger,
             lambda node: registry.is_admitted(node) or accounts.account(node).accepted > 0,  # also by the key before
             entropy, self.replaced_keys.moving,
         )  # fmt: skip

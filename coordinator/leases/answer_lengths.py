@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from echo2.coordinator.accounts.decided import Decided
+
 LEAST_GROUPS: Final = 8
 """Groups from which a mean is taken; after a restart it is unknown until then."""
 MOST_GROUPS: Final = 256
@@ -14,6 +16,11 @@ class AnswerLengths:
 
     def __init__(self) -> None:
         self._groups = deque[float](maxlen=MOST_GROUPS)
+
+    def on_decided(self, end: Decided) -> None:
+        """Note a group that counts for its task, at its verdict."""
+        if (group := end.of_task) is not None:
+            self.note(group.lengths)
 
     def note(self, lengths: Sequence[int]) -> None:
         """Note an accepted group. `lengths`: sampled tokens of each rollout."""

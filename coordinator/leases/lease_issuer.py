@@ -10,46 +10,38 @@ Rules
    (prompt_positions.py).
 4. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 5. No more groups are on their way than the learner needs to be kept busy (lease_window.py).
-6. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
-7. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
-8. Where too much work came too late, leases that would hardly come back in time are left out, and the others end once
+6. Each kind of lease offers one, in order, and the first offer is the answer (coordinator/leases/kinds/__init__.py).
+   So a lease of a training prompt may be replaced by one whose answer is known (canaries.py), and a proven node may get
+   the twin of a lease that was drawn to be audited (audits.py).
+7. Where too much work came too late, leases that would hardly come back in time are left out, and the others end once
    their version is too old (timely_grants.py).
-9. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
+8. A run with a market gives leases of any kind to the nodes alone that it pays now (paid_work.py).
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
-from echo2.coordinator.leases.kinds.audit_pairs import AUDITS_GIVEN
-from echo2.coordinator.leases.kinds.canaries import CanaryShare
-from echo2.coordinator.leases.kinds.twin_sets import Kind
 from echo2.coordinator.leases.lease_admission import LeaseDemand
-from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
+from echo2.coordinator.leases.lease_table import LeaseTable
 from echo2.coordinator.leases.lease_terms import InFlight, Progress, free_slots
+from echo2.coordinator.leases.lease_writer import AskedLease, LeaseKind
 from echo2.coordinator.leases.retry_times import LEAST_RETRY_MS, RetryTimes, back_by
-from echo2.coordinator.leases.rollout_context import Seal
 from echo2.coordinator.leases.timely_grants import comes_too_late, lasts_until
-from echo2.coordinator.prompts.prompt_positions import NO_PROMPT, PromptPosition
-from echo2.coordinator.prompts.prompts import Prompt, PromptPending
 from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.engines.registry import is_exact
 from echo2.ledger.standing import Rank
 from echo2.p2p.limits.origin import LOCAL_ORIGIN, Origin
-from echo2.p2p.wire_types import encode
 from echo2.protocol.engine_classes import admits
-from echo2.protocol.leases import Lease, LeaseRequest
+from echo2.protocol.leases import LeaseRequest
 from echo2.protocol.refusals import refusal
 from echo2.protocol.requests import Refusal
-from echo2.tasks.task import TaskFault
 
 PAUSED_RETRY_MS: Final = 10_000
 """Milliseconds after which a node asks again while the operator pauses the run."""
-SPARE: Final = ("no-room", "later")
-"""Codes of the refusals in place of which an audit is given."""
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -57,23 +49,11 @@ NOT_CALIBRATED: Final = 60_000
 class LeaseIssuer:
     """The answers to requests for leases of one table."""
 
-    def __init__(
-        self,
-        database: Database,
-        table: LeaseTable,
-        seal: Seal,
-        entropy: Entropy,
-        classes: OpenClasses,
-        served: Collection[str] = (),
-    ) -> None:
-        """`served`: names of tasks whose leases have no twins and no canaries."""
-        self._database, self._table = database, table
+    def __init__(self, database: Database, table: LeaseTable, kinds: Sequence[LeaseKind], classes: OpenClasses) -> None:
+        """`kinds`: the kinds of lease, in the order in which they are offered."""
+        self._database, self._table, self._kinds = database, table, kinds
         self._admission = table.admission
-        self._served = served
-        self._seal = seal
-        self._entropy = entropy
         self._classes = classes
-        self.canary_share = CanaryShare(table.terms.canaries)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
 
@@ -98,7 +78,7 @@ class LeaseIssuer:
             demand = self._admission.demand(node, rank, origin, request.at_once, now, request.takes, expected)
             refused = self._denial_for(demand, now)
             if refused is None:
-                answer = self._given_by_room(demand, request, progress, buffered, now)
+                answer = self._offer(self._facts_of(demand, request, progress, buffered, now))
                 if not isinstance(answer, Refusal):
                     return answer
                 refused = answer
@@ -113,83 +93,26 @@ class LeaseIssuer:
     def _retries_of(self, rank: Rank) -> RetryTimes:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _given_by_room(
+    def _facts_of(
         self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
-    ) -> bytes | Refusal:
-        """Return a sealed Lease, or why there is no room."""
+    ) -> AskedLease:
+        """Return what the kinds of lease are asked for: whether there is room, and until when a lease may last."""
         load = self._table.load(progress, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, load, now)
-        training = demand if refused else self._shorten_demand(demand, request.version, progress, now)
-        if (refused is None or refused.code in SPARE) and (
-            audit := self._issued_audit(training, request, progress, now)
-        ) is not None:
-            return audit
         if refused is None:
-            if (canary := self._issued_canary(training, request, now)) is not None:
-                return canary
-            try:
-                return self._issue_lease(training, request, load.on_their_way(buffered), now)
-            except PromptPending:
-                refused = refusal("no-prompt", retry_after=LEAST_RETRY_MS)
-            except TaskFault:
-                refused = refusal("no-prompt", retry_after=NO_PROMPT)
-        return refused
+            demand = self._shorten_demand(demand, request.version, progress, now)
+        return AskedLease(demand, request, progress, refused, load.on_their_way(buffered), now)
 
-    def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
-        """Return a sealed Lease whose answer is known (rule 6); None: the node gets a normal one."""
-        node, first = demand.requester.node, demand.first
-        if not self.canary_share.share or not is_exact(request.engine):
-            return None
-        if not first and not self.canary_share.draw(self._entropy(4)):
-            return None
-        answer = self._table.canaries.choose(node, demand.requester.origin, request.era, request.version, now)
-        if answer is None:
-            return None
-        with self._database.transaction():
-            chosen = PromptPosition(answer.position, answer.attempt, "", answer.prompt)
-            lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
-            self._table.canaries.on_grant(answer, lease)
-        if not first:
-            self.canary_share.on_grant()
-        return sealed
-
-    def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
-        """Return a sealed Lease that another node has too, or had (rule 8); None: there is none for this node."""
-        node, origin = demand.requester.node, demand.requester.origin
-        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
-            return None
-        self._table.audits.draws.keep(*self._table.oldest(progress))
-        drawn = self._table.audits.to_audit(node, origin, request.era, request.version)
-        record = None if drawn is None else self._table.find(drawn.lease)
-        if drawn is None or record is None:
-            return None
-        lease, lent = record.lease, self._admission.owner_of_lease(drawn.lease)
-        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
-        chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
-        with self._database.transaction():
-            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
-            self._table.audits.count(AUDITS_GIVEN)
-            self._table.recount(lease.id)
-        self._table.audits.draws.end(drawn)
-        self._note_given(demand, now)
-        return sealed
-
-    def _issue_lease(self, demand: LeaseDemand, request: LeaseRequest, on_their_way: int, now: int) -> bytes:
-        node, origin = demand.requester.node, demand.requester.origin
-        self._table.positions.prepare()
-        with self._database.transaction():
-            relied_on = self._admission.relied_on(demand, now)
-            chosen = self._table.positions.take(node, origin, now, relied_on=relied_on)
-            lease, sealed = self._write(chosen, demand, request, now, ahead=on_their_way + 1)
-        if is_exact(request.engine) and chosen.prompt.task not in self._served:
-            self._table.audits.on_grant(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
-        self._note_given(demand, now)
-        return sealed
-
-    def _note_given(self, demand: LeaseDemand, now: int) -> None:
-        """Note a lease that was given, after its transaction."""
-        self._admission.on_grant(demand, now)
-        self._retries_of(demand.rank).on_grant(demand.requester.node, now)
+    def _offer(self, asked: AskedLease) -> bytes | Refusal:
+        """Return the first offer of a lease (rule 6), or why there is none."""
+        for kind in self._kinds:
+            if (answer := kind.offer(asked)) is not None:
+                if kind.takes_room and not isinstance(answer, Refusal):
+                    self._admission.on_grant(asked.demand, asked.now)
+                    self._retries_of(asked.demand.rank).on_grant(asked.demand.requester.node, asked.now)
+                return answer
+        assert asked.refused is not None, "the plain kind gives a lease where there is room"
+        return asked.refused
 
     def _earlier_lease(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""
@@ -252,7 +175,7 @@ class LeaseIssuer:
         return None
 
     def _comes_late(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> bool:
-        """Tell whether a lease would hardly come back in time (rule 8)."""
+        """Tell whether a lease would hardly come back in time (rule 7)."""
         window = self._window(version, at, now)
         return comes_too_late(window, demand.record.turnarounds)
 
@@ -264,74 +187,7 @@ class LeaseIssuer:
         return self._table.timely.window(steps, self._table.window.step, self._admission.verdict_time(now))
 
     def _shorten_demand(self, demand: LeaseDemand, version: int, at: Progress, now: int) -> LeaseDemand:
-        """Return a demand for a training prompt, whose lease ends in time (rule 8)."""
+        """Return a demand for a training prompt, whose lease ends in time (rule 7)."""
         window, turnarounds = self._window(version, at, now), demand.record.turnarounds
         lasts = lasts_until(demand.lifetime.lasts, window, turnarounds, self._table.terms.least_ms)
         return demand._replace(lifetime=demand.lifetime._replace(lasts=lasts))
-
-    def _write(
-        self,
-        chosen: PromptPosition,
-        demand: LeaseDemand,
-        request: LeaseRequest,
-        now: int,
-        seeds: list[bytes] | None = None,
-        twin: Kind = "",
-        ahead: int | None = None,
-    ) -> tuple[bytes, bytes]:
-        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: seeds of a twin;
-        None: they are drawn. `ahead`: see `CompletedBatch`."""
-        node, origin = demand.requester.node, demand.requester.origin
-        lease = self._lease(chosen, demand, request, now, seeds)
-        document = encode(lease)
-        sealed = self._seal("lease", document)
-        row = (
-            lease.id,
-            node,
-            request.nonce,
-            chosen.position,
-            request.era,
-            request.version,
-            now,
-            lease.expires,
-            document,
-            sealed,
-        )
-        self._database.do(
-            "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
-            " connection, party, twin, counts, ahead, late_after, state)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin[:2], twin, twin != "canary", ahead, demand.lifetime.late_after),
-        )
-        self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
-        if twin != "canary" and demand.requester.share == "new":
-            self._table.newcomers.give(lease.id, self._admission.usual_time(now), now)
-        return lease.id, sealed
-
-    def _lease(
-        self,
-        chosen: PromptPosition,
-        demand: LeaseDemand,
-        request: LeaseRequest,
-        now: int,
-        seeds: list[bytes] | None,
-    ) -> Lease:
-        return Lease(
-            id=self._entropy(16),
-            node=demand.requester.node,
-            nonce=request.nonce,
-            task=chosen.prompt.task,
-            task_version=chosen.prompt.task_version,
-            index=chosen.prompt.index,
-            prompt=chosen.prompt.tokens,
-            seeds=seeds or [self._entropy(16) for _ in range(self._table.terms.group_size)],
-            limit=self._table.terms.limit,
-            era=request.era,
-            version=request.version,
-            root=request.root,
-            sent=now,
-            expires=now + demand.lifetime.lasts,
-            calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
-            ranges_asked=not is_exact(request.engine),
-            at_once=demand.requester.most_open,
-        )

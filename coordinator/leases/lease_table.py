@@ -1,7 +1,7 @@
 """The table of leases: a lease lets one node generate one group, under one version, until it expires.
 
 Rules
-1. A lease is issued, and written here, by coordinator/leases/lease_issuer.py.
+1. coordinator/leases/lease_issuer.py decides who gets a lease, and lease_writer.py writes it here.
 2. The room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the
    request, without late leases (lease_lifetime.py, rule 5); the window (lease_window.py) bounds it. The table
    `on_their_way` counts open and received leases per version, in the transaction that moves them, and only versions
@@ -13,36 +13,32 @@ Rules
 5. A lease that ends without a group gives its prompt back, to be leased again.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.accounts.key_accounts import Accounts
 from echo2.coordinator.accounts.strikes import AT_ONCE, STRIKE_CODES
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.leases.answer_lengths import AnswerLengths
 from echo2.coordinator.leases.expiry_budgets import parts_of_return
-from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
-from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers
-from echo2.coordinator.leases.kinds.twin_sets import TwinSets
 from echo2.coordinator.leases.lease_admission import LeaseAdmission
 from echo2.coordinator.leases.lease_lifetime import LifetimeBounds
 from echo2.coordinator.leases.lease_rows import LeaseRows, State
 from echo2.coordinator.leases.lease_terms import InFlight, LeaseTerms, Progress
 from echo2.coordinator.leases.lease_window import LastDraws, LeaseWindow
 from echo2.coordinator.leases.newcomer_odds import NewcomerOdds
-from echo2.coordinator.leases.paid_work import AllWork, PaidWork
-from echo2.coordinator.leases.timely_grants import TimelyGrants
+from echo2.coordinator.leases.paid_work import PaidWork
+from echo2.coordinator.leases.twin_sets import TwinSets
 from echo2.coordinator.prompts.prompt_positions import PromptPositions
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
 from echo2.runtime.stand_ins import or_stand_in
 
-Entropy = Callable[[int], bytes]
-"""n -> n random bytes."""
 _FACT: Final = "last draws"
 Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
@@ -61,25 +57,21 @@ class LeaseTable(LeaseRows):
         database: Database,
         terms: LeaseTerms,
         prompts: PromptSource,
-        entropy: Entropy,
         accounts: Accounts,
-        served: Collection[str],
+        paid_work: PaidWork,
         *,
         reach: Callable[[], float | None],
     ) -> None:
-        """`served`: names of tasks whose leases have no twins and no canaries. `reach`: returns the seconds until
-        a version is in use at a node; None: not measured."""
+        """`paid_work`: tells whom the run pays. `reach`: returns the seconds until a version is in use at a node; None:
+        not measured."""
         super().__init__(database)
         self.terms = terms
         self.positions = PromptPositions(database, prompts, by_variance=terms.prompts == "variance")
         self.twins = TwinSets(database)
         self.reach = reach
-        self.paid_work: PaidWork = AllWork()
-        """Tells whom the run pays."""
-        self.timely = TimelyGrants()
+        self.paid_work = paid_work
+        self.timely = paid_work.timely
         self.lengths = AnswerLengths()
-        self.canaries = CanaryAnswers(database, accounts, served, entropy)
-        self.audits = AuditPairs(database, terms.audits, entropy)
         self.admission = LeaseAdmission(
             database, bounds_of(terms), terms.staleness == 0, accounts, terms.per_node, terms.newcomers
         )
@@ -93,7 +85,7 @@ class LeaseTable(LeaseRows):
 
     def take(self, terms: LeaseTerms) -> None:
         """Take other terms: leases from now on have them."""
-        self.terms, self.audits.draws.share, self.window.batch = terms, terms.audits, terms.batch_groups
+        self.terms, self.window.batch = terms, terms.batch_groups
         self.admission.take(bounds_of(terms), terms.per_node, terms.newcomers)
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
@@ -116,6 +108,18 @@ class LeaseTable(LeaseRows):
     def recount(self, lease: bytes) -> None:
         """Let the set of a lease count once (twin_sets.py, rule 3)."""
         self.twins.recount(lease)
+
+    def on_decided(self, end: Decided) -> None:
+        """End a lease as its verdict says, in that transaction."""
+        lease, group = end.lease.id, end.accepted
+        if (good := end.good) is not None:
+            self.positions.window.on_good_group(end.lease, good.party, good.summary, good.rewards)
+        if group is not None:
+            learned = group.trainable and (group.varied or not self.terms.refill)
+            self.accept(lease, learned=learned, share=group.share, twins=group.twins)
+        elif not end.is_late:
+            early: State = "expired" if end.code == "expired" else "returned"
+            self.fail(lease, "decided" if end.is_group else early, end.code, end.now)
 
     def accept(self, lease: bytes, *, learned: bool, share: str | None, twins: bool) -> None:
         """End a lease whose group is accepted. `learned`: whether it may be learned from. `share`: share of the room

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from echo2.coordinator.leases.timely_grants import TimelyGrants
 from echo2.p2p.limits.origin import Origin
 from echo2.protocol.requests import Refusal
 
@@ -15,7 +16,10 @@ class PricedEpoch(NamedTuple):
 
 
 class PaidWork(Protocol):
-    """Tells whom the run pays. A node is its public key, 32 bytes; times in ms."""
+    """Tells whom the run pays. A node is its public key, 32 bytes; times in ms. `timely`: bound of work that is paid
+    and comes too late."""
+
+    timely: TimelyGrants
 
     def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return why a node gets no lease of any kind now; None: as far as pay goes, it may have one."""
@@ -29,6 +33,9 @@ class PaidWork(Protocol):
 
 class AllWork:
     """The answers of a run that pays in points: it asks everybody, and has no prices."""
+
+    def __init__(self) -> None:
+        self.timely = TimelyGrants()
 
     def refusal_for(self, node: bytes, origin: Origin, now: int) -> Refusal | None:
         """Return None: each node may have leases."""

@@ -1,4 +1,4 @@
-"""Values that the parts of the group service share: the rules of a run's rollouts, and the keys that sign documents."""
+"""Values that the parts of the group service share: the rules of a run's rollouts, the keys that sign, randomness."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,6 +9,8 @@ from echo2.protocol.authority import RunSpec
 from echo2.protocol.task_kinds import PURE_KIND
 from echo2.tasks.task import Task, Tokenizer
 
+Entropy = Callable[[int], bytes]
+"""n -> n random bytes."""
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""
 Reseal = Callable[[str, bytes], bytes]

@@ -16,17 +16,24 @@ from collections.abc import Sequence
 from fractions import Fraction
 from statistics import median
 
+from echo2.coordinator.accounts.decided import Decided
+
 
 class TimelyGrants:
     """The bound of rule 2. `most`: share of the work; None: there is no bound. `last`: last of the last epoch."""
 
-    def __init__(self) -> None:
-        self.most: Fraction | None = None
+    def __init__(self, most: Fraction | None = None) -> None:
+        self.most = most
         self.last = Fraction(0)
         self._work = self._late = 0
 
-    def note(self, weight: int, *, late: bool) -> None:
+    def on_decided(self, end: Decided) -> None:
         """Count a group that is good, at its verdict."""
+        if (group := end.good) is not None:
+            self.note(end.weight, late=group.late)
+
+    def note(self, weight: int, *, late: bool) -> None:
+        """Count work that is good. `late`: whether it is too old to be trained on."""
         self._work += weight
         self._late += weight * late
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.ledger.balance_waits import BALANCE_DISPUTED_KIND, BalanceDisputed
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import Posting
 
 
@@ -95,19 +96,6 @@ class EpochOpened(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     forfeits: int
     present: list[str]
-
-
-class ClosedNode(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A node's share in an epoch. `price`: price per RE, rounded down. `work`: accepted. `leased`: time that its union
-    of leases has grown by. `pay`: pay with `unvested`. `active`: false in its run-off."""
-
-    node: str
-    price: int
-    work: int
-    leased: int
-    pay: int
-    unvested: int
-    active: bool
 
 
 class EpochClosed(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,6 @@ from echo2.coordinator.market.entries import (
     AskOpened,
     AskSealed,
     Benchmarked,
-    ClosedNode,
     EpochAnnounced,
     EpochClosed,
     EpochDrawn,
@@ -39,6 +38,7 @@ from echo2.coordinator.market.holdback import earned_tranche, forfeit_amount
 from echo2.coordinator.market.market_state import MarketState, OpenEpoch
 from echo2.coordinator.market.prices import PricedNode
 from echo2.ledger.balance_waits import holder
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting, accrued_account, unvested_account
 
 

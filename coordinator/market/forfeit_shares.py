@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.market.entries import ClosedNode, EpochClosed, Forfeited
+from echo2.coordinator.market.entries import EpochClosed, Forfeited
 from echo2.coordinator.market.epoch_terms import BadTerms
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import Entry
 from echo2.ledger.ledger_facts import LeaseReversed, QuarantineEnded
 from echo2.runtime.units import DAY

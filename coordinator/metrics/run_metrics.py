@@ -105,7 +105,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
     decided. `unscored`: accepted, but without a finite reward by the task. `canaries`: accepted, with an answer known
     before (coordinator/leases/kinds/canaries.py). `spare`: accepted, while a twin of it is learned from
-    (coordinator/leases/kinds/twin_sets.py). `refused`: number refused by code. `rollouts`: rollouts of accepted groups.
+    (coordinator/leases/twin_sets.py). `refused`: number refused by code. `rollouts`: rollouts of accepted groups.
     `skipped`: prompts that are not leased, or no longer, by the codes of their leases' ends; those that the task did
     not give, or that are too long, by `no-prompt` (coordinator/prompts/prompt_positions.py)."""
 

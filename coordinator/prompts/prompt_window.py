@@ -13,6 +13,7 @@ Rules
    learned from.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,9 +24,10 @@ from echo2.coordinator.prompts.prompt_choice import (
     candidates,
     choose_prompt,
 )
-from echo2.coordinator.prompts.prompt_records import GroupFigures, PromptRecords
+from echo2.coordinator.prompts.prompt_records import PromptRecords, figures_of
 from echo2.coordinator.prompts.prompts import PromptSource
 from echo2.coordinator.settings.training_config import MOST_PROMPTS
+from echo2.protocol.leases import Lease
 
 POSITIONS_AHEAD: Final = 16
 _EMPTY: Final = ChoiceSummary(0, [])
@@ -88,15 +90,12 @@ class PromptWindow:
         place = self._prompts.place(position)
         return choose_prompt(place.order, place.position, _decode_summary(summary))
 
-    def was_chosen(self, summary: bytes | None) -> bool:
-        """Tell whether a prompt was chosen by its record, by the stored summary of its position; None: there is none
-        (rule 3)."""
-        return summary is not None and bool(_decode_summary(summary).candidates)
-
-    def note(self, task: str, version: int, index: int, group: GroupFigures) -> None:
-        """Add an accepted group to the last groups of its prompt, which was chosen, in the transaction of its
-        verdict."""
-        self._records.add(task, version, index, group)
+    def on_good_group(self, lease: Lease, party: str, summary: bytes | None, rewards: Sequence[float]) -> None:
+        """Add a group to the last groups of its prompt, in the transaction of its verdict, if that prompt was chosen by
+        its record (rule 3). `summary`: stored summary of its position; None: there is none."""
+        if summary is not None and _decode_summary(summary).candidates:
+            figures = figures_of(party, lease.node, rewards)
+            self._records.add(lease.task, lease.task_version, lease.index, figures)
 
     def _summary(self, position: int) -> ChoiceSummary:
         place = self._prompts.place(position)

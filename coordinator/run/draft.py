@@ -16,6 +16,7 @@ from typing import Final
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import sync_folder
 from echo2.runtime.lock import AlreadyLocked, Lock, lock_folder
 
 _CONTENT: Final = frozenset({"model", "keys", "root", "run.spec", "coordinator.toml"})
@@ -48,6 +49,35 @@ def _new_draft(place: Path) -> tuple[RunFolder, Lock]:
                 return RunFolder(path), lock
             if lock is not None:
                 lock.release()
+
+
+def check_free(target: RunFolder) -> None:
+    """Check that a run may be made in `target`. Raises `LocalFault`."""
+    if target.config.exists():
+        raise LocalFault(f"{target.path} already contains a run, which was not changed: run it, or name another folder")
+    try:
+        if target.keys.exists():
+            raise LocalFault(
+                f"{target.path} contains keys and no coordinator.toml: an init was killed there before it made a run. "
+                "Remove it, or name another folder; if it is a run that lost its settings, put coordinator.toml back"
+            )
+        if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
+            raise LocalFault(f"{target.path} is not an empty folder: name a new one")
+    except OSError as error:
+        raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
+
+
+def settle(draft: RunFolder, target: RunFolder) -> None:
+    """Move a whole run from its draft to its place, its settings last."""
+    for folder in (draft.model, draft.roots, draft.keys, draft.path):
+        sync_folder(folder)
+    if target.path.is_dir():  # empty, and perhaps the operator's working directory: fill it in place
+        for path in sorted(draft.path.iterdir(), key=lambda path: path == draft.config):
+            path.rename(target.path / path.name)
+        sync_folder(target.path)
+    else:
+        draft.path.rename(target.path)
+    sync_folder(target.path.resolve().parent)
 
 
 def left_over(target: Path) -> list[str]:

@@ -30,7 +30,7 @@ from echo2.coordinator.run import (
 )
 from echo2.coordinator.run.admitted_classes import check_admitted, check_devices
 from echo2.coordinator.run.disk_room import check_room_to_make
-from echo2.coordinator.run.draft import drafting
+from echo2.coordinator.run.draft import check_free, drafting, settle
 from echo2.coordinator.run.keys import RunKeys
 from echo2.coordinator.run.learner_checks import check_card, check_libraries, check_memory, check_ranks
 from echo2.coordinator.run.price_mode import check_price_mode, currency_of
@@ -60,7 +60,7 @@ from echo2.protocol.authority import PLAIN_TEMPERATURE, Root, RunSpec, TaskRefer
 from echo2.protocol.root_chain import Untrusted
 from echo2.protocol.task_kinds import ANSWERED_KINDS, PURE_KIND, SERVED_KIND
 from echo2.runtime.errors import LocalFault
-from echo2.runtime.files import sync_folder, writing
+from echo2.runtime.files import writing
 from echo2.runtime.settings import SettingsFault
 from echo2.runtime.surroundings import sentence_of
 from echo2.tasks.chat import ChatSettings
@@ -198,7 +198,7 @@ def init(
     """
     check_libraries()
     target, opened = RunFolder(folder), None
-    _check_free(target)
+    check_free(target)
     if model not in PRESETS and hub_fetch.parse(model) is None:
         model_folder.check_importable(Path(model))
     config = _check_asked(config, report, check_task)
@@ -216,24 +216,36 @@ def init(
             report(remark)
     with drafting(folder) as draft:
         try:
-            takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
-            report(f"making model {config.run.model}{takes}")
-            first_model.make_model(draft.model, model, warm_up or first_model.default_warm_up(), config)
-            if adapter is None:
-                check_card(draft.model, config)
-            else:
-                report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
-                make_adapter(draft.model, adapter, config.learner.seed)
+            _make_model(draft.model, model, config, warm_up, adapter, report)
             config, tasks, chat = opened or _open_tasks(draft.model, config, inspect, report)
             report("making keys, Root and RunSpec")
             _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(chat), root_plan)
             _write(draft.config, config_docs.toml(config).encode())
-            _settle(draft, target)
+            settle(draft, target)
         except WeightsError as error:
             raise LocalFault(str(error)) from error
         except OSError as error:
             raise LocalFault(sentence_of(error, f"cannot make {folder}: {error.strerror}")) from error
     return load_run(folder, env={}, now=now, secret=secret)
+
+
+def _make_model(
+    place: Path,
+    model: str,
+    config: CoordinatorConfig,
+    warm_up: WarmUp | None,
+    adapter: AdapterOrder | None,
+    report: Callable[[str], None],
+) -> None:
+    """Make the model's folder at `place`, as `init` is asked."""
+    takes = ", which takes about 40 s of a processor" if model == model_folder.TINY_MODEL else ""
+    report(f"making model {config.run.model}{takes}")
+    first_model.make_model(place, model, warm_up or first_model.default_warm_up(), config)
+    if adapter is None:
+        check_card(place, config)
+    else:
+        report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
+        make_adapter(place, adapter, config.learner.seed)
 
 
 def _check_asked(
@@ -442,21 +454,6 @@ def check_context(place: RunFolder, spec: RunSpec) -> None:
         )
 
 
-def _check_free(target: RunFolder) -> None:
-    if target.config.exists():
-        raise LocalFault(f"{target.path} already contains a run, which was not changed: run it, or name another folder")
-    try:
-        if target.keys.exists():
-            raise LocalFault(
-                f"{target.path} contains keys and no coordinator.toml: an init was killed there before it made a run. "
-                "Remove it, or name another folder; if it is a run that lost its settings, put coordinator.toml back"
-            )
-        if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
-            raise LocalFault(f"{target.path} is not an empty folder: name a new one")
-    except OSError as error:
-        raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
-
-
 def _task_places(model: Path, section: RunSection) -> list[TaskPlace]:
     known, places = model_folder.facts(model), list[TaskPlace]()
     for task in task_mix.parse_mix(section.task):
@@ -483,18 +480,6 @@ def _make_documents(
     _write(draft.roots / "1.root", signing.sign_root(run, online, private, plan.threshold, now))
     spec = signing.sign_runspec(run, config.run, tasks, model_facts, private, settings_hash, currency_of(config))
     _write(draft.runspec, spec)
-
-
-def _settle(draft: RunFolder, target: RunFolder) -> None:
-    for folder in (draft.model, draft.roots, draft.keys, draft.path):
-        sync_folder(folder)
-    if target.path.is_dir():  # empty, and perhaps the operator's working directory: fill it in place
-        for path in sorted(draft.path.iterdir(), key=lambda path: path == draft.config):
-            path.rename(target.path / path.name)
-        sync_folder(target.path)
-    else:
-        draft.path.rename(target.path)
-    sync_folder(target.path.resolve().parent)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -17,18 +17,21 @@ import structlog
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.key_accounts import AccountObservers
-from echo2.coordinator.accounts.ledger import Ledger
+from echo2.coordinator.accounts.decided import OnDecided
 from echo2.coordinator.accounts.pay import pay_rule
-from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import oldest_fresh
 from echo2.coordinator.leases.busy_nodes import BusyNodes
-from echo2.coordinator.leases.kinds.canaries import verdict_by_answer
-from echo2.coordinator.leases.kinds.canary_answers import WantedAnswer
+from echo2.coordinator.leases.kinds.audit_leases import AuditLeases
+from echo2.coordinator.leases.kinds.audit_pairs import AuditPairs
+from echo2.coordinator.leases.kinds.canary_answers import CanaryAnswers, WantedAnswer
+from echo2.coordinator.leases.kinds.canary_leases import CanaryLeases
+from echo2.coordinator.leases.kinds.plain_leases import PlainLeases
 from echo2.coordinator.leases.lease_issuer import LeaseIssuer
-from echo2.coordinator.leases.lease_table import Entropy, LeaseTable
+from echo2.coordinator.leases.lease_table import LeaseTable
 from echo2.coordinator.leases.lease_terms import LeaseTerms, Progress
-from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.leases.lease_writer import LeaseKind, LeaseWriter
+from echo2.coordinator.leases.paid_work import AllWork, PaidWork
+from echo2.coordinator.leases.rollout_context import Entropy, RolloutContext, Sealing
 from echo2.coordinator.leases.superseded_leases import (
     RecalledLeases,
     VersionLoad,
@@ -36,23 +39,26 @@ from echo2.coordinator.leases.superseded_leases import (
     any_beyond,
     to_recall,
 )
-from echo2.coordinator.metrics.broadcast_stats import BroadcastStats
-from echo2.coordinator.nodes.node_registry import NodeRegistry
-from echo2.coordinator.nodes.teams import Teams
 from echo2.coordinator.settings.config import EnvironmentSection
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
+from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.coordinator.submissions.step_service import StepService
 from echo2.coordinator.submissions.submissions import SubmissionService
+from echo2.coordinator.verdicts.doubted_days import ToCome, none_to_come
 from echo2.coordinator.verdicts.draw_record import record_draw
 from echo2.coordinator.verdicts.group_at_verdict import GroupsAtVerdict
+from echo2.coordinator.verdicts.lease_entries import LeaseEntries
+from echo2.coordinator.verdicts.lease_expiries import LeaseExpiries
+from echo2.coordinator.verdicts.recent_verdicts import RecentVerdicts
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup, ReplayBuffer
-from echo2.coordinator.verdicts.reviews import LOST_REVIEW, Review
+from echo2.coordinator.verdicts.reviews import LOST_REVIEW, Review, Reviews
 from echo2.coordinator.verdicts.scoring_order import PendingVersion
 from echo2.coordinator.verdicts.shortage import Shortage
+from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES, Receipts
+from echo2.coordinator.verdicts.task_results import TaskResults
 from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS, TokenStorage
-from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES, VerdictService
+from echo2.coordinator.verdicts.verdicts import VerdictService
 from echo2.coordinator.verdicts.waiting_groups import Undecided, Visit, WaitingGroups
-from echo2.coordinator.verification.open_classes import OpenClasses
 from echo2.coordinator.verification.verification import Verdict
 from echo2.coordinator.verification.version_pairs import ONE_IN, is_doubted
 from echo2.engines.engine import Sample
@@ -78,76 +84,97 @@ class GroupService:
 
     def __init__(
         self,
-        database: Database,
+        records: RunRecords,
         context: RolloutContext,
         sealing: Sealing,
         entropy: Entropy,
         environment: EnvironmentSection | None = None,
+        *,
+        paid_work: PaidWork | None = None,
+        to_come: ToCome = none_to_come,
     ) -> None:
-        """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples. `environment`:
-        its settings; None: the defaults."""
-        terms = context.terms
-        pay = pay_rule(context.spec.price_mode)
-        self.registry = NodeRegistry(database)
-        self._teams = Teams(database, Ledger(database), entropy)
-        observers = AccountObservers(proven=[self.registry.compare_again], entries=[self._teams.take])
-        accounting = Accounting(database, pay, observers)
-        self.broadcasts = BroadcastStats()
-        self.database = database
-        self.terms = terms
+        """Make the service over the records of its run. `entropy`: random bytes for ids, seeds and draws of samples.
+        `environment`: its settings; None: the defaults. `paid_work`: tells whom the run pays; None: everybody.
+        `to_come`: see `DoubtedDays`."""
+        database, terms, accounting = records.database, context.terms, records.accounting
+        self.database, self.terms, self._entropy, self._reseal = database, terms, entropy, sealing.reseal
+        self.registry, self._teams, self.broadcasts = records.registry, records.teams, records.broadcasts
+        self.classes, self.costs = records.classes, accounting.costs
+        self.ledger, self.accounts, self.strikes = accounting.ledger, accounting.accounts, accounting.strikes
+        self.lease_ends, self._quarantine = accounting.lease_ends, accounting.quarantine
         self.progress: Progress | None = None
         self.paused = False
         self.asked: Counter[str] = Counter()
-        self.ledger = accounting.ledger
-        self.accounts = accounting.accounts
-        self.strikes = accounting.strikes
-        self.lease_ends = accounting.lease_ends
-        self.costs = accounting.costs
-        self.classes = OpenClasses()
-        served = [task.name for task in context.spec.tasks if task.kind in ANSWERED_KINDS]
-        self.leases = LeaseTable(
-            database, terms, context.prompts, entropy, self.accounts, served, reach=self.broadcasts.reach,
-        )  # fmt: skip
-        self._busy = BusyNodes(database)
-        self.issuer = LeaseIssuer(database, self.leases, sealing.seal, entropy, self.classes, served)
         self.arrived = asyncio.Event()
         """Set with each submission, and when a check of a verdict is asked for: work for the scorer."""
-        self.verdicts = VerdictService(
-            database, self.leases, accounting, sealing.seal, context.spec, self.classes, self.arrived.set
-        )
-        self.reviews = self.verdicts.reviews
-        self._quarantine = accounting.quarantine
+        self._context = context
+        self.tasks = [task.name for task in context.spec.tasks]
+        self.episodes = EpisodeRecords()
+        self.reviews = Reviews(database, self.ledger)
+        self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
+        self.tokens, self.recent_verdicts = TokenStorage(database), RecentVerdicts()
         self._waiting = WaitingGroups(database)
+        self._busy, self._reports, self._recalled = BusyNodes(database), WaitingReports(), RecalledLeases()
+
+        self.leases = LeaseTable(
+            database, terms, context.prompts, self.accounts, paid_work or AllWork(), reach=self.broadcasts.reach
+        )
+        writer = LeaseWriter(database, self.leases, sealing.seal, entropy, self.classes)
+        served = [task.name for task in context.spec.tasks if task.kind in ANSWERED_KINDS]
+        answers = CanaryAnswers(database, self.accounts, served, entropy)
+        self.canaries = CanaryLeases(database, writer, self.leases.twins, answers, terms.canaries, entropy)
+        pairs = AuditPairs(database, terms.audits, entropy)
+        self.audits = AuditLeases(database, self.leases, writer, pairs, self._check_again)
+        plain = PlainLeases(database, self.leases, writer, served, self.audits.on_plain_grant)
+        self._kinds: Sequence[LeaseKind] = (self.audits, self.canaries, plain)
+        self.issuer = LeaseIssuer(database, self.leases, self._kinds, self.classes)
+
+        receipts = Receipts(database, sealing.seal, context.spec.run, self.leases.paid_work)
+        entries = LeaseEntries(accounting, pay_rule(context.spec.price_mode), self._receivers(accounting))
+        self.expiries = LeaseExpiries(database, self.leases, entries)
+        self.verdicts = VerdictService(
+            database, accounting, context, self.classes, self.reviews, receipts, entries, self.expiries,
+            self.audits.confirms, check_wanted=self.arrived.set, to_come=to_come,
+        )  # fmt: skip
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )
-        self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
-        self.tokens = TokenStorage(database)
-        self.episodes = EpisodeRecords()
         section = environment or EnvironmentSection()
         self.steps = StepService(
             database, self.leases, self.accounts, context, seconds=section.seconds, workers=section.workers
         )
-        self._context = context
-        self.tasks = [task.name for task in context.spec.tasks]
-        self._reports = WaitingReports()
-        self._recalled = RecalledLeases()
-        self._entropy = entropy
-        self._reseal = sealing.reseal
+
+    def _receivers(self, accounting: Accounting) -> Sequence[OnDecided]:
+        """Return what follows from the end of a lease, in order (coordinator/accounts/decided.py)."""
+        return (
+            accounting.vesting.on_decided,
+            accounting.quarantine.on_decided,
+            self.buffer.on_decided,
+            self.leases.timely.on_decided,
+            self.leases.twins.on_decided,
+            self.leases.lengths.on_decided,
+            TaskResults(self.database).on_decided,
+            self.leases.on_decided,
+            self.tokens.on_decided,
+            self.recent_verdicts.on_decided,
+            accounting.strikes.on_decided,
+            *(kind.on_decided for kind in self._kinds),
+        )
 
     def take(self, terms: LeaseTerms) -> None:
         """Take other terms: leases and draws from now on have them."""
         self.terms = terms
         self.buffer.refill, self.buffer.by_signal = terms.refill, terms.draw == "signal"
-        self.issuer.canary_share.share = terms.canaries
         self.leases.take(terms)
+        for kind in self._kinds:
+            kind.take(terms)
 
     def start(self, now: int) -> int:
         """Extend open leases by the daemon's absence, and end those that expired; return the absence, ms. Call once
         after each start."""
         away = self.leases.resume(now)
         self._waiting.restore()
-        while self.verdicts.expire(now):
+        while self.expiries.expire(now):
             pass
         return away
 
@@ -162,7 +189,7 @@ class GroupService:
         self.steps.tick(now)
         self._busy.stand(busy, now)
         self.lease_ends.forget(now)
-        return self.verdicts.expire(now)
+        return self.expiries.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
@@ -170,7 +197,7 @@ class GroupService:
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - CHALLENGE_WINDOW_MS)
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
-        evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
+        evidence += sum(kind.forget(era, oldest_fresh(step, self.terms.staleness)) for kind in self._kinds)
         for review in self.reviews.too_late():
             self.lose_review(review, "its group was deleted before its turn came", now)
         checks = self.reviews.forget(now) + self.tokens.forget_excerpts(now)
@@ -197,8 +224,8 @@ class GroupService:
         returned = self.leases.open_among(node, report.returned)
         recalled = [lease for lease in returned if lease in self._recalled]
         superseded = self.leases.waited_behind_work(node, [*report.waiting, *returned], recalled)
-        self.verdicts.end_early(superseded, "superseded", now)
-        self.verdicts.end_early([lease for lease in returned if lease not in superseded], "declined", now)
+        self.expiries.end_early(superseded, "superseded", now)
+        self.expiries.end_early([lease for lease in returned if lease not in superseded], "declined", now)
         may_begin = [lease for lease in self.leases.open_among(node, report.waiting) if lease not in self._recalled]
         self._reports.note(node, may_begin)
         return [lease for lease in report.waiting if lease not in may_begin]
@@ -258,11 +285,9 @@ class GroupService:
     def compare_known(self, group: Undecided) -> Verdict | None:
         """Return the verdict on a group that agrees with a known one: a canary with its answer (canaries.py, rule 6),
         an audited group with another node's (audits.py, rule 5). None: the group must be scored."""
-        lease, rollouts = group.lease.id, group.submission.rollouts
-        if (answer := self.leases.canaries.answer_of(lease)) is not None:
-            return verdict_by_answer(rollouts, answer)
-        if (answer := self.leases.audits.answer_of(lease)) is not None:
-            return verdict_by_answer(rollouts, answer, audited="rerun")
+        for kind in self._kinds:
+            if (verdict := kind.compare(group.lease.id, group.submission.rollouts)) is not None:
+                return verdict
         return None
 
     def wanted_answer(self) -> WantedAnswer | None:
@@ -270,11 +295,11 @@ class GroupService:
         at = self.progress
         if at is None or at.finished or self.paused or not self.terms.canaries:
             return None
-        return self.leases.canaries.wanted_answer(at.era, at.version, self.terms.group_size)
+        return self.canaries.answers.wanted_answer(at.era, at.version, self.terms.group_size)
 
     def answer_made(self, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
         """Store an answer that the scorer made under a version."""
-        self.leases.canaries.put(self._standing().era, version, wanted, samples, now)
+        self.canaries.answers.put(self._standing().era, version, wanted, samples, now)
 
     def draw_pass_before(self, group: Undecided) -> bool:
         """Draw whether a good group is also passed under the version before its own (version_pairs.py, rule 1)."""
@@ -372,6 +397,13 @@ class GroupService:
                 self.reverse(review.lease, review.by, "a further check does not confirm it", now)
         return again
 
+    def _check_again(self, refused: Sequence[bytes], now: int) -> bool:
+        """Have refusals checked by another process of the scorer, and wake it; tell whether any can be."""
+        asked = [self.reviews.ask(lease, "audit", now) for lease in refused]
+        if any(asked):
+            self.arrived.set()
+        return any(asked)
+
     def lose_review(self, review: Review, why: str, now: int) -> None:
         """Note that a check cannot be made."""
         first: str = self.database.value("SELECT code FROM verdicts WHERE lease = ?", (review.lease,)) or ""
@@ -410,8 +442,8 @@ class GroupService:
             running=load.running,
             flat=self.buffer.flat(at.step, at.era),
             asked=self.asked,
-            decided=len(self.verdicts.recent),
-            refused=Counter(code for code in self.verdicts.recent if code not in ACCEPTED_CODES),
+            decided=len(self.recent_verdicts.codes),
+            refused=Counter(code for code in self.recent_verdicts.codes if code not in ACCEPTED_CODES),
         )
 
     def count_buffered(self) -> int:

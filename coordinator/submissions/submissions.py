@@ -92,7 +92,7 @@ class SubmissionService:
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
         if stored is not None:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
-        if self._verdicts.forgotten(record):
+        if self._verdicts.expiries.is_forgotten(record):
             return refusal("unknown-lease")
         submission = decode_group(data)
         if record.without_group or now > record.expires:

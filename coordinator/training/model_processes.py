@@ -5,6 +5,7 @@ new process.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -78,16 +79,24 @@ def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, 
 
 class LearnerChild:
     """The learner as a supervised process, which reports when its ranks have met, and when it begins to compute a
-    batch. `waits_for`: names the ranks of other hosts; "": there are none. `tell`: takes a fault, for the page."""
+    batch. `child`: the process. `waits_for`: names the ranks of other hosts; "": there are none. `tell`: takes a fault,
+    for the page."""
 
     def __init__(
-        self, child: Supervisor[Child], waits_for: str = "", tell: Callable[[str], None] = lambda fault: None
+        self,
+        make: Callable[[], Child],
+        restarts: Restarts,
+        waits_for: str = "",
+        tell: Callable[[str], None] = lambda fault: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.child = child
+        """`make`, `restarts`, `clock`: see `Supervisor`."""
+        self.child = Supervisor(
+            make, restarts, clock=clock, on_death=on_death("learner", tell), on_event=self._on_message
+        )
         self._waits_for, self._tell = waits_for, tell
         self._meeting: asyncio.TimerHandle | None = None
         self._computing: int | None = None
-        child.on_event = self._on_message
 
     async def open(self, order: messages.Open) -> messages.Opened:
         """See `Learner`. While ranks of other hosts are missing, it waits for them, and says so every

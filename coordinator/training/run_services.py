@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.leases.lease_lifetime import first_lifetime, longest_lifetime
-from echo2.coordinator.leases.lease_table import Entropy
 from echo2.coordinator.leases.lease_terms import LeaseTerms
-from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.leases.paid_work import PaidWork
+from echo2.coordinator.leases.rollout_context import Entropy, RolloutContext, Sealing
 from echo2.coordinator.prompts.mixed_prompts import MixedPrompts, seed_of
 from echo2.coordinator.prompts.prompt_feed import PromptFeed
 from echo2.coordinator.prompts.prompts import PromptSource, TaskPrompts
@@ -15,6 +14,8 @@ from echo2.coordinator.publishing.signing_keys import Signing
 from echo2.coordinator.run import model_folder
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.submissions.group_service import GroupService
+from echo2.coordinator.submissions.run_records import RunRecords
+from echo2.coordinator.verdicts.doubted_days import ToCome
 from echo2.p2p.identity import public_bytes
 from echo2.protocol.task_kinds import PURE_KIND
 from echo2.tasks.task import Task, Tokenizer
@@ -65,13 +66,23 @@ def _seed(run: Run) -> int:
 
 
 def group_service_of(
-    run: Run, database: Database, prompts: PromptSource, text: Tokenizer, sealing: Sealing, entropy: Entropy
+    run: Run,
+    records: RunRecords,
+    prompts: PromptSource,
+    text: Tokenizer,
+    sealing: Sealing,
+    entropy: Entropy,
+    *,
+    paid_work: PaidWork | None,
+    to_come: ToCome,
 ) -> GroupService:
-    """Return the group service of a run, over its database."""
+    """Return the group service of a run, over its records. `paid_work`, `to_come`: see `GroupService`."""
     tasks = {(task.name, task.version): task for task in pure_tasks_of(run)}
     room = model_folder.room_of(run.folder.model, run.runspec.limit)
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text, room=room)
-    return GroupService(database, context, sealing, entropy, run.config.environment)
+    return GroupService(
+        records, context, sealing, entropy, run.config.environment, paid_work=paid_work, to_come=to_come
+    )
 
 
 def terms_of(run: Run) -> LeaseTerms:

@@ -82,13 +82,13 @@ class Watch:
         episodes, named = self._group_service.episodes.of(task), task if len(self._tasks) > 1 else ""
         if episodes.failed:
             return window_of_episodes(episodes.failed, episodes.reason, named)
-        return window_of_groups(self._group_service.verdicts.recent_of[task], named)
+        return window_of_groups(self._group_service.recent_verdicts.missing[task], named)
 
     def _clear(self) -> None:
         """Begin all windows anew."""
-        self._group_service.verdicts.recent.clear()
+        self._group_service.recent_verdicts.codes.clear()
         for task in self._tasks:
-            self._group_service.verdicts.recent_of[task].clear()
+            self._group_service.recent_verdicts.missing[task].clear()
             self._group_service.episodes.of(task).failed.clear()
 
     def stop(self, why: str = "") -> None:

@@ -52,6 +52,16 @@ class _Peak(msgspec.Struct, frozen=True):
     peak: int
 
 
+ToCome = Callable[[str, int], bool]
+"""(rounding, time) -> whether a Calibration of a rounding, made after a time (ms), is to come
+(coordinator/calibration/recalibration.py, rule 5)."""
+
+
+def none_to_come(rounding: str, since: int) -> bool:
+    """Return False: no Calibration is made while the run goes on."""
+    return False
+
+
 @dataclass
 class _Again:
     """A re-run under way. `newer`: the hash of its Calibration, of which `tables` are. `groups`: those to come, the
@@ -84,15 +94,14 @@ class DoubtedDays:
         evidence: EvidenceTable,
         classes: OpenClasses,
         check_wanted: Callable[[], None],
+        to_come: ToCome,
         end_group: Callable[[bytes, bool, int], None],
     ) -> None:
         self._database, self._ledger, self._quarantine = database, accounting.ledger, accounting.quarantine
         self.end_group = end_group
         self._reviews, self._evidence, self._classes = reviews, evidence, classes
         self._check_wanted = check_wanted
-        self.to_come: Callable[[str, int], bool] = lambda rounding, since: False
-        """Tells whether a Calibration of a rounding, made after a time (ms), is to come
-        (coordinator/calibration/recalibration.py, rule 5)."""
+        self._to_come = to_come
         self._under_way: dict[tuple[bytes, int], _Again] = {}
         """Re-runs that are not finished, by key and day (rule 2)."""
         self._run_again: dict[tuple[bytes, int], bytes] = {}
@@ -128,7 +137,7 @@ class DoubtedDays:
         """Tell whether a Calibration of a lease's rounding, made after a day, is to come (rule 3)."""
         document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (lease,))
         rounding = self._classes.rounding(decode(document, Lease).calibration or b"")
-        return rounding is not None and self.to_come(rounding, (day + 1) * DAY)
+        return rounding is not None and self._to_come(rounding, (day + 1) * DAY)
 
     def _newer_calibration(self, lease: bytes) -> bytes:
         """Return the hash of the Calibration that took the place of that of a lease; empty: there is none."""

@@ -21,8 +21,12 @@ Rules
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import age, oldest_fresh
+from echo2.coordinator.learner.objective.advantages import signal_of
 from echo2.coordinator.leases.lease_window import CompletedBatch
 
 _LEFT_CONDITION = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
@@ -49,6 +53,16 @@ class ReplayBuffer:
         self.refill = refill
         self.by_signal = by_signal
         self.histogram = [0] * (staleness + 1)
+
+    def on_decided(self, end: Decided) -> None:
+        """Give a trainable group its place, in the transaction of its verdict."""
+        group, lease = end.accepted, end.lease
+        if group is None or not group.trainable:
+            return
+        signal = round(1_000_000 * signal_of(group.rewards))
+        packed = msgspec.msgpack.encode(group.behaviour)
+        row = lease.id, lease.era, lease.version, group.received, group.varied, packed, group.position, signal
+        self._database.later("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def rebuild(self, drawn: Iterable[bytes]) -> None:
         """Set the drawn groups to those of the checkpoint that a learner has started from."""

@@ -30,11 +30,12 @@ Rules
 
 from typing import Final, Literal, NamedTuple
 
+from echo2.coordinator.accounts.decided import BY_PASS
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.submitted_group import decode_stored_group
-from echo2.ledger.ledger_facts import WRONG_CODES, AppealAnswered
+from echo2.ledger.ledger_facts import AppealAnswered
 from echo2.p2p.identity import peer_id
 from echo2.p2p.wire_types import decode
 from echo2.protocol.leases import Lease
@@ -43,8 +44,6 @@ from echo2.protocol.requests import Refusal
 from echo2.runtime.units import DAY
 
 By = Literal["appeal", "operator", "audit"]
-BY_PASS: Final = WRONG_CODES | {"version-lie", "other-weights", "not-scorable", "party-near-ties"}
-"""Codes of refusals by the scorer's pass."""
 REVIEWS_KEPT_MS: Final = 30 * DAY
 """Milliseconds."""
 FORGOTTEN_AT_ONCE: Final = 32

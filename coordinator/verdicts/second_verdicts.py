@@ -13,11 +13,12 @@ import msgspec
 
 from echo2.coordinator.accounts import reversals
 from echo2.coordinator.accounts.accounting import Accounting
+from echo2.coordinator.accounts.decided import BY_PASS
 from echo2.coordinator.accounts.pay import PayRule
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.database.database import Database
-from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.verdicts.lease_outcomes import key_of, lengths_of
-from echo2.coordinator.verdicts.reviews import BY_PASS, LOST_REVIEW
+from echo2.coordinator.verdicts.reviews import LOST_REVIEW
 from echo2.coordinator.verdicts.stored_receipts import MOST_REASON, Receipts
 from echo2.coordinator.verification.evidence_table import EvidenceTable
 from echo2.coordinator.verification.group_scores import GroupScores

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.database.database import Database
 from echo2.tasks.task import Score
 
@@ -91,6 +92,11 @@ class TaskResults:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def on_decided(self, end: Decided) -> None:
+        """Add a group that counts for its task, in the transaction of its verdict."""
+        if (group := end.of_task) is not None:
+            self.add(end.lease.task, end.lease.task_version, sums_of(group.scores, group.lengths, group.cut))
 
     def add(self, task: str, version: int, sums: TaskSums) -> None:
         """Add a group, in the caller's transaction (rule 1)."""

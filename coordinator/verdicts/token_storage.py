@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.schema import STORED_BYTES
 from echo2.coordinator.learner.age import oldest_fresh
@@ -167,6 +168,14 @@ class TokenStorage:
             (lease,),
         )
         return row is not None and not row[0] and row[1] + nbytes <= MOST_REFUSED
+
+    def on_decided(self, end: Decided) -> None:
+        """Keep what is kept of a refused group, in the transaction of its verdict."""
+        if not end.is_refused:
+            return
+        if end.sample is not None:
+            self.decided_at(end.lease.id, end.sample, end.position, end.now)
+        self.on_refusal(end.lease.id)
 
     def on_refusal(self, lease: bytes) -> None:
         """Keep the stored tokens of a refused group, or only its hash (rule 2). Part of the caller's transaction."""

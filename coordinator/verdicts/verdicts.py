@@ -1,10 +1,8 @@
-"""Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
+"""Verdicts: the decision on a group, in one transaction with its ledger entry, its receipt and its place in the buffer.
 
 Rules
-1. A lease ends once: accepted, refused or expired, and is paid at most once. It expires before its time where it is
-   superseded (superseded_leases.py) or given back. The ledger has one entry for it (key "lease:<id>"). A new key's
-   lease that earned nothing, and any key's that is superseded, shares an entry with others instead
-   (coordinator/accounts/lease_ends.py).
+1. A lease ends once: accepted, refused or expired (lease_expiries.py), and is paid at most once. The ledger states each
+   end once (lease_entries.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
    trainable iff its era is the learner's and step - version <= S at the verdict, and no twin of it is in the buffer
    (twin_sets.py); the buffer's draw checks the age again.
@@ -29,129 +27,90 @@ Rules
    A group that would be refused by these tokens may be one of a kind of device that is not known in the run, and is
    then refused as `unknown-device`, which counts against nobody (coordinator/verification/device_landings.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
-   In a run with a market its Receipt names the epoch that is open and the node's price in it.
 8. A verdict may be checked again and reversed (reviews.py, second_verdicts.py).
+9. What follows from a verdict is done by the receivers of `Decided` (coordinator/accounts/decided.py).
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
 import structlog
 
 from echo2.coordinator.accounts.accounting import Accounting
-from echo2.coordinator.accounts.lease_ends import LedgerPosition
+from echo2.coordinator.accounts.decided import AcceptedGroup, Decided
 from echo2.coordinator.accounts.pay import pay_rule
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
-from echo2.coordinator.learner.objective.advantages import signal_of
-from echo2.coordinator.leases.kinds.audit_pairs import (
-    AUDIT_WORK,
-    AUDITS_AGREED,
-    AUDITS_DIFFERED,
-    AUDITS_DOUBTING_SCORER,
-)
-from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
 from echo2.coordinator.leases.lease_rows import LeaseRecord
-from echo2.coordinator.leases.lease_table import Early, LeaseTable
 from echo2.coordinator.leases.lease_terms import Progress
-from echo2.coordinator.leases.rollout_context import Seal
-from echo2.coordinator.prompts.prompt_records import figures_of
-from echo2.coordinator.verdicts.doubted_days import DoubtedDays
+from echo2.coordinator.leases.rollout_context import RolloutContext
+from echo2.coordinator.verdicts.doubted_days import DoubtedDays, ToCome
 from echo2.coordinator.verdicts.group_at_verdict import GroupAtVerdict
-from echo2.coordinator.verdicts.lease_outcomes import (
-    Basis,
-    Earned,
-    LeaseOutcome,
-    audited_by,
-    key_of,
-    lengths_of,
-    outcome,
-)
-from echo2.coordinator.verdicts.reviews import BY_PASS, Reviews
+from echo2.coordinator.verdicts.lease_entries import LeaseEntries
+from echo2.coordinator.verdicts.lease_expiries import LeaseExpiries
+from echo2.coordinator.verdicts.lease_outcomes import Basis, Earned, audited_by, lengths_of, outcome
+from echo2.coordinator.verdicts.reviews import Reviews
 from echo2.coordinator.verdicts.second_verdicts import SecondVerdicts, sentence_by_groups
-from echo2.coordinator.verdicts.stored_receipts import MOST_REASON, Receipts
-from echo2.coordinator.verdicts.task_results import TaskResults, sums_of
-from echo2.coordinator.verdicts.token_storage import TokenStorage
+from echo2.coordinator.verdicts.stored_receipts import Receipts
 from echo2.coordinator.verification.device_landings import DeviceLandings
 from echo2.coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from echo2.coordinator.verification.group_scores import GroupScores
 from echo2.coordinator.verification.near_tie_table import NearTieTable
 from echo2.coordinator.verification.near_ties import NearTieCount
 from echo2.coordinator.verification.open_classes import OpenClasses
-from echo2.coordinator.verification.submitted_group import ClaimedRollout, decode_stored_group
+from echo2.coordinator.verification.submitted_group import ClaimedRollout
 from echo2.coordinator.verification.verification import Verdict, sampled_tokens
 from echo2.coordinator.verification.version_pair_table import VersionPairTable
-from echo2.ledger.ledger_entries import ESCROW, accrued_account, quarantine_account, unvested_account
-from echo2.p2p.wire_types import encode
-from echo2.protocol.authority import RunSpec
-from echo2.protocol.leases import Lease, Receipt
+from echo2.protocol.leases import Lease
 from echo2.protocol.refusals import sentence
 from echo2.tasks.task import Score
 from echo2.tasks.turn_ends import is_end
 
-ACCEPTED_CODES = ("ok", "task-score", "quarantine", "canary")
-"""Codes of accepted groups."""
 BY_TOKENS = frozenset(("evidence", "seeded-choice"))
 """Codes of groups that are refused by their tokens, in a class that is not exact."""
-RECENT_VERDICTS = 200
-"""Decided groups whose codes are remembered."""
-EXPIRED_AT_ONCE = 64
-"""Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
 
 log = structlog.get_logger("coordinator")
 
+Confirms = Callable[[bytes, Sequence[ClaimedRollout]], bool]
+"""(lease, rollouts) -> whether a good group agrees with an accepted one of another node (audits.py)."""
+
 
 class VerdictService:
-    """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most
-    `RECENT_VERDICTS`, since the process started. `recent_of`: share of rollouts without a finite
-    reward, of each task's groups; 1 where the group is not learned from for it."""
+    """The verdicts on groups. `expiries`: the ends of leases without a group."""
 
     def __init__(
         self,
         database: Database,
-        leases: LeaseTable,
         accounting: Accounting,
-        seal: Seal,
-        spec: RunSpec,
+        context: RolloutContext,
         classes: OpenClasses,
+        reviews: Reviews,
+        receipts: Receipts,
+        entries: LeaseEntries,
+        expiries: LeaseExpiries,
+        confirms: Confirms,
+        *,
         check_wanted: Callable[[], None],
+        to_come: ToCome,
     ) -> None:
-        """`check_wanted`: called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
+        """`check_wanted`: called when a check of a verdict is asked for
+        (coordinator/training/review_loop.py). `to_come`: see `DoubtedDays`."""
         self._database = database
-        self._leases = leases
-        self._ledger = accounting.ledger
-        self._accounts = accounting.accounts
-        self._strikes = accounting.strikes
-        self._ends = accounting.lease_ends
-        self._vesting = accounting.vesting
-        self._costs = accounting.costs
-        self._quarantine = accounting.quarantine
-        self.reviews = Reviews(database, self._ledger)
-        self._classes = classes
+        self._staleness, self._ends_of_turns = context.terms.staleness, context.spec.ends
+        self._costs, self._quarantine = accounting.costs, accounting.quarantine
+        self._pay = pay_rule(context.spec.price_mode)
+        self._classes, self._confirms = classes, confirms
+        self._entries, self.receipts, self.expiries = entries, receipts, expiries
         self.evidence = EvidenceTable(database)
         self._landings = DeviceLandings(database)
         self.near_ties = NearTieTable(database)
         self.version_pairs = VersionPairTable(database)
-        self._seal = seal
-        self._run = spec.run
-        self._pay = pay_rule(spec.price_mode)
-        self.receipts = Receipts(database, seal)
         self.scores = GroupScores(database)
-        self.second = SecondVerdicts(
-            database, accounting, self.receipts, self.scores, self.evidence, classes, self._pay
-        )
+        self.second = SecondVerdicts(database, accounting, receipts, self.scores, self.evidence, classes, self._pay)
         self.days = DoubtedDays(
-            database, accounting, self.reviews, self.evidence, classes, check_wanted,
-            self.receipts.end_quarantine,
-        )  # fmt: skip
-        self._tokens = TokenStorage(database)
-        self.recent: deque[str] = deque(maxlen=RECENT_VERDICTS)
-        self.recent_of: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_VERDICTS))
-        self.results = TaskResults(database)
-        self._ends_of_turns = spec.ends
-        self._check_wanted = check_wanted
+            database, accounting, reviews, self.evidence, classes, check_wanted, to_come, receipts.end_quarantine
+        )
 
     def decide(
         self,
@@ -229,85 +188,29 @@ class VerdictService:
         audited: str,
     ) -> bytes:
         lease, scores = group.record.lease, group.scores()
-        rewards = [score.reward for score in scores if score is not None]
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         code, reason = _accepted_as(group, scores, doubted=doubted)
-        young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
+        young = lease.era == progress.era and fresh(progress.step, lease.version, self._staleness)
         trainable = young and code == "ok" and not group.spare
         lengths = lengths_of(lease, rollouts)
+        sampled = [sampled_tokens(one) for one in rollouts]
+        given = sum(len(lease.prompt) + sum(turns) for turns in lengths.turns) - sum(sampled)
         total = self._pay.group_earnings(self._costs.now.costs, lengths)
-        sampled = sum([sampled_tokens(one) for one in rollouts])
-        given = sum([len(lease.prompt) + sum(turns) for turns in lengths.turns]) - sampled
-        other = self._leases.audits.other(lease.id) if group.twins else None
-        agrees = other is not None and other.agrees(rollouts)
-        audited = "rerun" if other is not None and other.accepted and agrees else audited
-        shown = (audited or audited_by(basis)) if sampled else ""
-        earned = Earned(len(rollouts), given, sampled, total, trainable, shown, *lengths, self._costs.now.entry)
+        if group.twins and self._confirms(lease.id, rollouts):
+            audited = "rerun"
+        shown = (audited or audited_by(basis)) if any(sampled) else ""
+        earned = Earned(len(rollouts), given, sum(sampled), total, trainable, shown, *lengths, self._costs.now.entry)
         end = outcome(group.record, group.at, group.hash, code, basis, earned)
-        self._pay.fund(self._ledger, now, total)
-        account = unvested_account if group.canary else quarantine_account if doubted else accrued_account
-        place = self._append(now, "lease.accepted", end, total, account)
-        if group.canary:
-            self._vesting.put(lease.id, lease.node, total, VESTED_AFTER)
-            self._leases.canaries.count("canaries agreed" if audited else "canaries scored")
-        if group.canary or (other is not None and other.accepted):
-            self._leases.audits.count(AUDIT_WORK, total)
-        if group.owed:
-            self._vesting.release(lease.node, now)
-        if doubted:
-            self._quarantine.put(lease.id, lease.node, total, now)
-        learned = trainable and self._put_in_buffer(group, rewards, behaviour)
-        self._count(group, rollouts, scores, end, late=not young)
-        self._leases.accept(lease.id, learned=learned, share=group.share, twins=bool(group.twins))
-        missing = {"ok": 1 - len(rewards) / len(rollouts), "task-score": 1.0}.get(code, 0.0)
-        sealed = self._receipt(end, lease, place, "accepted", reason, now, missing)
-        if other is not None:
-            self._conclude([] if other.accepted else [(other.lease, other.code)], now, agrees=agrees)
+        sealed = self.receipts.put(lease, end, self._entries.append(now, "lease.accepted", end), reason, now)
+        accepted = AcceptedGroup(
+            received=group.at or 0, position=group.position, party=group.party, share=group.share,
+            summary=group.summary, twins=bool(group.twins), spare=bool(group.spare), owed=bool(group.owed),
+            late=not young, trainable=trainable, agreed=bool(audited), scores=scores, lengths=sampled,
+            cut=[bool(len(one.tokens)) and not is_end(int(one.tokens[-1]), self._ends_of_turns) for one in rollouts],
+            behaviour=behaviour,
+        )  # fmt: skip
+        self._entries.publish(Decided(lease, code, now, end.submission_hash or bytes(32), total, accepted))
         return sealed
-
-    def _put_in_buffer(self, group: GroupAtVerdict, rewards: Sequence[float], behaviour: list[bytes]) -> bool:
-        """Give a trainable group its place in the buffer; return whether it is learned from."""
-        lease, varied = group.record.lease, len(set(rewards)) > 1
-        signal = round(1_000_000 * signal_of(rewards))
-        packed = msgspec.msgpack.encode(behaviour)
-        row = (lease.id, lease.era, lease.version, group.at, varied, packed, group.position, signal)
-        self._database.later("INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        return varied or not self._leases.terms.refill
-
-    def _count(
-        self,
-        group: GroupAtVerdict,
-        rollouts: Sequence[ClaimedRollout],
-        scores: Sequence[Score | None],
-        end: LeaseOutcome,
-        *,
-        late: bool,
-    ) -> None:
-        """Count an accepted group in the results of its task."""
-        lease, ok = group.record.lease, end.code == "ok"
-        if ok and not group.spare:
-            self._leases.timely.note(end.weight, late=late)
-            if self._leases.positions.window.was_chosen(group.summary):
-                rewards = [score.reward for score in scores if score is not None]
-                figures = figures_of(group.party, lease.node, rewards)
-                self._leases.positions.window.note(lease.task, lease.task_version, lease.index, figures)
-        if group.spare and ok:
-            self._leases.twins.note_spare()
-        elif end.code in ("ok", "task-score"):
-            cut = [bool(len(one.tokens)) and not is_end(int(one.tokens[-1]), self._ends_of_turns) for one in rollouts]
-            lengths = [sampled_tokens(one) for one in rollouts]
-            self._leases.lengths.note(lengths)
-            self.results.add(lease.task, lease.task_version, sums_of(scores if ok else [], lengths, cut))
-
-    def _conclude(self, refused: Sequence[tuple[bytes, str]], now: int, *, agrees: bool) -> None:
-        """Count a pair of audited groups, the second of which is decided, and have refusals of groups that agree
-        checked (audits.py, rules 6 and 7). `refused`: lease and code of those of the pair that were refused."""
-        asked = [agrees and code in BY_PASS and self.reviews.ask(lease, "audit", now) for lease, code in refused]
-        self._leases.audits.count(
-            AUDITS_DIFFERED if not agrees else AUDITS_DOUBTING_SCORER if any(asked) else AUDITS_AGREED
-        )
-        if any(asked):
-            self._check_wanted()
 
     def refuse(
         self,
@@ -323,136 +226,32 @@ class VerdictService:
         `basis`: basis of a group that the scorer's pass compared. `sample`, `position`: the place that decided it.
         Evidence that is stored has an entry of its own, as the entries of a key are a chain."""
         lease = record.lease
-        at, digest = self._submission(lease.id, "at, hash")
+        at, digest = self._submission(lease.id)
         end = outcome(record, at, digest, code, basis)
-        if self._leases.twins.is_canary(lease.id):
-            self._leases.canaries.count("canaries refused")
         if isinstance(basis, EvidenceStep) and basis.stored:
-            place = self._append(now, "lease.refused", end, 0)
+            place = self._entries.append(now, "lease.refused", end)
         else:
-            place = self._append_unpaid(now, "lease.refused", end, lease.node)
-        self._leases.fail(lease.id, "decided", code, now)
-        if sample is not None:
-            self._tokens.decided_at(lease.id, sample, position, now)
-        sealed = self._receipt(end, lease, place, "refused", reason, now)
-        self._strikes.on_refusal(lease.node, code, end.submission_hash or bytes(32), now)
-        other = self._leases.audits.other(lease.id) if code in BY_PASS else None
-        (payload,) = self._submission(lease.id, "payload")
-        if other is not None and payload is not None:
-            pair = [(lease.id, code)] + [(other.lease, other.code)] * (not other.accepted)
-            self._conclude(pair, now, agrees=other.agrees(decode_stored_group(payload).rollouts))
+            place = self._entries.append_unpaid(now, "lease.refused", end, lease.node)
+        sealed = self.receipts.put(lease, end, place, reason, now)
+        self._entries.publish(Decided(lease, code, now, digest, sample=sample, position=position))
         return sealed
 
     def refuse_late(self, record: LeaseRecord, reason: str, now: int) -> bytes:
         """Refuse a group that came after the end of its lease (rule 4); return the sealed Receipt."""
-        place = self._expire(record, now)
-        end = outcome(record, now, self._digest(record.lease.id), "late")
-        return self._receipt(end, record.lease, place, "refused", reason, now)
-
-    def expire(self, now: int) -> int:
-        """End at most `EXPIRED_AT_ONCE` open leases whose time has passed; return how many. Those beyond them take no
-        room either, and a group for one of them is late."""
-        due = self._leases.due(now, EXPIRED_AT_ONCE)
-        with self._database.transaction():
-            for lease in due:
-                record = self._leases.find(lease)
-                if record is not None:
-                    self._expire(record, now)
-        return len(due)
-
-    def end_early(self, leases: Iterable[bytes], code: Early, now: int) -> None:
-        """End open leases before their time."""
-        with self._database.transaction():
-            for lease in leases:
-                self._leases.end_now(lease, now)
-                record = self._leases.find(lease)
-                if record is not None and record.state == "open":
-                    self._expire(record, now, code)
-
-    def _expire(self, record: LeaseRecord, now: int, code: Early | Literal["expired"] = "expired") -> LedgerPosition:
         lease = record.lease
-        if record.state == "open":
-            self._leases.fail(lease.id, "expired" if code == "expired" else "returned", code, now)
-            end = outcome(record, None, self._digest(lease.id), code)
-            return self._append_unpaid(now, "lease.expired", end, lease.node)
-        place = self._place(lease.id)
-        if place is None:
-            raise LookupError(f"lease {lease.id.hex()} is {record.state}, and its end is not recorded")
-        return place
+        place = self.expiries.end(record, now)
+        _, digest = self._submission(lease.id)
+        end = outcome(record, now, digest, "late")
+        sealed = self.receipts.put(lease, end, place, reason, now)
+        self._entries.publish(Decided(lease, "late", now, digest))
+        return sealed
 
-    def forgotten(self, record: LeaseRecord) -> bool:
-        """Tell whether a lease ended without a group, and its end was deleted (coordinator/accounts/lease_ends.py)."""
-        return record.without_group and self._place(record.lease.id) is None
-
-    def _place(self, lease: bytes) -> LedgerPosition | None:
-        entry = self._ledger.find(key_of(lease))
-        return self._ends.find(lease) if entry is None else LedgerPosition(entry.seq, entry.hash)
-
-    def _append_unpaid(self, now: int, kind: str, end: LeaseOutcome, node: bytes) -> LedgerPosition:
-        if end.code == "superseded" or self._accounts.of(node, now).rank == "new":
-            return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
-        return self._append(now, kind, end, 0)
-
-    def _append(
-        self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued_account
-    ) -> LedgerPosition:
-        postings = self._pay.moves(ESCROW, account(end.node), amount)
-        entry = self._ledger.append(now, kind, key_of(end.lease), end, postings, new=True)
-        self._accounts.take(entry)
-        return LedgerPosition(entry.seq, entry.hash)
-
-    def _digest(self, lease: bytes) -> bytes | None:
-        """Return the hash of a lease's submission; None: there is none."""
-        digest: bytes | None = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
-        return digest
-
-    def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
-        row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
+    def _submission(self, lease: bytes) -> tuple[Any, bytes]:
+        """Return when a lease's submission was received, and its hash."""
+        row = self._database.one("SELECT at, hash FROM submissions WHERE lease = ?", (lease,))
         if row is None:
             raise LookupError(f"nothing was received for lease {lease.hex()}")
-        return row
-
-    def _receipt(
-        self,
-        end: LeaseOutcome,
-        lease: Lease,
-        place: LedgerPosition,
-        verdict: str,
-        reason: str,
-        now: int,
-        missing: float = 0.0,
-    ) -> bytes:
-        """Seal and store a receipt. `missing`: see `recent_of`."""
-        priced = self._leases.paid_work.price_of(lease.node) if verdict == "accepted" else None
-        receipt = Receipt(
-            run=self._run,
-            node=lease.node,
-            lease=lease.id,
-            era=lease.era,
-            version=lease.version,
-            submission_hash=end.submission_hash or bytes(32),
-            verdict=verdict,
-            code=end.code,
-            reason=reason[:MOST_REASON],
-            trainable=end.trainable,
-            weight=end.weight,
-            entry=place.entry,
-            entry_hash=place.hash,
-            epoch=None if priced is None else priced.epoch,
-            price=None if priced is None else priced.price,
-            at=now,
-        )
-        sealed = self._seal("receipt", encode(receipt))
-        self.recent.append(end.code)
-        self.recent_of[lease.task].append(missing)
-        work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
-        self._database.later(
-            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-            (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
-        )
-        if verdict == "refused":
-            self._tokens.on_refusal(lease.id)
-        return sealed
+        return row[0], row[1]
 
 
 def _accepted_as(group: GroupAtVerdict, scores: Sequence[Score | None], *, doubted: bool) -> tuple[str, str]:

@@ -16,12 +16,13 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.epochs.epoch_figures import PresentMarket
 from echo2.coordinator.market.activation import Offer
-from echo2.coordinator.market.entries import ClosedNode, EpochClosed
+from echo2.coordinator.market.entries import EpochClosed
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_state import OpenEpoch
 from echo2.coordinator.market.prices import MILLI
 from echo2.coordinator.metrics.market_views import ClosedMarket, MarketView, NodePay, OpenMarket, SupplyPoint
 from echo2.coordinator.metrics.views import NodeRow
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import ESCROW, FUND, accrued_account, unvested_account
 
 MOST_POINTS: Final = 160

@@ -79,14 +79,14 @@ class Supervisor(Generic[P]):
         *,
         clock: Callable[[], float] = time.monotonic,
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+        on_event: Callable[[str, bytes], None] | None = None,
         patience: Patience | None = None,
     ) -> None:
         """`clock`: seconds from any moment. `patience`: None: a process may be silent for ever."""
-        self._make, self._clock, self._on_death = make, clock, on_death
+        self._make, self._clock, self._on_death, self._on_event = make, clock, on_death, on_event
         self._patience = patience
         self._watch: asyncio.Task[None] | None = None
         self.restarts = restarts
-        self.on_event: Callable[[str, bytes], None] | None = None
         self.deaths = 0
         self._process: P | None = None
         self._starting = asyncio.Lock()
@@ -112,8 +112,8 @@ class Supervisor(Generic[P]):
             if self._process is None:
                 await self.rest_of_pause()
                 process = self._make()
-                if self.on_event is not None:
-                    process.events(self.on_event)
+                if self._on_event is not None:
+                    process.events(self._on_event)
                 await process.start()
                 self._process, self._began = process, self._clock()
                 if self._patience is not None:

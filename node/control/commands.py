@@ -37,9 +37,11 @@ from echo2.node.run_state import NodeRunState
 from echo2.node.trust.ledger_store import LedgerStore
 from echo2.node.versions.follower import Follower
 from echo2.node.versions.payload_fetcher import PayloadFetcher
+from echo2.p2p.envelope import Verified
 from echo2.p2p.errors import P2PError
 from echo2.p2p.network import Network
 from echo2.protocol.appeals import AppealRequest
+from echo2.protocol.authority import RunSpec
 from echo2.protocol.methods import APPEAL
 from echo2.protocol.refusals import STANDBY
 from echo2.protocol.versions import Head
@@ -110,7 +112,7 @@ class ControlCommands:
         daemon with the node's key; empty: none is known. `market`: the node's place and ask in a run that pays money,
         and an account of its pay that was named elsewhere; empty: it pays points, or has not answered yet."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
-        trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
+        trusted, newest = parts.context.trust_store.trusted, parts.follower.heads.newest
         current, probed = parts.fleet.current, parts.fleet.probed
         try:
             traffic, routes = await parts.network.exchange.traffic(), await links.routes()
@@ -120,9 +122,7 @@ class ControlCommands:
         return {
             "state": self._state(),
             "blocked": self._blocking_reason(),
-            "run": trusted.runspec.value.name if trusted.runspec else None,
-            "page": page_address(trusted.runspec.value) if trusted.runspec else None,
-            "permalink": permalink(trusted.runspec.value, links.peer_id) if trusted.runspec else None,
+            **_run_facts(trusted.runspec, links.peer_id),
             "points": parts.outbox.work() / MILLI,
             "rank": parts.own_rank.words() or None,
             "node": links.peer_id,
@@ -157,17 +157,13 @@ class ControlCommands:
             "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
-            "payload_bytes": parts.payloads.taken_bytes,
-            "payloads": [
-                {"era": era, "version": version, "nbytes": nbytes}
-                for (era, version), nbytes in parts.payloads.taken.items()
-            ],
+            **_payload_facts(parts.payloads),
         }
 
     async def _engines(self) -> list[dict[str, Any]]:
         """Return a row per engine. `rate`: tokens of complete groups per second. `under_way`: leases whose groups are
         under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
-        parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.newest
+        parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.heads.newest
         trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
         readings = await parts.sensors.read_all(parts.fleet.engines) if parts.sensors else [NOTHING_READ] * len(trios)
         return [
@@ -424,6 +420,19 @@ class ControlCommands:
         blocked = self._parts.rollouts.blocked.startswith("no lease: ")
         standing_by = latest is not None and latest.answer.place == "standby"
         return standing_by and blocked and bool(refusals) and refusals[-1].code == STANDBY
+
+
+def _run_facts(runspec: Verified[RunSpec] | None, peer: str) -> dict[str, Any]:
+    """Return the run's name, its page, and the part of the page about the node `peer`; None: they are not known."""
+    if runspec is None:
+        return {"run": None, "page": None, "permalink": None}
+    spec = runspec.value
+    return {"run": spec.name, "page": page_address(spec), "permalink": permalink(spec, peer)}
+
+
+def _payload_facts(payloads: PayloadFetcher) -> dict[str, Any]:
+    taken = [{"era": era, "version": version, "nbytes": nbytes} for (era, version), nbytes in payloads.taken.items()]
+    return {"payload_bytes": payloads.taken_bytes, "payloads": taken}
 
 
 def _lag(current: LoadedVersion | None, newest: Head | None) -> int | None:

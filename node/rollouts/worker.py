@@ -44,6 +44,7 @@ from echo2.node.rollouts.group_generation import GroupGeneration
 from echo2.node.rollouts.lease_bound import LeaseBound
 from echo2.node.rollouts.lease_check import GroupDelays, check_lease, check_open, lengths_of, submission_of
 from echo2.node.rollouts.lease_prefetch import LeasePrefetch
+from echo2.node.rollouts.lease_refusals import is_newer_named, retry_seconds
 from echo2.node.rollouts.lease_signers import LeaseSigners
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.node.rollouts.served_groups import ServedGroups
@@ -58,12 +59,6 @@ from echo2.protocol.leases import Lease, LeaseRequest
 from echo2.protocol.methods import LEASE
 from echo2.protocol.requests import Refusal
 
-MOST_WAIT: Final = 1800.0
-"""Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
-LEAST_WAIT: Final = 0.1
-"""Shortest wait after a refusal, seconds: no `retry_after` keeps this node asking without a pause."""
-DEFAULT_RETRY_SECONDS: Final = 30.0
-"""Seconds to wait after a refusal that names no time."""
 LEASE_POLL_SECONDS: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
 VERSION_POLL_SECONDS: Final = 0.1
@@ -172,8 +167,8 @@ class RolloutWorker:
                     self._follower.changed.clear()
                     pause = await self._request_lacking(groups)
                     if pause is not None:
-                        if self._newer_version_named():
-                            await self._follower.search()
+                        if is_newer_named(self.refusals, self._follower.current, self._follower.heads.newest):
+                            await self._follower.heads.search()
                         await self._wait(pause)
         finally:
             self._ready = False
@@ -456,22 +451,7 @@ class RolloutWorker:
         elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease given", code=refusal.code, reason=refusal.sentence)
-        wait = DEFAULT_RETRY_SECONDS if refusal.retry_after is None else refusal.retry_after / 1000
-        wait = min(MOST_WAIT, max(LEAST_WAIT, wait))
-        return wait * self._random.uniform(1.0, 1.2)
-
-    def _newer_version_named(self) -> bool:
-        """Tell whether the last refusal names a version that this node has not heard of (rule 5b): gossip does not
-        reach the node then."""
-        current, newest = self._follower.current, self._follower.newest
-        if (
-            current is None
-            or newest is None
-            or not self.refusals
-            or refusals.then(self.refusals[-1]) != "other version"
-        ):
-            return False
-        return (newest.era, newest.version) == (current.era, current.version)
+        return retry_seconds(refusal) * self._random.uniform(1.0, 1.2)
 
     async def _wait(self, seconds: float) -> None:
         """Sleep until `seconds` have passed, the owner finishes, or a newer version ends the wait (rule 5a)."""

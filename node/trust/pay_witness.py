@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.node.trust.ledger_witness import NotProved, ProvedEntry, ReceiptProof, proved_entry
 from echo2.protocol.leases import Receipt
 from echo2.protocol.market import MarketResponse
@@ -25,22 +26,10 @@ MILLI: Final = 1000
 """Milli-RE in a reference rollout."""
 
 
-class EpochRow(msgspec.Struct, frozen=True, array_like=True):
-    """A node's share in an epoch, as its close states it. `leased`: ms. `pay`: pay with `unvested`."""
-
-    node: str
-    price: int
-    work: int
-    leased: int
-    pay: int
-    unvested: int
-    active: bool
-
-
 class _Close(msgspec.Struct, frozen=True):
     epoch: int
     since: int
-    nodes: list[EpochRow]
+    nodes: list[ClosedNode]
 
 
 class OwnEpoch(NamedTuple):
@@ -51,7 +40,7 @@ class OwnEpoch(NamedTuple):
     entry: int
     since: int
     closed: int
-    row: EpochRow | None
+    row: ClosedNode | None
     accrued: int
     unvested: int
 
@@ -112,7 +101,7 @@ def faults(own: OwnEpoch, receipts: Sequence[Receipt], promised: MarketResponse 
     return wrong + _of_pay(said, row, promised)
 
 
-def _of_pay(said: str, row: EpochRow, promised: MarketResponse | None) -> list[str]:
+def _of_pay(said: str, row: ClosedNode, promised: MarketResponse | None) -> list[str]:
     least = 0 if promised is None else row.price * min(row.work, promised.most) // MILLI
     most = (row.price + 1) * row.work // MILLI
     if least <= row.pay <= most:

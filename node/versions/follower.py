@@ -1,9 +1,9 @@
-"""The node's advance from version to version: hear Heads, fetch the cheapest chain of edges, have the engine apply it.
+"""The node's advance from version to version: fetch the cheapest chain of edges, have the engine apply it.
 
 Rules
 1. No payload is fetched before node/trust has verified Head, Version, EdgeIndex and Edges. No version counts as loaded
    before the engine has verified the content root of the signed Version.
-2. A Head is passed on by gossip only once verified. Head, Version and Edges are stored before any part acts on them.
+2. Head (node/versions/head_listener.py), Version and Edges are stored before any part acts on them.
 3. Payloads arrive while the engine generates. Only their application reserves the engine, once per chain. The weights
    are stepped in place (node/versions/local_weights.py), so a group under way is completed first. The folder on disk is
    stepped while groups are completed (engines/process/engine_fleet.py, rule 2a): the engine then only changes its
@@ -16,15 +16,11 @@ Rules
    a. Documents that the next index will name again are kept too, so each is requested once. So the cost per version
       does not grow with the number of versions.
    b. A verified document is handed on as `Verified`, and not decoded again.
-6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
-   after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
-7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
+6. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
    passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
    so, and is not replaced.
-8. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
+7. Weights that are on no disk of this node begin at a copy of the base, where the machine has one that saves bytes
    (node/versions/base_copies.py).
-9. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
-   5). A candidate, the newest Head not yet adopted, is dropped if a later Root was adopted since.
 """
 
 import asyncio
@@ -44,10 +40,10 @@ from echo2.engines.process.engine_fleet import EngineFleet, FolderStep
 from echo2.engines.process.versioned import LoadedVersion
 from echo2.node.errors import BadConfig, TrustFailure
 from echo2.node.run_context import RunContext
-from echo2.node.trust.trusted_set import NotSigned, RootExpired, order
 from echo2.node.versions.acknowledgements import Acknowledger
 from echo2.node.versions.base_copies import BaseCopies
 from echo2.node.versions.document_exchange import DocumentExchange
+from echo2.node.versions.head_listener import HeadListener
 from echo2.node.versions.local_weights import InvalidChain, LocalWeights
 from echo2.node.versions.payload_fetcher import PayloadFetcher, Stalled
 from echo2.p2p.envelope import Verified
@@ -55,7 +51,7 @@ from echo2.p2p.errors import P2PError, PeerFault
 from echo2.p2p.network import Gossip
 from echo2.p2p.swarm import manifest
 from echo2.protocol.authority import Asset
-from echo2.protocol.versions import Head, head_topic
+from echo2.protocol.versions import Head
 from echo2.runtime.backoff import Backoff
 from echo2.runtime.child import ChildError
 from echo2.runtime.errors import DiskFull
@@ -68,10 +64,6 @@ from echo2.weights.update_path import path_to
 
 LOAD_BACKOFF: Final = Backoff(1.0, 30.0, jitter=0.5)
 """Seconds between two attempts to load the newest version."""
-HEAD_LIFE: Final = 180.0
-"""Seconds assumed as a Head's life before the first Head is heard."""
-LIFE_BOUNDS: Final = 10.0, 3600.0
-"""Seconds: least and most that rule 6 assumes as a Head's life."""
 FREE_SECONDS: Final = 2.0
 """Seconds in which a pause frees the memory of the weights, or leaves it."""
 DOCUMENTS_KEPT: Final = 300
@@ -110,8 +102,8 @@ class Update(NamedTuple):
 
 class Follower:
     """The part that keeps the engine at the newest version. `trouble`: why the newest version is not loaded, one
-    sentence; empty when it is. `refused`: the last 16 sentences, each the reason why a Head was refused or an attempt
-    failed. `changed`: set when another version is loaded."""
+    sentence; empty when it is. `heads`: Heads that the node hears. `refused`: the last 16 sentences, each the reason
+    why a Head was refused or an attempt failed. `changed`: set when another version is loaded."""
 
     def __init__(
         self,
@@ -125,100 +117,30 @@ class Follower:
         copies: BaseCopies | None = None,
     ) -> None:
         """`copies`: copies of the base on this machine; None: none is looked for."""
-        self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
+        self.heads = HeadListener(gossip, context, documents, acknowledger, self._note)
+        self._trust_store, self._store = context.trust_store, context.store
         self._weights, self._payloads, self._documents = weights, payloads, documents
         self._engine, self._acknowledger, self._copies = engine, acknowledger, copies
         self._random = random.Random(context.seed)
         self._loaded = LogThrottle(lambda: asyncio.get_running_loop().time(), VERSIONS_LOG_SECONDS)
-        self._candidate: Verified[Head] | None = None
-        self._candidate_root: int | None = None
-        """Serial of the Root under which the candidate verified."""
         self._stored: list[Verified[Edge]] = []
         """The Edges that `resume` read from the store."""
-        self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
         self._is_size_known = False
         """Whether the owner was told how large the model is."""
         self._at_weights = asyncio.Lock()
-        self._news = asyncio.Event()
-        self._heard = asyncio.Event()
         self.changed = asyncio.Event()
         self.trouble = "no version is loaded yet"
         self.refused: list[str] = []
         self.may_fetch: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
         """Waits until payloads may be fetched."""
-        gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
         weights.on_damage = self._note
 
     @property
     def current(self) -> LoadedVersion | None:
         return self._engine.current
-
-    @property
-    def newest(self) -> Head | None:
-        """The newest Head heard, whose documents may not be here yet."""
-        newest = self._candidate or self._trust_store.trusted.head
-        return None if newest is None else newest.value
-
-    async def hear(self, peer: str, sealed: bytes) -> bool:
-        """Verify a sealed Head from any peer, and follow the newest. Return whether to pass it on: it verifies, and is
-        newer than every Head heard before. An older Head is not the peer's fault."""
-        newest = self.newest
-        try:
-            verified = await self._verify_head(peer, sealed)
-        except P2PError as error:
-            self._note(f"Head from {peer}: {error}")
-            return False
-        head = verified.value
-        if self._candidate_root != self._trust_store.serial:
-            self._candidate = None
-        if self._candidate is not None and order(head) <= order(self._candidate.value):
-            return False
-        self._candidate, self._source = verified, peer
-        self._candidate_root = self._trust_store.serial
-        self._acknowledger.on_message(head.era, head.version)
-        self._news.set()
-        self._heard.set()
-        _log.debug("head heard", version=head.version, sequence=head.sequence)
-        return newest is None or order(head) > order(newest)
-
-    async def _verify_head(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head, after a request for a later Root if the Head needs one (rule 9). Raises as
-        `TrustStore.offer_head`."""
-        serial = self._trust_store.serial
-        try:
-            head = self._trust_store.offer_head(sealed, self._clock.now())
-        except (NotSigned, RootExpired):
-            await self._documents.seek_roots(None if serial is None else serial + 1, peer)
-            if self._trust_store.serial == serial:
-                raise
-            return self._trust_store.offer_head(sealed, self._clock.now())
-        await self._documents.seek_roots(head.value.root_serial, peer)
-        return head if self._trust_store.serial == serial else self._trust_store.offer_head(sealed, self._clock.now())
-
-    async def search(self) -> None:
-        """Ask a few peers and the coordinator for their Heads."""
-        for peer, sealed in await self._documents.heads():
-            await self.hear(peer, sealed)
-
-    async def keep_hearing(self) -> None:
-        """Ask for Heads whenever no newer one arrived for half of a Head's life (rule 6), until cancelled."""
-        while True:
-            self._heard.clear()
-            try:
-                async with asyncio.timeout(self._life() / 2):
-                    await self._heard.wait()
-            except TimeoutError:
-                _log.debug("no head heard", seconds=round(self._life() / 2, 1))
-                await self.search()
-
-    def _life(self) -> float:
-        """Return the seconds that a Head of this run lives, clamped to `LIFE_BOUNDS`."""
-        head = self.newest
-        life = HEAD_LIFE if head is None else (head.expires - head.issued) / 1000
-        return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
         """Fetch the model's files (config.json, tokenizer.json, a frozen base) into `folder`. Raises `TrustFailure` for
@@ -268,11 +190,11 @@ class Follower:
         await self._payloads.share_all(self._stored)
         failures = 0
         while True:
-            self._news.clear()
+            self.heads.news.clear()
             try:
                 await self._advance()
                 failures, self.trouble = 0, ""
-                await self._news.wait()
+                await self.heads.news.wait()
             except (P2PError, NoUpdatePath, Stalled, InvalidChain, ChildError) as error:
                 failures += 1
                 message = error.message if isinstance(error, ChildError) else str(error)
@@ -281,7 +203,7 @@ class Follower:
                 wait = LOAD_BACKOFF.delay(failures, self._random.random())
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
                 await self._wait_for_news(wait)
-                await self.search()
+                await self.heads.search()
 
     async def _advance(self) -> None:
         """Load the version of the newest Head heard, unless it is loaded. Raises `NoUpdatePath`, `Stalled`,
@@ -319,19 +241,19 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def _fetching_newer(self, first: Update) -> AsyncIterator[list[Update]]:
-        """Yield the updates of the present weights that are here, the newest last: in the block it grows (rule 7). What
+        """Yield the updates of the present weights that are here, the newest last: in the block it grows (rule 6). What
         is being fetched at the block's end is fetched to its end, so that nothing is asked for twice."""
         updates, enough = [first], asyncio.Event()
         newer = asyncio.ensure_future(self._fetch_newer(updates, enough))
         try:
             yield updates
             enough.set()
-            self._news.set()
+            self.heads.news.set()
             await newer
         finally:
             newer.cancel()
             await asyncio.wait({newer})
-            self._news.set()
+            self.heads.news.set()
 
     async def _fetch_newer(self, updates: list[Update], enough: asyncio.Event) -> None:
         """Fetch each update that is heard of, until it is `enough`. A fault ends it: the next attempt to follow meets
@@ -339,10 +261,10 @@ class Follower:
         first = updates[0]
         with contextlib.suppress(P2PError, NoUpdatePath, Stalled, DiskFull):
             while not updates[-1].anew:
-                await self._news.wait()
+                await self.heads.news.wait()
                 if enough.is_set():
                     return
-                self._news.clear()
+                self.heads.news.clear()
                 newer = await self._fetch_update(first.version.root)
                 if newer is not None and not newer.anew:  # the folder makes the steps of the first one meanwhile
                     updates.append(Update(newer.version, first.chain + newer.chain, first.payloads + newer.payloads))
@@ -350,7 +272,7 @@ class Follower:
     async def _fetch_update(self, start: bytes | None) -> Update | None:
         """Fetch the update to the version of the newest Head heard; None if that is loaded. `start`: content root of
         the present weights; None: those on disk. Raises `NoUpdatePath`, `Stalled`, `P2PError`."""
-        head = await self._believe()
+        head = await self.heads.believe()
         believed = self._trust_store.trusted.version
         if believed is None or self._holds(believed.value):
             return None
@@ -377,7 +299,7 @@ class Follower:
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
 
     def _root_on_disk(self, version: Version, edges: list[Edge]) -> bytes | None:
-        """Return the content root of the weights on disk, of a copy of the base where there were none (rule 8); None
+        """Return the content root of the weights on disk, of a copy of the base where there were none (rule 7); None
         without any. Blocks. Raises `BadConfig`, `DiskFull`."""
         root, spec = self._weights.root(), self._trust_store.trusted.runspec
         if root is not None or self._copies is None or spec is None:
@@ -407,31 +329,12 @@ class Follower:
         needed, most = apart(nbytes / 1e9, self._weights.quota / 1e9)
         return f"{needed} GB, and this node may use {most} GB of disk: raise `disk` in its settings"
 
-    async def _believe(self) -> Verified[Head] | None:
-        """Adopt the newest Head heard, with its Version; return the trusted Head."""
-        candidate = self._candidate
-        if candidate is None:
-            return self._trust_store.trusted.head
-        head, believed = candidate.value, self._trust_store.trusted.version
-        if believed is None or (head.era, head.version) > (believed.value.era, believed.value.version):
-            try:
-                documents = await self._documents.get([head.version_hash, head.index_hash], hint=self._source)
-                self._trust_store.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
-            except P2PError:
-                # By its high number, a Head without valid documents would otherwise hide every later honest one.
-                if self._candidate is candidate:
-                    self._candidate = None
-                raise
-            self._keep("version", head, documents[head.version_hash])
-            self._keep("index", head, documents[head.index_hash])
-        return self._trust_store.trusted.head
-
     async def _edges(self, head: Verified[Head]) -> list[Verified[Edge]]:
         """Return the Edges of the Head's index. Edges of the previous index are not fetched again."""
         trusted, digest = self._trust_store.trusted, head.value.index_hash
-        index = trusted.edge_index((await self._documents.get([digest], hint=self._source))[digest], head)
-        self._keep("index", head.value, index.sealed)
-        fetched = await self._documents.get(trusted.unknown(index), hint=self._source)
+        index = trusted.edge_index((await self._documents.get([digest], hint=self.heads.source))[digest], head)
+        self._store.put_document("index", head.value.era, head.value.version, index.sealed)
+        fetched = await self._documents.get(trusted.unknown(index), hint=self.heads.source)
         edges = trusted.edges(index, fetched)
         for digest, edge in zip(index.value.edges, edges, strict=True):
             if digest not in self._indexed:
@@ -481,7 +384,7 @@ class Follower:
         self.trouble = f"version {corrupt.version} on disk is damaged, and is fetched again"
         self._note(self.trouble)
         self._weights.drop()
-        self._news.set()
+        self.heads.news.set()
 
     def _holds(self, version: Version) -> bool:
         current = self.current
@@ -490,9 +393,6 @@ class Follower:
             version.version,
             version.root,
         )
-
-    def _keep(self, kind: str, head: Head, data: bytes) -> None:
-        self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, version: Version) -> None:
         """Drop payloads and documents that no peer needs any more (rule 5); fold a log that is long enough."""
@@ -552,7 +452,7 @@ class Follower:
     async def _wait_for_news(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self.heads.news.wait()
         except TimeoutError:
             return
 

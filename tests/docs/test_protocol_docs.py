@@ -33,7 +33,7 @@ from echo2.coordinator.publishing import publisher
 from echo2.coordinator.settings.config import LeasesSection
 from echo2.coordinator.settings.network_config import NetworkSection
 from echo2.coordinator.submissions import request_priority, response_log
-from echo2.coordinator.verdicts import verdicts
+from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
 from echo2.coordinator.verification import calibration, evidence, token_evidence, verification
 from echo2.engines.sampling import sampling_reference as noise
 from echo2.ledger import audited_work, half_life, ledger_entries, ledger_facts, payout_facts
@@ -131,7 +131,7 @@ DESCRIBED = {
     "State": checkpoint.State,
     "Base": checkpoint.Base,
     "JournalEntry": journal.JournalEntry,
-    "LeaseOutcome": verdicts.LeaseOutcome,
+    "LeaseOutcome": LeaseOutcome,
     "LeaseReversed": ledger_facts.LeaseReversed,
     "AppealAnswered": ledger_facts.AppealAnswered,
     "LogBegun": ledger_facts.LogBegun,

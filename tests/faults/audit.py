@@ -20,7 +20,7 @@ import msgspec
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.verdicts.lease_outcomes import LeaseOutcome
-from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
+from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from echo2.ledger.ledger_entries import accrued_account, unvested_account
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.identity import load_key, peer_id, public_bytes

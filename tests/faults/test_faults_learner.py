@@ -3,15 +3,11 @@
 import os
 import random
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.learner.ranks.launch import learner_process
-from echo2.coordinator.training.model_processes import restarts
-from echo2.engines.process.supervisor import Supervisor
 from tests.support.fake_coordinator import until
 from tests.support.lone_coordinator import lone_coordinator, run_with_groups
 
@@ -31,12 +27,10 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside_and_un
     chance = random.Random(7)
     env = {"ECHO2_COORD_LEARNER_CHECKPOINT_SHARE": str(share)}
     run = run_with_groups(template, tmp_path / "run", GROUPS, chance, env)
-    # A clock that runs a million times faster: every life was long, and no pause comes before the next.
-    child = Supervisor(learner_process, restarts(), clock=lambda: 1e6 * time.monotonic())
-    async with lone_coordinator(run, child) as lone:
+    async with lone_coordinator(run) as lone:
         steps_done = 0
         for number in range(KILLS):
-            await until(lambda: lone.step() >= 0 and child.pid is not None, PATIENCE)
+            await until(lambda: lone.step() >= 0 and lone.child.pid is not None, PATIENCE)
             if number % 2:
                 await until(lambda steps_done=steps_done: lone.step() > steps_done, PATIENCE)
             with suppress(TimeoutError):  # two steps at most, for the groups have an end
@@ -44,7 +38,7 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside_and_un
                 await until(lambda steps_done=steps_done: lone.step() > steps_done + 1, seconds)
             pid = lone.pid()
             os.kill(pid, signal.SIGKILL)
-            await until(lambda pid=pid: child.pid != pid, PATIENCE)
+            await until(lambda pid=pid: lone.child.pid != pid, PATIENCE)
             steps_done = lone.step()
         await until(lambda: lone.step() > steps_done, PATIENCE)
         assert lone.database.value("SELECT count(*) FROM set_aside") == 0

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.attacks.attack_client import AttackRefused, Client
 from benchmarks.attacks.forgeries import FORGERIES, Forgery
-from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
+from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until

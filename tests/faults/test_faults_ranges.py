@@ -12,7 +12,7 @@ import pytest
 from benchmarks.attacks.attack_client import Client
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run.setup import load_run
-from echo2.coordinator.verdicts.verdicts import ACCEPTED_CODES
+from echo2.coordinator.verdicts.stored_receipts import ACCEPTED_CODES
 from echo2.coordinator.verification.calibration import Calibration, seal_calibration
 from echo2.coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from echo2.engines.registry import rounding_of

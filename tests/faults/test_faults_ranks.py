@@ -2,15 +2,12 @@
 
 import asyncio
 import random
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from echo2.coordinator.learner.ranks.launch import RankLayout, learner_process
-from echo2.coordinator.training.model_processes import restarts
-from echo2.engines.process.supervisor import Supervisor
 from tests.support.fake_coordinator import until
 from tests.support.lone_coordinator import lone_coordinator, run_with_groups
 
@@ -28,10 +25,7 @@ async def test_a_run_goes_on_though_one_rank_after_the_other_is_killed(
     chance = random.Random(5)
     env = {"ECHO2_COORD_LEARNER_CHECKPOINT_SHARE": str(share)}
     run = run_with_groups(template, tmp_path / "run", GROUPS, chance, env)
-    child = Supervisor(
-        lambda: learner_process(ranks=RankLayout(2)), restarts(), clock=lambda: 1e6 * time.monotonic()
-    )  # fmt: skip
-    async with lone_coordinator(run, child) as lone:
+    async with lone_coordinator(run, lambda: learner_process(ranks=RankLayout(2))) as lone:
         steps_done = 0
         for number in range(KILLS):
             await until(lambda steps_done=steps_done: lone.step() > steps_done, PATIENCE)
@@ -39,7 +33,7 @@ async def test_a_run_goes_on_though_one_rank_after_the_other_is_killed(
             pid = lone.pid()
             ranks = psutil.Process(pid).children()
             ranks[number % 2].kill()
-            await until(lambda pid=pid: child.pid != pid, PATIENCE)
+            await until(lambda pid=pid: lone.child.pid != pid, PATIENCE)
             steps_done = lone.step()  # the next step is one of new ranks
             assert psutil.wait_procs(ranks, timeout=20)[1] == [], "no rank outlives the others"
         await until(lambda: lone.step() > steps_done, PATIENCE)

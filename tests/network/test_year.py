@@ -220,7 +220,7 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         node = life_of(swarm, "node", generate_key())
-        node.daemon.follower.hear = heard_nothing  # type: ignore[method-assign]
+        node.daemon.follower.heads.hear = heard_nothing  # type: ignore[method-assign]
         async with swarm.coordinating() as coordinator:
             coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
             async with working(life_of(swarm, "other", generate_key()), node):

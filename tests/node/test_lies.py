@@ -265,7 +265,7 @@ def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: P
                 await liar.dial([f"/memory/0/p2p/{node.peer_id}"])
                 await coordinator.publish(2)
                 await until(lambda: node.daemon.engine.current.version == 2)
-                await node.daemon.follower.search()
+                await node.daemon.follower.heads.search()
                 assert any("liar" in s for s in node.daemon.follower.refused)
                 tasks.cancel_scope.cancel()
 
@@ -281,7 +281,7 @@ def test_a_node_notices_and_reports_a_frozen_view_of_the_run(tmp_path: Path) -> 
             old = coordinator.head
             assert old is not None
             await anyio.sleep(HEAD_LIFE / 1000 + 1)
-            assert not await node.daemon.follower.hear("somebody", old)
+            assert not await node.daemon.follower.heads.hear("somebody", old)
             assert any("expired" in s or "goes back" in s for s in node.daemon.follower.refused)
 
     run_fake(main)

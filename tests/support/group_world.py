@@ -6,7 +6,7 @@ Scores are those of an honest scorer for an honest node, unless a test changes t
 import hashlib
 import itertools
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.leases.absence import Absence
-from echo2.coordinator.leases.lease_table import Entropy
 from echo2.coordinator.leases.lease_terms import LeaseTerms, Progress
-from echo2.coordinator.leases.rollout_context import RolloutContext, Sealing
+from echo2.coordinator.leases.paid_work import PaidWork
+from echo2.coordinator.leases.rollout_context import Entropy, RolloutContext, Sealing
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.capacity import Measured, view
 from echo2.coordinator.metrics.views import CapacityView, NodeRow
@@ -26,6 +26,8 @@ from echo2.coordinator.prompts.mixed_prompts import MixedPrompts
 from echo2.coordinator.prompts.prompts import PromptSource, TaskPrompts
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.submissions.request_handler import RequestHandler
+from echo2.coordinator.submissions.run_records import RunRecords
+from echo2.coordinator.verdicts.doubted_days import none_to_come
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.submitted_group import SubmittedGroup
 from echo2.coordinator.verification.verification import judge
@@ -116,7 +118,8 @@ def honest_scores(submission: Submission | SubmittedGroup) -> list[SampleScore]:
 
 
 class World:
-    """One coordinator's group service. `now`: the clock, milliseconds. `reopen`: a crash and a restart."""
+    """One coordinator's group service. `now`: the clock, milliseconds. `to_come`: see `DoubtedDays`. `reopen`: a crash
+    and a restart."""
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class World:
         self.path = folder / "run.sqlite"
         self.spec = spec
         self.now = T0
+        self.to_come: Callable[[str, int], bool] = none_to_come
         self._terms = terms
         self._tasks = [task] if task else [TASKS[t.name, t.version] for t in spec.tasks]
         self._drawn_bytes = itertools.count()
@@ -147,7 +151,16 @@ class World:
         database.do("PRAGMA synchronous = OFF")
         terms, prompts = msgspec.convert(given, LeaseTerms), prompts_of(self._tasks)
         context = RolloutContext(self.spec, terms, prompts, TASKS, TEXT)
-        return GroupService(database, context, Sealing(sealed_by_role), self._entropy)
+        records = RunRecords(database, self.spec.price_mode, self._entropy)
+        sealing, paid_work = Sealing(sealed_by_role), self._paid_work(records)
+        return GroupService(records, context, sealing, self._entropy, paid_work=paid_work, to_come=self._to_come)
+
+    def _paid_work(self, records: RunRecords) -> PaidWork | None:
+        """Return whom the run pays; None: everybody."""
+        return None
+
+    def _to_come(self, rounding: str, since: int) -> bool:
+        return self.to_come(rounding, since)
 
     def _counted(self, size: int) -> bytes:
         return hashlib.sha256(b"entropy %d" % next(self._drawn_bytes)).digest()[:size]

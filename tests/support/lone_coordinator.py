@@ -4,16 +4,17 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchmarks.memory_network.transport import MemoryNetwork
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
+from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
-from echo2.coordinator.training.model_processes import LearnerChild, Models
+from echo2.coordinator.training.model_processes import LearnerChild, Models, restarts
 from echo2.engines.process.supervisor import Supervisor
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
@@ -53,18 +54,21 @@ class LoneCoordinator:
 
 
 @asynccontextmanager
-async def lone_coordinator(run: Run, child: Supervisor[Child]) -> AsyncIterator[LoneCoordinator]:
-    """Run a coordinator over a run folder during the block; it has ended before its files are closed."""
+async def lone_coordinator(run: Run, make: Callable[[], Child] = learner_process) -> AsyncIterator[LoneCoordinator]:
+    """Run a coordinator over a run folder during the block; it has ended before its files are closed. `make`: returns
+    a learner's process."""
+    # A clock that runs a million times faster: every life was long, and no pause comes before the next.
+    learner = LearnerChild(make, restarts(), clock=lambda: 1e6 * time.monotonic())
     async with AsyncExitStack() as stack:
         kept = stack.enter_context(Store(run.folder.store))
         database = stack.enter_context(Database.open(run.folder.database))
-        stack.push_async_callback(child.stop)
+        stack.push_async_callback(learner.child.stop)
         network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
-        models = Models(LearnerChild(child), [BigramScorer()])
+        models = Models(learner, [BigramScorer()])
         coordinator = Coordinator(run, network, models, store=kept, database=database)
         life = asyncio.create_task(coordinator.run())
         try:
-            yield LoneCoordinator(coordinator, database, child, life)
+            yield LoneCoordinator(coordinator, database, learner.child, life)
         finally:
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)

@@ -9,10 +9,12 @@ import msgspec
 from echo2.coordinator.accounts.head_signing import LedgerHeads
 from echo2.coordinator.epochs.market_terms import MarketTerms
 from echo2.coordinator.epochs.running_market import PayoutPlace, RunningMarket
+from echo2.coordinator.leases.paid_work import PaidWork
 from echo2.coordinator.market.epochs import payable
 from echo2.coordinator.market.market_replay import ReplayedMarket
 from echo2.coordinator.market.market_state import MarketState
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.submissions.run_records import RunRecords
 from echo2.ledger.ledger_entries import Entry
 from echo2.p2p.identity import peer_id
 from echo2.p2p.limits.origin import Origin
@@ -36,19 +38,16 @@ class MarketWorld(World):
         self.terms, self.rollouts = terms, None
         spec = msgspec.structs.replace(SPEC, price_mode="market", currency="USD")
         super().__init__(folder, spec=spec, **more)
-        self.market = self._market()
 
-    def _market(self) -> RunningMarket:
-        service = self.group_service
+    def _paid_work(self, records: RunRecords) -> PaidWork:
         heads = LedgerHeads(
-            service.database, service.ledger, RUN, sealed_by_role, lambda head, text: text, every=3_600_000
+            records.database, records.accounting.ledger, RUN, sealed_by_role, lambda head, text: text, every=3_600_000
         )
         place = PayoutPlace(PayoutSection(rail="csv"), self.path.parent / "payouts")
-        return RunningMarket(RUN, self.terms, service, heads, lambda: self.rollouts, lambda size: b"k" * size, place)
-
-    def reopen(self, *, away: int = 0, drawn: Any = ()) -> None:
-        super().reopen(away=away, drawn=drawn)
-        self.market = self._market()
+        self.market = RunningMarket(
+            RUN, self.terms, records, heads, lambda: self.rollouts, lambda size: b"k" * size, place
+        )
+        return self.market.gate
 
     def tick(self, *, finished: bool = False) -> None:
         """Do the periodic work of one second."""

@@ -1,6 +1,7 @@
-"""The kinds of lease beside the plain one: audit, canary.
+"""The kinds of lease: plain, audit, canary.
 
-A new kind of lease has its rules in a module here, and its name in `Kind` (twin_sets.py). Its rows in run.sqlite are a
-part of `LeaseTable`. `LeaseIssuer._given_by_room` (coordinator/leases/lease_issuer.py) offers the kinds one after the
-other, and coordinator/verdicts/verdicts.py says what the end of each changes.
+A new kind of lease is a module here: a `LeaseKind` (coordinator/leases/lease_writer.py), with its offer, its rules, its
+tables, and what the end of a lease changes (`Decided`). `GroupService` (coordinator/submissions/group_service.py) names
+the kinds in one line, in the order in which they are offered. `Kind` (twin_sets.py) has the names that stand in the
+table `leases`.
 """

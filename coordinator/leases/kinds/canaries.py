@@ -37,8 +37,6 @@ from echo2.engines.engine import SampleScore
 from echo2.protocol.leases import Rollout
 
 MOST_OWED: Final = 8
-VESTED_AFTER: Final = 10
-"""Groups."""
 _RANDOM_RANGE: Final = 1 << 32
 
 

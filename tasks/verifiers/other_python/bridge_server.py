@@ -61,14 +61,14 @@ def resolve_settings(env: dict[str, Any]) -> Any:
 
 def _resolve_block(env: dict[str, Any], taskset: str) -> Any:
     """Return verifiers' settings of an [env] block (rule 4)."""
-    from rollout_stops import CUT, TOO_LONG
+    from rollout_stops import CUT_STOP, TOO_LONG
     from verifiers.v1.configs.agent import agent_config_fields
     from verifiers.v1.utils.loaders import default_harness_id, env_config_type, harness_class, resolve_env_config
 
     roles = agent_config_fields(env_config_type(taskset, env.get("id", ""))())
     own_harness = default_harness_id(taskset) != "bash"
     ours = Path(__file__).with_name("rollout_stops.py")
-    stops = {CUT: {"fn": f"{ours}:is_cut"}, TOO_LONG: {"fn": f"{ours}:is_too_long"}}
+    stops = {CUT_STOP: {"fn": f"{ours}:is_cut"}, TOO_LONG: {"fn": f"{ours}:is_too_long"}}
     settings = env["taskset"].get("task", {})
     task = {**settings, "stops": {**settings.get("stops", {}), **stops}}
     data = {**env, "taskset": {**env["taskset"], "task": task}}
@@ -244,12 +244,12 @@ class Served:
 
     def _outcome(self, name: str, episode: Any) -> dict[str, Any]:
         """Return what an episode that ended has to say."""
-        from rollout_stops import FAULT, TOO_LONG
+        from rollout_stops import FAULT_STOP, TOO_LONG
 
         if fault := self._faults.get(name):
             return {"fault": fault}
         if any(trace.stop_condition == TOO_LONG for trace in episode.traces):
-            return {"fault": FAULT}
+            return {"fault": FAULT_STOP}
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if errors:
             return {"fault": f"{errors[-1].type}: {errors[-1].message}"}

@@ -17,7 +17,6 @@ from echo2.coordinator.learner.checkpoints.journal import JournalEntry
 from echo2.coordinator.learner.ranks.launch import learner_process
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.training.model_processes import LearnerChild, restarts
-from echo2.engines.process.supervisor import Supervisor
 from echo2.runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -229,12 +228,11 @@ async def test_a_real_learner_killed_repeatedly_at_the_start_of_a_new_era_contin
 ) -> None:
     """Kill the learner's process with SIGKILL, each time a little later than the time before."""
     run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3, learner={"checkpoint_share": EACH})
-    child = Supervisor(learner_process, restarts())
-    learner = LearnerChild(child)
+    learner = LearnerChild(learner_process, restarts())
     try:
         async with coordinating(run, learner) as coordinator:
             await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-        await child.stop()
+        await learner.child.stop()
         tear_newest_checkpoint(run)
         settings = run.folder.config.read_text()
         run.folder.config.write_text(settings.replace("\nsteps = 3\n", "\nsteps = 100\n"))
@@ -242,11 +240,11 @@ async def test_a_real_learner_killed_repeatedly_at_the_start_of_a_new_era_contin
             last = coordinator.publisher.latest
             assert last is not None
             for kill in range(6):
-                await until(lambda: child.pid, 60)
+                await until(lambda: learner.child.pid, 60)
                 await anyio.sleep(0.7 * kill)
-                if child.pid:
-                    os.kill(child.pid, signal.SIGKILL)
-                await until(lambda: child.pid is None, 60)
+                if learner.child.pid:
+                    os.kill(learner.child.pid, signal.SIGKILL)
+                await until(lambda: learner.child.pid is None, 60)
             await until_step(coordinator, last.version + 4)
             versions = coordinator.group_service.database.all("SELECT era, version FROM versions ORDER BY era, version")
             published = [(one.era, one.version) for one in coordinator.publisher.versions]
@@ -257,4 +255,4 @@ async def test_a_real_learner_killed_repeatedly_at_the_start_of_a_new_era_contin
         assert new[0] > 1
         assert set(published) <= set(versions)
     finally:
-        await child.stop()
+        await learner.child.stop()

@@ -10,8 +10,7 @@ from tests.support.market_world import NANO, TERMS, MarketWorld
 
 
 def bounded(late: int) -> TimelyGrants:
-    grants = TimelyGrants()
-    grants.most = Fraction(1, 10)
+    grants = TimelyGrants(Fraction(1, 10))
     grants.note(100 - late, late=False)
     grants.note(late, late=True)
     grants.turn_over()

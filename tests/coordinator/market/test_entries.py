@@ -12,7 +12,6 @@ from echo2.coordinator.market.entries import (
     AskSealed,
     BalanceMoved,
     Benchmarked,
-    ClosedNode,
     EpochAnnounced,
     EpochClosed,
     EpochDrawn,
@@ -23,6 +22,7 @@ from echo2.coordinator.market.entries import (
 )
 from echo2.coordinator.market.epoch_terms import MOST_PRICE
 from echo2.ledger.balance_waits import BalanceDisputed
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.protocol.sealed_asks import MOST_ASK, commitment
 from tests.support.documents import tables
 from tests.support.paths import ROOT

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from echo2.coordinator.market.entries import ClosedNode, EpochClosed, EpochOpened, NewEntry
+from echo2.coordinator.market.entries import EpochClosed, EpochOpened, NewEntry
 from echo2.coordinator.market.epoch_plan import offers
 from echo2.coordinator.market.epoch_terms import BadTerms
 from echo2.coordinator.market.epochs import (
@@ -23,6 +23,7 @@ from echo2.coordinator.market.epochs import (
 )
 from echo2.coordinator.market.market_replay import NotReproduced, replay_market
 from echo2.coordinator.market.throughput import HOUR
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import ESCROW, FORFEIT, FUND, ROUNDING, Posting
 from echo2.protocol.sealed_asks import BadAsk, commitment
 from echo2.runtime.units import DAY

@@ -40,7 +40,7 @@ def ended(by: signal.Signals, where: str, words: Sequence[str], repository: Path
 
 
 @pytest.mark.parametrize(
-    ("where", "holds"), [("_make_documents", "with no keys yet"), ("_settle", "with private keys of a run")]
+    ("where", "holds"), [("_make_documents", "with no keys yet"), ("settle", "with private keys of a run")]
 )
 @pytest.mark.slow
 def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(

@@ -138,7 +138,7 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
     world = World(tmp_path)
     watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
     for _ in range(5):  # 60 groups were leased when the task began to fail, and arrive one after the other
-        world.group_service.verdicts.recent_of["reverse"].extend([1.0] * 12)
+        world.group_service.recent_verdicts.missing["reverse"].extend([1.0] * 12)
         watch.look()
         world.now += 10_000
     pause = watch.pause
@@ -147,7 +147,7 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
     world.now = pause.until
     watch.look()
     assert watch.pause is None
-    world.group_service.verdicts.recent_of["reverse"].extend([1.0] * 11)
+    world.group_service.recent_verdicts.missing["reverse"].extend([1.0] * 11)
     watch.look()
     assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"

@@ -131,7 +131,7 @@ def test_one_rollout_without_a_reward_is_masked_and_the_group_is_learned_from_wi
         assert shown.reward == pytest.approx(sum(left) / 2)
     (seen,) = [seen_group(*row) for row in stored_rows(world.group_service.database)]
     assert list(seen.rewards) == left
-    assert list(world.group_service.verdicts.recent_of["reverse"]) == [pytest.approx(1 / 3)]
+    assert list(world.group_service.recent_verdicts.missing["reverse"]) == [pytest.approx(1 / 3)]
     world.close()
 
 

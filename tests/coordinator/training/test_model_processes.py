@@ -5,6 +5,7 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from structlog.testing import capture_logs
 from echo2.coordinator.learner.messages import Batch, Hyper, Open
 from echo2.coordinator.training import model_processes
 from echo2.coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
-from echo2.engines.process.supervisor import Supervisor
 from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.fake_coordinator import until
 
@@ -45,12 +45,34 @@ pipe.serve({"train": (Batch, step), "open": (Open, opened)})
 """
 
 
+class HeardLearner(LearnerChild):
+    """A learner whose messages are heard. `heard`: set by each of them."""
+
+    def __init__(self, waits_for: str = "", tell: Callable[[str], None] = lambda fault: None) -> None:
+        argv = [sys.executable, "-c", CHILD]
+        self.heard = asyncio.Event()
+        super().__init__(
+            lambda: Child(argv, name="learner"), restarts(), waits_for, tell, clock=lambda: 1e6 * time.monotonic()
+        )
+
+    def _on_message(self, method: str, body: bytes) -> None:
+        super()._on_message(method, body)
+        self.heard.set()
+
+
+@asynccontextmanager
+async def life_of(learner: HeardLearner) -> AsyncIterator[HeardLearner]:
+    """End a learner with the block."""
+    try:
+        yield learner
+    finally:
+        await learner.child.stop()
+
+
 @pytest.fixture
-async def learner() -> AsyncIterator[LearnerChild]:
-    argv = [sys.executable, "-c", CHILD]
-    child = Supervisor(lambda: Child(argv, name="learner"), restarts(), clock=lambda: 1e6 * time.monotonic())
-    yield LearnerChild(child)
-    await child.stop()
+async def learner() -> AsyncIterator[HeardLearner]:
+    async with life_of(HeardLearner()) as fresh:
+        yield fresh
 
 
 def batch(story: str, step: int = 1) -> Batch:
@@ -65,52 +87,47 @@ def order(story: str, loaded: Path) -> Open:
 
 
 async def test_a_wait_for_ranks_of_other_hosts_is_told_until_they_are_there(
-    learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 0.05)
     told = list[str]()
     ranks = "the ranks of 1 other host at 10.0.0.1:29500"
-    remote = LearnerChild(learner.child, ranks, told.append)
-    with capture_logs() as logs:
-        opening = asyncio.create_task(remote.open(order("one is missing", tmp_path)))
-        await until(lambda: len(logs) >= 3, 60)
-        opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await opening
+    async with life_of(HeardLearner(ranks, told.append)) as remote:
+        with capture_logs() as logs:
+            opening = asyncio.create_task(remote.open(order("one is missing", tmp_path)))
+            await until(lambda: len(logs) >= 3, 60)
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await opening
     assert {(one["event"], one["ranks"]) for one in logs} == {("the learner waits for ranks", ranks)}
     assert told == [f"the learner waits for {ranks}: start them there (docs/several-gpus.md)"], "once for the page"
 
 
-async def test_ranks_that_have_met_are_waited_for_no_longer(
-    learner: LearnerChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    met = asyncio.Event()
+async def test_ranks_that_have_met_are_waited_for_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_processes, "MEETING_NOTICE_SECONDS", 3600.0)
     told = list[str]()
-    remote = LearnerChild(learner.child, "others", told.append)
-    heard = remote._on_message
-    learner.child.on_event = lambda method, body: (heard(method, body), met.set())[0]
-    opening = asyncio.create_task(remote.open(order("all there", tmp_path / "loaded")))
-    await met.wait()
-    assert remote._meeting is None
-    (tmp_path / "loaded").touch()
-    assert (await opening).parameters == 7
+    async with life_of(HeardLearner("others", told.append)) as remote:
+        opening = asyncio.create_task(remote.open(order("all there", tmp_path / "loaded")))
+        await remote.heard.wait()
+        assert remote._meeting is None
+        (tmp_path / "loaded").touch()
+        assert (await opening).parameters == 7
     assert told == []
 
 
-async def test_a_death_during_the_computation_counts_against_the_batch(learner: LearnerChild) -> None:
+async def test_a_death_during_the_computation_counts_against_the_batch(learner: HeardLearner) -> None:
     with pytest.raises(DiedComputing):
         await learner.step(batch("killed"))
 
 
 @pytest.mark.parametrize("story", ["before", "told"])
-async def test_a_death_before_the_computation_or_by_sigterm_does_not_count(learner: LearnerChild, story: str) -> None:
+async def test_a_death_before_the_computation_or_by_sigterm_does_not_count(learner: HeardLearner, story: str) -> None:
     with pytest.raises(ChildDied) as death:
         await learner.step(batch(story))
     assert not isinstance(death.value, DiedComputing)
 
 
-async def test_the_begin_of_one_step_does_not_count_for_the_next(learner: LearnerChild) -> None:
+async def test_the_begin_of_one_step_does_not_count_for_the_next(learner: HeardLearner) -> None:
     with pytest.raises(ChildError, match="no good"):
         await learner.step(batch("error"))
     with pytest.raises(ChildDied) as death:
@@ -120,13 +137,10 @@ async def test_the_begin_of_one_step_does_not_count_for_the_next(learner: Learne
 
 @pytest.mark.parametrize("stop", [lambda learner: learner.renew(), lambda learner: learner.child.stop()])
 async def test_an_end_requested_by_main_does_not_count(
-    learner: LearnerChild, stop: Callable[[LearnerChild], object]
+    learner: HeardLearner, stop: Callable[[HeardLearner], object]
 ) -> None:
-    begun = asyncio.Event()
-    heard = learner._on_message
-    learner.child.on_event = lambda method, body: (heard(method, body), begun.set())[0]
     under_way = asyncio.create_task(learner.step(batch("hangs")))
-    await begun.wait()
+    await learner.heard.wait()
     await stop(learner)  # type: ignore[misc]
     with pytest.raises(ChildDied) as death:
         await under_way

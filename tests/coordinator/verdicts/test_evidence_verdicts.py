@@ -252,13 +252,13 @@ def test_a_bad_day_that_a_check_confirmed_waits_for_the_operators_own_engines_of
     bench.until("quarantine")
     kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantine_account, accrued_account))
     asked: list[tuple[str, int]] = []
-    bench.service.verdicts.days.to_come = lambda rounding, since: not asked.append((rounding, since))
+    bench.world.to_come = lambda rounding, since: not asked.append((rounding, since))
     assert bench.end_day() == ["quarantine"]
     for _ in range(3):
         bench.service.tick(bench.world.now)
     assert bench.service.ledger.balance(quarantine_account(PEER)) == kept
     assert {*asked} == {("bfloat16", (T0 // DAY + 1) * DAY)}
-    bench.service.verdicts.days.to_come = lambda rounding, since: False
+    bench.world.to_come = lambda rounding, since: False
     if not comes.startswith("not"):
         bench.open(TOLERANT if comes == "and agrees" else calibration(TABLES, 2))
     bench.service.tick(bench.world.now)
@@ -393,7 +393,7 @@ def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group
     bench.reopen()  # a kill in the evening, a start in the morning, and a group before the first tick
     bench.world.now += DAY
     bench.decide(0)
-    assert bench.service.verdicts.reviews.next(appeals=False) is not None
+    assert bench.service.reviews.next(appeals=False) is not None
     for _ in range(20):  # the evidence moves on while the check waits
         bench.decide(0)
     assert bench.check_again() == ["quarantine"]

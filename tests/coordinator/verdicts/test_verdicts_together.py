@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echo2.coordinator.leases.kinds.canaries import VESTED_AFTER
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.verification.verification import judge
 from echo2.p2p.identity import peer_id
 from tests.support import sqlite_cost

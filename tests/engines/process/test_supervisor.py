@@ -54,8 +54,8 @@ class World:
         self.supervisor = Supervisor(
             self._child, Restarts(Backoff(0.01, 0.04), healthy=60.0), clock=lambda: self.now,
             on_death=lambda death, pause: self.told.append((death.returncode, pause)),
+            on_event=lambda method, body: self.heard.append(method),
         )  # fmt: skip
-        self.supervisor.on_event = lambda method, body: self.heard.append(method)
 
     def _child(self) -> Child:
         self.started += 1

@@ -23,7 +23,7 @@ async def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(sma
     async with small_run.serving(published=False) as peer:
         node = small_run.node()
         async with working(node):
-            await until(lambda: node.daemon.follower.newest is None and node.coordinator_client.peer)
+            await until(lambda: node.daemon.follower.heads.newest is None and node.coordinator_client.peer)
             assert (await node.daemon.commands.status({}))["lag"] is None
             assert (await node.daemon.commands.why({}))["blocked"] == f"no version to work with: {UNPUBLISHED_REASON}"
             await coordinator.publish(0)
@@ -34,7 +34,7 @@ async def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(sma
             share, peer.share = peer.share, _nothing  # type: ignore[method-assign]
             await coordinator.publish(1)
             await coordinator.publish(2)
-            await until(lambda: node.daemon.follower.newest.version == 2)
+            await until(lambda: node.daemon.follower.heads.newest.version == 2)
             status = await node.daemon.commands.status({})
             assert (status["version"], status["newest"], status["lag"]) == (0, 2, 2)
             assert status["payload_bytes"] == sum(kept)

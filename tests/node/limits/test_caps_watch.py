@@ -33,7 +33,7 @@ async def test_a_month_whose_download_is_used_up_fetches_no_version_and_says_so(
         await until(lambda: node.daemon.engine.current)
         await until(lambda: node.daemon.run_state.no_fetching, 2 * WATCH_SECONDS)
         await small_run.coordinator.publish(1)
-        await until(lambda: node.daemon.follower.newest.version == 1)
+        await until(lambda: node.daemon.follower.heads.newest.version == 1)
         assert node.daemon.engine.current.version == 0
         stored = node.daemon.context.folder / MONTH_FILE
         down = node.daemon.caps_watch.caps.month.down

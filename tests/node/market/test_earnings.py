@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.node.config import NodeConfig
 from echo2.node.control import earnings_report, payout_orders
 from echo2.node.errors import BadConfig, TryLater
@@ -17,7 +18,7 @@ from echo2.node.market.earnings import EarningsSources, Electricity
 from echo2.node.market.earnings_sources import read
 from echo2.node.market.payee_file import PayeeRecord
 from echo2.node.trust.market_store import FILE, MarketStore, StoredAnswer
-from echo2.node.trust.pay_witness import EpochRow, OwnEpoch
+from echo2.node.trust.pay_witness import OwnEpoch
 from echo2.protocol.leases import Receipt
 from echo2.protocol.market import EpochTerms, MarketResponse, PayeeResponse
 from echo2.runtime.units import DAY
@@ -43,7 +44,7 @@ def receipt(number: int, **changes: Any) -> Receipt:
 
 
 def epoch(number: int, pay: int = 30_000_000) -> tuple[OwnEpoch, MarketResponse]:
-    row = EpochRow("me", 33_333, 900_000, 840_000, pay, pay // 5, True)
+    row = ClosedNode("me", 33_333, 900_000, 840_000, pay, pay // 5, True)
     closed = START + number * HOUR // 4
     own = OwnEpoch(number, 1000 + number, closed - HOUR // 4, closed, row, pay - pay // 5, pay // 5)
     return own, msgspec.structs.replace(ANSWER, price=33_333, most=1_000_000)

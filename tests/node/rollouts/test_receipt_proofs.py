@@ -13,7 +13,8 @@ import pytest
 from echo2.coordinator.accounts.end_proofs import EndProofs
 from echo2.coordinator.accounts.head_signing import entry_proof
 from echo2.coordinator.accounts.lease_ends import ENTRY_DUE_MS
-from echo2.coordinator.market.entries import ClosedNode, EpochClosed
+from echo2.coordinator.market.entries import EpochClosed
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.node.rollouts.ledger_sources import Source
 from echo2.node.rollouts.outbox import LOST_RECEIPT, Outbox
 from echo2.node.rollouts.receipt_proofs import ENDS_KEPT, ReceiptProofs

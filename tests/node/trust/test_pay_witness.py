@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from echo2.ledger.epoch_facts import ClosedNode
 from echo2.ledger.ledger_entries import Entry
 from echo2.node.trust.ledger_witness import NotProved, ReceiptProof
-from echo2.node.trust.pay_witness import EpochRow, OwnEpoch, close_key, faults, own_epoch
+from echo2.node.trust.pay_witness import OwnEpoch, close_key, faults, own_epoch
 from echo2.protocol.leases import Receipt
 from echo2.protocol.market import MarketResponse
 from tests.support.entry_proofs import proved_under, root_of
@@ -103,7 +104,7 @@ def _row(book: Book, **changes: Any) -> OwnEpoch:
     """Return the epoch with a false row, whose pay is posted as it says."""
     epoch = own(book)
     assert epoch.row is not None
-    row: EpochRow = msgspec.structs.replace(epoch.row, **changes)
+    row: ClosedNode = msgspec.structs.replace(epoch.row, **changes)
     return epoch._replace(row=row, accrued=row.pay - row.unvested, unvested=row.unvested)
 
 

@@ -47,7 +47,7 @@ async def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_hal
             for version in (1, 2):
                 await coordinator.publish(version)
                 await anyio.sleep(HEAD_LIFE / 2000 + 1)
-                assert node.daemon.follower.newest.version == version
+                assert node.daemon.follower.heads.newest.version == version
 
 
 @on_fake_clock
@@ -89,25 +89,25 @@ async def test_a_node_passes_on_only_heads_that_are_newer_than_those_it_has(smal
         async with working(node):
             await until(lambda: node.daemon.engine.current)
             follower, (older, newer) = node.daemon.follower, [coordinator.sealed_head(0) for _ in range(2)]
-            verify = follower._verify_head
+            verify = follower.heads._verify_head
 
             async def slowly(peer: str, sealed: bytes) -> Verified[Head]:
                 verified = await verify(peer, sealed)
                 await anyio.sleep(1 if sealed == older else 0)
                 return verified
 
-            follower._verify_head = slowly  # type: ignore[method-assign]
+            follower.heads._verify_head = slowly  # type: ignore[method-assign]
             async with anyio.create_task_group() as tasks:
                 passed_on = dict[bytes, bool]()
                 for sealed in (older, newer):
 
                     async def hear(sealed: bytes = sealed) -> None:
-                        passed_on[sealed] = await follower.hear("stranger", sealed)
+                        passed_on[sealed] = await follower.heads.hear("stranger", sealed)
 
                     tasks.start_soon(hear)
             assert passed_on == {older: False, newer: True}
-            assert not await follower.hear("stranger", newer)
-            assert not await follower.hear("stranger", older)
+            assert not await follower.heads.hear("stranger", newer)
+            assert not await follower.heads.hear("stranger", older)
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ async def test_versions_that_come_while_groups_are_finished_are_passed_over(smal
             async with engine.shared():
                 for version in (1, 2, 3):
                     await coordinator.publish(version)
-                    await until(lambda: node.daemon.follower.newest.version == version)  # noqa: B023
+                    await until(lambda: node.daemon.follower.heads.newest.version == version)  # noqa: B023
                 await until(lambda: engine.wanted)
                 await anyio.sleep(5.0)
                 assert engine.current is not None

@@ -137,7 +137,7 @@ def test_a_key_that_is_not_proven_audits_nobody_and_is_audited_like_any_other(wo
 
 def test_a_node_that_would_get_no_lease_for_lack_of_room_may_audit(world: AuditWorld) -> None:
     assert len(world.fill(ALICE)) > 1
-    assert world.group_service.leases.audits.draws.waiting(1, world.version)
+    assert world.group_service.audits.pairs.draws.waiting(1, world.version)
     assert world.kind(world.given(BOB)) == "audit"
 
 
@@ -148,7 +148,7 @@ def test_served_tasks_have_no_audits_and_the_share_0_turns_them_off(tmp_path: Pa
         (tmp_path / folder).mkdir()
         world = AuditWorld(tmp_path / folder, **terms)
         world.given(ALICE)
-        assert world.group_service.leases.audits.draws.waiting(1, 0) == []
+        assert world.group_service.audits.pairs.draws.waiting(1, 0) == []
         world.close()
 
 
@@ -160,7 +160,7 @@ def test_a_lease_of_a_class_that_is_not_exact_is_neither_drawn_nor_an_audit(
     service.leases.terms = msgspec.structs.replace(service.terms, engines=["transformers"])
     world.given(ALICE)
     assert world.given(BOB, engine=engine).calibration is not None
-    assert len(service.leases.audits.draws.waiting(1, world.version)) == 1
+    assert len(service.audits.pairs.draws.waiting(1, world.version)) == 1
     assert world.kind(world.given(BOB)) == "audit"
 
 

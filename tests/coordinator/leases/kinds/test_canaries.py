@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.leases.kinds.canaries import (
     MOST_OWED,
-    VESTED_AFTER,
     CanaryShare,
     KnownAnswer,
     KnownRollout,
@@ -323,12 +323,12 @@ def test_an_answer_of_the_own_party_is_never_chosen(world: CanaryWorld) -> None:
 @pytest.mark.slow
 def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path) -> None:
     world = CanaryWorld(tmp_path, batch_groups=400)
-    world.group_service.leases.canaries._entropy = lambda size: b"\x80" * size  # as many leases on both sides
+    world.group_service.canaries.answers._entropy = lambda size: b"\x80" * size  # as many leases on both sides
     costs = []
     for _ in range(2):
         for _ in range(3 * LOOKED_AT):
             world.answered(world.given(BOB))
-        choose = partial(world.group_service.leases.canaries.choose, BOB, HOMES[BOB], 1, world.version, world.now)
+        choose = partial(world.group_service.canaries.answers.choose, BOB, HOMES[BOB], 1, world.version, world.now)
         assert choose() is None
         costs.append(sqlite_cost.instructions(world.group_service.database, choose, every=1))
     world.close()
@@ -338,7 +338,7 @@ def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path)
 def test_a_class_that_is_not_exact_and_a_served_task_have_no_canaries(tmp_path: Path) -> None:
     reference = msgspec.structs.replace(SPEC.tasks[0], kind="served")
     world = CanaryWorld(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[reference]))
-    assert world.group_service.issuer._issued_canary is not None
+    assert world.group_service.canaries.share.share > 0
     world.given(BOB)
     assert world.kind(world.joins(DAVE)) == ""
     assert world.group_service.wanted_answer() is None
@@ -369,7 +369,7 @@ def test_an_answer_whose_earlier_lease_became_a_canary_meanwhile_keeps_no_newcom
     """The scorer makes an answer for the prompt of a lease, and while it does so the lease's own group is given as a
     canary: both are of one position, and a set of twins has one canary."""
     service = world.group_service
-    service.leases.canaries._wanted = 1  # as after a newcomer under a version without answers
+    service.canaries.answers._wanted = 1  # as after a newcomer under a version without answers
     in_buffer = "SELECT l.position FROM buffer b JOIN leases l ON l.id = b.lease WHERE b.version = ?"
     answers = [position for (position,) in service.database.all(in_buffer, (world.version,))]
     while (wanted := service.wanted_answer()) is None or wanted.position not in answers:

@@ -20,6 +20,7 @@ Rules
 
 from typing import Final, Literal
 
+from echo2.coordinator.accounts.decided import Decided
 from echo2.coordinator.database.database import Database
 
 Kind = Literal["", "canary", "audit"]
@@ -63,7 +64,8 @@ class TwinSets:
         others = _OTHER_TWINS.replace(" WHERE", " LEFT JOIN verdicts v ON v.lease = l.id WHERE")
         return self._database.one(f"SELECT 1 {others} AND {where} LIMIT 1", (lease,)) is not None
 
-    def note_spare(self) -> None:
-        """Count an accepted group whose twin is in the buffer (rule 2)."""
-        query = "INSERT INTO tallies VALUES ('spare twins', 1) ON CONFLICT DO UPDATE SET value = value + 1"
-        self._database.do(query)
+    def on_decided(self, end: Decided) -> None:
+        """Count a good group whose twin is in the buffer (rule 2)."""
+        if end.code == "ok" and end.accepted is not None and end.accepted.spare:
+            query = "INSERT INTO tallies VALUES ('spare twins', 1) ON CONFLICT DO UPDATE SET value = value + 1"
+            self._database.do(query)

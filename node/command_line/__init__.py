@@ -1,0 +1,1 @@
+"""The commands of `echo2-node`, a module for each subject."""

@@ -1,0 +1,93 @@
+"""The parts that all commands of `echo2-node` share: the program's name, its options, and the end by an error.
+
+An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, node/errors.py).
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+from echo2.node.errors import own_code
+from echo2.runtime.cli_errors import report_errors
+from echo2.runtime.named_folder import FOLDER
+
+PROGRAM: Final = "echo2-node"
+errors_reported = report_errors(PROGRAM, own_code)
+
+InviteFile = Annotated[
+    Path | None, typer.Option("--invite-file", help="A file with the invite: all users see a command's arguments.")
+]
+Home = Annotated[
+    Path | None, typer.Option("--home", **FOLDER, help="Folder of this node: key, weights, outbox, receipts.")
+]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
+]
+Device = Annotated[str | None, typer.Option("--gpu", help="Only this device: 1, cuda:1, cpu; several: 0,1.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
+NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
+Server = Annotated[
+    str | None, typer.Option("--server", help="Address of the running server that the engine server uses.")
+]
+Rows = Annotated[
+    int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
+]
+Priority = Annotated[
+    str | None, typer.Option("--priority", help="Beside your own programs: idle (the default), low or normal.")
+]
+Hours = Annotated[str | None, typer.Option("--hours", help="When to work: mon-fri 20:00-07:00, sat-sun; else always.")]
+YieldTo = Annotated[list[str] | None, typer.Option("--yield-to", help="Rest while this program runs; may be repeated.")]
+YieldWhen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--yield-when", help="Rest on gpu, fullscreen, keyboard, battery (the default), metered; may be repeated."
+    ),
+]
+Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
+Uplink = Annotated[float | None, typer.Option("--uplink", help="Most upload to peers, in Mbit/s.")]
+Downlink = Annotated[float | None, typer.Option("--downlink", help="Most download from peers, in Mbit/s.")]
+MonthUp = Annotated[float | None, typer.Option("--month-up", help="Most upload in a calendar month, in GB.")]
+MonthDown = Annotated[float | None, typer.Option("--month-down", help="Most download in a calendar month, in GB.")]
+Disk = Annotated[float | None, typer.Option("--disk", help="Most disk space for weights, in GB; 50.")]
+Base = Annotated[
+    str | None, typer.Option("--base", help="Folder of a copy of the base model, or a hub's cache; auto; none.")
+]
+Duty = Annotated[int | None, typer.Option("--duty", help="Percent of the time that a device computes; 100.")]
+Reserve = Annotated[float | None, typer.Option("--reserve", help="Memory of each device left to others, in GB.")]
+Hottest = Annotated[float | None, typer.Option("--hottest", help="Temperature above which a device rests, in °C.")]
+Power = Annotated[int | None, typer.Option("--power", help="Most power of each GPU, in W.")]
+SlowHours = Annotated[str | None, typer.Option("--slow-hours", help="When the slow caps (slow_...) are in force.")]
+Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
+Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
+Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
+Fingerprint = Annotated[
+    str | None,
+    typer.Option("--accept-fingerprint", help="Join the run of this fingerprint, by its page or on the local network."),
+]
+Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
+JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
+Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def with_options_of(options: Callable[..., object], before: str) -> Callable[[C], C]:
+    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`, in front of its
+    parameter `before`: typer reads a command's options from its signature."""
+
+    def extend(command: C) -> C:
+        signature, shared = inspect.signature(command), inspect.signature(options).parameters
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        at = [one.name for one in own].index(before)
+        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own[:at], *shared.values(), *own[at:]]
+        )
+        command.__annotations__ |= {name: one.annotation for name, one in shared.items()}
+        return command
+
+    return extend

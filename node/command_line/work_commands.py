@@ -1,0 +1,272 @@
+"""The commands by which a node works: join, watch, pause, finish and leave."""
+
+from typing import Annotated, Any
+
+import typer
+
+from echo2.node.command_line.node_answers import (
+    ask_node,
+    config_of,
+    home_of,
+    invite_text,
+    passphrase,
+    say,
+    show,
+    show_verdict,
+)
+from echo2.node.command_line.node_options import (
+    Base,
+    Device,
+    Disk,
+    Downlink,
+    Duty,
+    Engine,
+    Fingerprint,
+    Gpu,
+    Home,
+    Hottest,
+    Hours,
+    InviteFile,
+    Json,
+    JsonLogs,
+    Level,
+    Listen,
+    MonthDown,
+    MonthUp,
+    Name,
+    NumberFormat,
+    Once,
+    Power,
+    Priority,
+    Quiet,
+    Reserve,
+    Rows,
+    Server,
+    SlowHours,
+    Uplink,
+    Via,
+    Yes,
+    YieldTo,
+    YieldWhen,
+    errors_reported,
+    with_options_of,
+)
+from echo2.node.errors import BadConfig
+from echo2.runtime.terminal_question import ask_agreement
+
+work_app = typer.Typer()
+
+
+def _seconds(duration: str) -> float:
+    number, unit = duration[:-1], duration[-1:]
+    if unit not in "smhd" or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+        raise typer.BadParameter("a duration is a number above 0 and s, m, h or d: 90s, 30m, 2h", param_hint="--for")
+    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
+
+
+def _work_options(
+    gpu: Gpu = None,
+    engine: Engine = None,
+    dtype: NumberFormat = None,
+    rows: Rows = None,
+    server: Server = None,
+    priority: Priority = None,
+    hours: Hours = None,
+    yield_to: YieldTo = None,
+    yield_when: YieldWhen = None,
+    quiet: Quiet = None,
+    uplink: Uplink = None,
+    downlink: Downlink = None,
+    month_up: MonthUp = None,
+    month_down: MonthDown = None,
+    base: Base = None,
+    disk: Disk = None,
+    duty: Duty = None,
+    reserve: Reserve = None,
+    hottest: Hottest = None,
+    power: Power = None,
+    slow_hours: SlowHours = None,
+    name: Name = None,
+    home: Home = None,
+    listen: Listen = None,
+    via: Via = None,
+) -> None:
+    """The options of a node that works, which `join` and `run` share."""
+
+
+@work_app.command()
+@errors_reported
+@with_options_of(_work_options, before="accept_fingerprint")
+def join(
+    invite: Annotated[
+        str | None,
+        typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
+    ] = None,
+    invite_file: InviteFile = None,
+    accept_fingerprint: Fingerprint = None,
+    once: Once = False,
+    log: Level = None,
+    json_logs: JsonLogs = None,
+    **flags: Any,
+) -> int:
+    """Join a run, and work for it until stopped. Ctrl-C finishes the groups under way; a second one ends at once.
+
+    Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
+    invite = invite_text(invite, invite_file)
+    return _daemon(once, invite=invite, accept_fingerprint=accept_fingerprint, log=log, json_logs=json_logs, **flags)
+
+
+@work_app.command()
+@errors_reported
+@with_options_of(_work_options, before="once")
+def run(once: Once = False, log: Level = None, json_logs: JsonLogs = None, **flags: Any) -> int:
+    """Continue the run that was joined last."""
+    return _daemon(once, log=log, json_logs=json_logs, **flags)
+
+
+@work_app.command()
+@errors_reported
+def status(
+    home: Home = None,
+    as_json: Json = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="Print this node's address on the page, and its badge.")
+    ] = False,
+) -> None:
+    """Show the state of the running node."""
+    answer = ask_node(home, command="status")
+    if not share:
+        return show(answer, as_json)
+    from echo2.node.control.share_report import share_of
+
+    show(share_of(answer), as_json)
+
+
+@work_app.command()
+@errors_reported
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one screen, and end.")] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Watch the running node: devices, groups, points, lines, and keys to pause, resume, finish, switch caps."""
+    from echo2.node.top import top_report
+
+    def ask(**asked: Any) -> dict[str, Any]:
+        return ask_node(home, **asked)
+
+    if not once and not as_json:
+        return top_report.show(ask)
+    for text_line in top_report.once(ask, as_json=as_json) if once else top_report.stream(ask):
+        say(text_line)
+
+
+@work_app.command()
+@errors_reported
+def slow(
+    switch: Annotated[str, typer.Argument(help="on, off; or auto: slow_hours count again.")] = "on",
+    home: Home = None,
+) -> None:
+    """Switch the running node to its slow caps (slow_uplink, slow_downlink, slow_duty), or back."""
+    states = {"on": True, "off": False, "auto": None}
+    if switch not in states:
+        raise BadConfig(f"slow takes on, off or auto, not {switch!r}")
+    show(ask_node(home, command="slow", slow=states[switch]), False)
+
+
+@work_app.command()
+@errors_reported
+def why(
+    lease: Annotated[
+        str | None, typer.Option(metavar="LEASE", help="Of this lease's verdict.", show_default="of the node")
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show the one rule that blocks work now, and recent refusals; or the basis of one verdict."""
+    if lease is not None:
+        show_verdict(home, lease, as_json)
+        return
+    show(ask_node(home, command="why"), as_json)
+
+
+@work_app.command()
+@errors_reported
+def appeal(
+    lease: Annotated[str, typer.Argument(help="Its 32 hexadecimal digits.", show_default=False)],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for another check of a refused group, by another scorer process; later it shows both answers."""
+    show_verdict(home, lease, as_json, ask=True)
+
+
+@work_app.command()
+@errors_reported
+def pause(
+    duration: Annotated[
+        float | None, typer.Option("--for", parser=_seconds, metavar="TIME", help="For how long: 90s, 30m, 2h.")
+    ] = None,
+    gpu: Device = None,
+    home: Home = None,
+) -> None:
+    """Request no new work, and free the device within seconds."""
+    show(ask_node(home, command="pause", seconds=duration, gpu=gpu), False)
+
+
+@work_app.command()
+@errors_reported
+def resume(gpu: Device = None, home: Home = None) -> None:
+    """End a pause; a rule that blocks (--hours, --yield-to, --yield-when) is overridden until it has ended once."""
+    show(ask_node(home, command="resume", gpu=gpu), False)
+
+
+@work_app.command()
+@errors_reported
+def finish(home: Home = None) -> None:
+    """Complete the groups under way, deliver every submission, end."""
+    show(ask_node(home, command="finish"), False)
+
+
+@work_app.command()
+@errors_reported
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are added, until Ctrl-C.")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many lines, the last ones.")] = 50,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show the log of the node, running or not."""
+    from echo2.node.control import log_view
+
+    place = home_of(home)
+    for text_line in log_view.last_lines(place, most):
+        say(text_line if as_json else log_view.readable(text_line))
+    for text_line in log_view.follow(place) if follow else ():
+        say(text_line if as_json else log_view.readable(text_line))
+
+
+@work_app.command()
+@errors_reported
+def leave(
+    home: Home = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete key and receipts too: standing, and points, go with them.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Finish, and delete the run's weights from this machine. Key and receipts stay, for another time."""
+    from echo2.node.control.leaving import GROUP_SECONDS, check_worked
+    from echo2.node.control.leaving import leave as leave_run
+
+    config = config_of(home=home)
+    check_worked(config.home)
+    if forget and not yes and not ask_agreement("Delete key and receipts of this node for good?", default=False):
+        raise BadConfig("nothing is deleted")
+    leave_run(config.home, config.drain + GROUP_SECONDS, say, forget=forget)
+
+
+def _daemon(once: bool, **flags: Any) -> int:
+    from echo2.node.main import start
+
+    return start(config_of(**flags), once=once, passphrase=passphrase())
