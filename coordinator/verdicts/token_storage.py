@@ -29,10 +29,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from echo2.coordinator.accounts.decided import Decided
+from echo2.coordinator.accounts.decided import BY_PASS
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.schema import STORED_BYTES
 from echo2.coordinator.learner.age import oldest_fresh
-from echo2.coordinator.verdicts.reviews import BY_PASS
 from echo2.p2p.errors import Malformed
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Submission

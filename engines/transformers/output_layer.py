@@ -76,7 +76,7 @@ def _wide_product(linear: nn.Linear, hidden: Tensor) -> Tensor:
     else:
         most = CPU_WEIGHTS if rows.device.type == "cpu" else DEVICE_WEIGHTS
         wide, size = rows.float(), max(1, most // linear.in_features)
-        product = torch.cat([wide @ part.float().t() for part in weight.split(size)], 1)
+        product = torch.cat([wide @ part.float().t() for part in torch.split(weight, size)], 1)
     if bias is not None:
         product += bias
     return product.view(*hidden.shape[:-1], linear.out_features)

@@ -179,9 +179,9 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
         return [*rows, doctor_checks.no_invite()]
     tried = await _host_trials(invite)
     attempts = await _attempts(invite)
-    place, fault = await _proxy(invite)
-    rows += [doctor_checks.proxy(place, fault)] if place else []
-    rows += [doctor_checks.names(tried), doctor_checks.tcp(tried), *doctor_checks.routes(attempts, tried, fault)]
+    place, why = await _proxy(invite)
+    rows += [doctor_checks.proxy(place, why)] if place else []
+    rows += [doctor_checks.names(tried), doctor_checks.tcp(tried), *doctor_checks.routes(attempts, tried, why)]
     successful = [one.address for one in attempts if one.seconds is not None]
     over_libp2p = [address for address in successful if route_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
