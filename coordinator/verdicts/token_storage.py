@@ -28,8 +28,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from echo2.coordinator.accounts.decided import Decided
-from echo2.coordinator.accounts.decided import BY_PASS
+from echo2.coordinator.accounts.decided import BY_PASS, Decided
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.schema import STORED_BYTES
 from echo2.coordinator.learner.age import oldest_fresh
