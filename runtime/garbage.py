@@ -1,4 +1,4 @@
-"""Leave what lives long out of Python's full garbage collections, each of which stops the process.
+"""Leave all that lives long out of Python's full garbage collections, each of which stops the process.
 
 Rules
 1. A full collection walks every container that Python tracks: a million of them stop all threads for 0.2 s, again and

@@ -128,7 +128,10 @@ def _battery_probe() -> Probe:
             return ""
         return f"this machine runs on its battery ({battery.percent:.0f} %)"
 
-    present = hasattr(psutil, "sensors_battery") and psutil.sensors_battery() is not None
+    try:  # a system without a list of batteries, as some containers have, is an OSError
+        present = hasattr(psutil, "sensors_battery") and psutil.sensors_battery() is not None
+    except PROBE_ERRORS as error:
+        return Probe("battery", _reason("the system", error), None)
     return Probe("battery", "the battery", look) if present else Probe("battery", "there is no battery", None)
 
 

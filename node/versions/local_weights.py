@@ -88,10 +88,11 @@ class LocalWeights:
         except FileNotFoundError:
             return None
         except WeightsError as error:
-            _log.warning("weights are fetched again", reason=str(error))
-            self.on_damage(str(error))
-            self.drop()
-            return None
+            reason = str(error)
+        _log.warning("weights are fetched again", reason=reason)
+        self.on_damage(reason)
+        self.drop()  # after the block: its error has a file open, and NFS would keep it
+        return None
 
     def adopt(self, copy: BaseCopy, version: Version) -> None:
         """Make the weights of a copy those in `held`. `version`: any of the run, for its tensors. Raises `BadSnapshot`
@@ -112,15 +113,19 @@ class LocalWeights:
         self._choose_place()
         if (diffs := len(self._diffs())) and not logged_weights.is_in_memory(self.path):
             _log.info("weights are made of base and log", diffs=diffs)
-        try:
-            weights = logged_weights.open_weights(self.path, self.ends.is_set)
-        except MemoryFull as fault:
-            self.leave_memory(str(fault))
-            weights = logged_weights.open_weights(self.path)
+        weights = self._open_present()
         self._report_loss(weights.log)
         root = weights.root
         self.fold(START_STEPS)
         return root
+
+    def _open_present(self) -> Rolling:
+        try:
+            return logged_weights.open_weights(self.path, self.ends.is_set)
+        except MemoryFull as fault:
+            reason = str(fault)
+        self.leave_memory(reason)  # after the block: its error has the log's files open, and NFS would keep them
+        return logged_weights.open_weights(self.path)
 
     def _choose_place(self) -> None:
         """Begin or end a log (rule 5)."""
@@ -155,9 +160,10 @@ class LocalWeights:
         if not self.is_fold_due(steps):
             return
         try:
-            logged_weights.fold_log(self.path, self.ends.is_set)
+            return logged_weights.fold_log(self.path, self.ends.is_set)
         except MemoryFull as fault:
-            self.leave_memory(str(fault))
+            reason = str(fault)
+        self.leave_memory(reason)  # after the block, as in `_open_present`
 
     def is_fold_due(self, steps: int | None = None) -> bool:
         """Tell whether the log is long enough to be folded (rule 6)."""

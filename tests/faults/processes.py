@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import psutil
@@ -28,6 +28,7 @@ from echo2.coordinator.learner.messages import WarmUp
 from echo2.coordinator.metrics.views import NodeRow, RunState
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.model_folder import TINY_MODEL
+from echo2.coordinator.settings.config import GuardKind
 from echo2.p2p.identity import load_key, peer_id, public_bytes
 from tests.support.paths import ROOT
 
@@ -81,6 +82,7 @@ def make_template(
         "leases": {
             "minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, **(leases or {}),
         },
+        "guard": {"warn_only": get_args(GuardKind)},  # such a small model learns nothing
         **{name: dict(section) for name, section in (more or {}).items()},
     }  # fmt: skip
     config = setup.settings_for(TINY_MODEL, flags, env={})

@@ -5,13 +5,11 @@ import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import psutil
 import pytest
 
 from benchmarks.scorers.ray_hosts import RayHosts, ray_hosts
-from echo2.coordinator.settings.config import GuardKind
 from tests.faults.processes import Run, make_template, running, until
 from tests.faults.verdicts import goes_on
 from tests.support.quick_disk import quick_folder
@@ -37,8 +35,7 @@ def hosts() -> Iterator[RayHosts]:
 def three_scorers(hosts: RayHosts) -> Iterator[Path]:
     with quick_folder() as folder:
         scorer = {"ray": hosts.address, "devices": ("cpu",) * 3, "silence_seconds": SILENCE}
-        more = {"scorer": scorer, "guard": {"warn_only": get_args(GuardKind)}}  # such a small model learns nothing
-        yield make_template(folder / "run", more=more)
+        yield make_template(folder / "run", more={"scorer": scorer})
 
 
 def three(run: Run, hosts: RayHosts, gone: set[psutil.Process]) -> list[psutil.Process]:

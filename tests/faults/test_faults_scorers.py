@@ -5,12 +5,10 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import psutil
 import pytest
 
-from echo2.coordinator.settings.config import GuardKind
 from tests.faults.processes import ROLES, Run, make_template, running, until
 from tests.faults.verdicts import goes_on
 from tests.support.quick_disk import quick_folder
@@ -23,10 +21,7 @@ SILENCE = 15.0
 @pytest.fixture(scope="module")
 def two_scorers() -> Iterator[Path]:
     with quick_folder() as folder:
-        more = {
-            "scorer": {"devices": ("cpu", "cpu"), "silence_seconds": SILENCE},
-            "guard": {"warn_only": get_args(GuardKind)},  # such a small model learns nothing
-        }
+        more = {"scorer": {"devices": ("cpu", "cpu"), "silence_seconds": SILENCE}}
         yield make_template(folder / "run", more=more)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from benchmarks.memory_network.transport import Link, MemoryTransport
+from benchmarks.memory_network.transport import Link
 from echo2.p2p.identity import generate_key
+from echo2.p2p.peer.gossip import GossipExchange
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, whole, working
@@ -106,11 +107,8 @@ def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp
 def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def silence(self: MemoryTransport, topic: str, data: bytes) -> None:
-        pass
-
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        monkeypatch.setattr(MemoryTransport, "publish", silence)
+        monkeypatch.setattr(GossipExchange, "_spread", lambda *_: None)
         await steps(swarm, 8)  # far beyond the staleness limit
 
     story(tmp_path, tell)
@@ -137,7 +135,7 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
         assert coordinator is not None
         tick, here = coordinator.group_service.tick, coordinator.absence.check
         swarm.network.freeze(swarm.run.peer_id)
-        coordinator.group_service.tick = coordinator.absence.check = lambda now: 0  # type: ignore[method-assign,assignment]
+        coordinator.group_service.tick = coordinator.absence.check = lambda *_: 0  # type: ignore[method-assign,assignment]
         await anyio.sleep(60)
         coordinator.group_service.tick, coordinator.absence.check = tick, here  # type: ignore[method-assign]
         swarm.network.thaw(swarm.run.peer_id)

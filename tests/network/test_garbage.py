@@ -57,8 +57,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return rng.choice([data[:at], data[:at] + rng.randbytes(3) + data[at + 3 :], data[:at] + data[at + 1 :]])
 
 
-def examples(peer: str) -> dict[str, msgspec.Struct]:
-    """Return a well-formed message for each method, of made-up content."""
+def examples(peer: str) -> dict[str, msgspec.Struct | None]:
+    """Return a well-formed message for each method, of made-up content. None: its request is empty."""
     lease, root = bytes(16), bytes(32)
     rollout = Rollout(
         tokens=[2, 3], turns=[2], logprobs=bytes(8), segments=[Segment(version=0, root=root, first=0)]
@@ -84,6 +84,7 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         "payee": PayeeRequest(account="somebody@example.org"),
         "ledger": LedgerRequest(after=0, entries=[1, 2], size=2),
         "verdicts": None,
+        "rank": None,
         "acknowledge": Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1),
         "plan": PlanRequest(uplink=1, failed=[peer]),
         "follow": PlanResponse(parents=[peer], records=[b"x"]),
@@ -148,6 +149,10 @@ class Vandal:
     async def gossip(self) -> None:
         topic = f"echo2/{self.run.id.hex()}/head"
         await self.peer.publish(topic, self.rng.choice([b"", b"\xc1", self.rng.randbytes(200)]))
+
+
+def test_every_method_has_an_example_to_damage() -> None:
+    assert examples("x").keys() == {one.name for one in METHODS}
 
 
 @pytest.mark.parametrize("seed", range(2))

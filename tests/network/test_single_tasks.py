@@ -77,7 +77,7 @@ async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Pa
 @pytest.mark.slow
 async def test_an_environment_that_fails_in_more_than_5_percent_of_episodes_pauses_the_run(tmp_path: Path) -> None:
     host = HostedTask(TEXT, failing=4)
-    swarm = riddles(tmp_path, host, guard={"warn_only": ("cut", "too-hard", "floor", "no-signal", "same-answer")})
+    swarm = riddles(tmp_path, host)
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice")):
             await until(lambda: coordinator.learning.training.watch.pause, 3600)

@@ -27,6 +27,7 @@ from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, firs
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from echo2.coordinator.run import setup
 from echo2.coordinator.run.setup import Run
+from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.training.model_processes import Models
 from echo2.engines import direct
 from echo2.engines.engine import EngineError, Job, Loaded, Sample, SampleScore
@@ -308,6 +309,10 @@ async def working(*nodes: Node) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
+LEARNS_NOTHING: tuple[GuardKind, ...] = ("cut", "too-hard", "floor", "no-signal", "same-answer")
+"""What the guard sees in a run of random answers, which it would pause."""
+
+
 def make_swarm(
     folder: Path,
     seed: int = 0,
@@ -340,7 +345,7 @@ def make_swarm(
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
         | dict(leases or {}),
         "market": dict(market or {}),
-        "guard": dict(guard or {}),
+        "guard": {"warn_only": LEARNS_NOTHING} | dict(guard or {}),
         "payout": {"rail": "csv"} if market else {},
     }
     config = setup.settings_for(str(model), flags, env={})

@@ -213,6 +213,18 @@ def test_a_battery_is_seen_where_there_is_one(
     assert look() == sentence
 
 
+def test_a_system_without_a_list_of_batteries_has_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil lists /sys/class/power_supply, which a container or a small kernel may lack: `join` and `doctor` broke."""
+
+    def refuse() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/sys/class/power_supply")
+
+    monkeypatch.setattr(psutil, "sensors_battery", refuse, raising=False)
+    probe = probe_of("battery")
+    assert probe.look is None
+    assert "/sys/class/power_supply" in probe.source
+
+
 def test_only_what_is_switched_on_is_asked(programs: Path) -> None:
     assert probes_of((), ()) == []
     assert [one.rule for one in probes_of(("steam",), ("battery",))] == ["program", "battery"]
