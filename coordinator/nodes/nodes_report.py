@@ -57,7 +57,7 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
+class ListedLease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease with its end, or its present state. `at`: time of the verdict, or when the lease was sent, ms. `code`:
     "ok", a refusal code, "expired", "returned", "open" or "received"."""
 
@@ -85,7 +85,7 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     vouched: bool
     codes: dict[str, int]
     quarantined: list[QuarantinedDay]
-    last: list[EndedLease]
+    last: list[ListedLease]
     strikes: list[Strike]
     entries: list[str]
 
@@ -151,13 +151,13 @@ def _quarantined_days(database: Database, key: bytes) -> list[QuarantinedDay]:
     ]
 
 
-def _last(database: Database, key: bytes) -> list[EndedLease]:
+def _last(database: Database, key: bytes) -> list[ListedLease]:
     rows = database.all(
         "SELECT coalesce(v.at, l.sent), lower(hex(l.id)), coalesce(v.code, l.state) FROM leases l"
         " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.node = ? ORDER BY l.sent DESC, l.id LIMIT ?",
         (key, SHOWN_LEASES),
     )
-    return [EndedLease(at=when, lease=lease, code=code) for when, lease, code in rows]
+    return [ListedLease(at=when, lease=lease, code=code) for when, lease, code in rows]
 
 
 def _strikes(database: Database, key: bytes, groups: int) -> list[Strike]:
