@@ -8,7 +8,7 @@ from benchmarks.plays.simulated_prompts import LeasedPrompt
 from echo2.coordinator.leases.delivery_record import (
     MOST_SEARCHED_LEASES,
     DeliveryRecord,
-    EndedLease,
+    PastLease,
     delivery_record,
     measured_groups,
 )
@@ -38,13 +38,13 @@ class SimulatedNode:
     running: set[int] = field(default_factory=set)
     open_leases: int = 0
     undecided: int = 0
-    ended: dict[int, EndedLease] = field(default_factory=dict)
+    ended: dict[int, PastLease] = field(default_factory=dict)
     _numbers: list[int] = field(default_factory=list)
     """Of the ended leases, in order."""
     _record: tuple[int, DeliveryRecord] | None = None
     """The groups that were measured, and the record of them; None: leases have ended since."""
 
-    def end(self, lease: int, row: EndedLease) -> None:
+    def end(self, lease: int, row: PastLease) -> None:
         """Note that a lease ended, or that its group came after it had."""
         if lease not in self.ended:
             insort(self._numbers, lease)

@@ -31,7 +31,7 @@ from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
 from echo2.coordinator.learner.age import fresh, oldest_fresh
-from echo2.coordinator.leases.delivery_record import EndedLease
+from echo2.coordinator.leases.delivery_record import PastLease
 from echo2.coordinator.leases.lease_lifetime import (
     ENOUGH_PROVEN_NODES,
     FleetTurnarounds,
@@ -271,7 +271,7 @@ class SimulatedRun:
             self.running[ended.version] -= 1
             self._late.pop(lease, None)
             ended.node.open_leases -= 1
-            ended.node.end(lease, EndedLease(ended.sent, came, ended.expires))
+            ended.node.end(lease, PastLease(ended.sent, came, ended.expires))
         return ended
 
     def on_their_way(self) -> int:

@@ -49,7 +49,7 @@ UNMEASURED_RECORD: Final = DeliveryRecord([], True, 0.0, 0)
 """The record of a node that has handed in no group, and let fewer than `LEAST_LEASES` leases end."""
 
 
-class EndedLease(NamedTuple):
+class PastLease(NamedTuple):
     """A lease that has ended: when it was sent, when its group came, and its end, ms. `came` is None if none did."""
 
     sent: int
@@ -72,10 +72,10 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
         (node, groups + MOST_SEARCHED_LEASES),
     )
-    return delivery_record([EndedLease(*row) for row in ended], groups)
+    return delivery_record([PastLease(*row) for row in ended], groups)
 
 
-def delivery_record(ended: Sequence[EndedLease], groups: int) -> DeliveryRecord:
+def delivery_record(ended: Sequence[PastLease], groups: int) -> DeliveryRecord:
     """Return the record of a node's ended leases, newest first. `groups`: how many of its groups are measured."""
     came = [one.came is not None and one.came <= one.expires for one in ended[:LAST_LEASES]]
     lost, silent = came[:1] == [False], len(came) >= LEAST_LEASES and not any(came)
