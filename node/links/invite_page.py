@@ -122,8 +122,10 @@ async def _read(session: aiohttp.ClientSession, place: str, check: ssl.SSLContex
                 raise TryLater(f"{place} answers with status {answer.status}: try later, or give the invite itself")
             if answer.status != 200:
                 return "", plain
-            body = await read_body(answer, MOST_INVITE_CHARACTERS + 2)
-            return body.decode(errors="replace").strip(), plain
+            text = (await read_body(answer, MOST_INVITE_CHARACTERS + 2)).decode(errors="replace").strip()
+            if not text:
+                raise TryLater(f"{place} has no invite yet: its run is starting; try again in a minute")
+            return text, plain
     except aiohttp.ClientSSLError:
         raise
     except (aiohttp.InvalidURL, ValueError) as error:

@@ -304,9 +304,10 @@ class Volunteer(Program):
     def accepted(self) -> int:
         if not list(self.home.glob("runs/*/outbox.sqlite")):
             return 0
+        query = "SELECT count(*) FROM submissions WHERE state = 'accepted'"
         with closing(sqlite3.connect(self.data / "outbox.sqlite", timeout=PATIENCE)) as outbox:
-            (groups,) = outbox.execute("SELECT count(*) FROM submissions WHERE state = 'accepted'").fetchone()
-        return int(groups)
+            made = outbox.execute("SELECT 1 FROM sqlite_master WHERE name = 'submissions'").fetchone()
+            return int(outbox.execute(query).fetchone()[0]) if made else 0
 
     def ask(self, command: str) -> dict[str, Any]:
         """Run `echo2-node COMMAND --json` from outside, and return its answer."""

@@ -44,6 +44,13 @@ class World:
         volunteer.within = self.hosts.within("node")
         return volunteer
 
+    def read(self, path: str) -> str:
+        """Read a part of the page on the node's host; empty while it is not there."""
+        program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
+        argv = [*self.node.within, sys.executable, "-c", program, self.page + path]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        return done.stdout.strip()
+
     def command(self, program: Program, *argv: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
         """Run a command on a program's host, and check its exit code."""
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), **program.env}
@@ -80,6 +87,7 @@ def test_a_node_joins_by_the_page_and_works(world: World) -> None:
     world.coordinator.env |= {"ECHO2_COORD_WEB_HOST": "::", "ECHO2_COORD_WEB_OPERATOR_LISTEN": "[::1]:0"}
     world.coordinator.start()
     asked = world.command(world.coordinator, "echo2.coordinator.cli", "invite", "--home", str(world.coordinator.home))
+    until("the page serves the invite", lambda: world.read("/invite"))
     world.node.start(world.page, "--accept-fingerprint", asked.stderr.split()[-1])
     until("the node is credited", lambda: world.node.accepted() >= 2)
     until("it follows", lambda: len(world.node.versions()) >= 3)
@@ -87,9 +95,7 @@ def test_a_node_joins_by_the_page_and_works(world: World) -> None:
 
 
 def test_the_page_shows_its_work(world: World) -> None:
-    program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
-    argv = [*world.node.within, sys.executable, "-c", program, f"{world.page}/api/v1/run"]
-    state = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout)
+    state = json.loads(world.read("/api/v1/run"))
     assert [row["name"] for row in state["nodes"]] == ["ann"]
     shown = world.command(world.coordinator, "echo2.coordinator.cli", "status", "--home", str(world.coordinator.home))
     assert "ann" in shown.stdout

@@ -112,7 +112,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_doubted(serve: Serve, tm
     assert "certificate of 127.0.0.1 does not hold" in served.doubt
 
 
-@pytest.mark.parametrize("texts", [{}, {"/invite": "<html>"}, {"/invite": ""}])
+@pytest.mark.parametrize("texts", [{}, {"/invite": "<html>"}])
 async def test_a_page_of_something_else_is_named(serve: Serve, texts: dict[str, str]) -> None:
     with pytest.raises(BadConfig, match="serves no invite: is it the page of a run"):
         await fetch_invite(await serve(texts))
@@ -144,6 +144,11 @@ async def test_a_page_that_does_not_answer_is_tried_later(serve: Serve) -> None:
         await fetch_invite(address)
     with pytest.raises(TryLater, match="cannot be read"):
         await fetch_invite("http://127.0.0.1:9/")
+
+
+async def test_a_page_whose_run_is_starting_is_tried_later(serve: Serve) -> None:
+    with pytest.raises(TryLater, match="/invite has no invite yet: its run is starting; try again in a minute"):
+        await fetch_invite(await serve({"/invite": ""}))
 
 
 async def test_a_page_in_a_thread_is_confirmed_once(serve: Serve, tmp_path: Path) -> None:
