@@ -109,7 +109,12 @@ class Ranking:
         else:
             if cached is not None and now < cached[0] + PAGE_SECONDS:  # others get it while it is read again
                 self._first[key] = now + RENEWAL_SECONDS, *cached[1:]
-            body, following = await self._read(request, after, most, rendered)
+            try:
+                body, following = await self._read(request, after, most, rendered)
+            except BaseException:
+                if cached is not None:  # the next visitor reads: refusals of one keep no old page for others
+                    self._first[key] = cached
+                raise
             if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
                 self._first[key] = self._clock() + PAGE_SECONDS, body, following
         headers = {"Content-Type": kind, **_CACHED, "ETag": etag_of(body)}

@@ -107,6 +107,23 @@ def test_many_groups_go_in_slices(world: World) -> None:
     assert gone == [DELETED_LEASES_SLICE, 3, 0]
 
 
+def test_leases_that_return_nothing_are_looked_at_a_page_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_storage, "LOOKED_AT_ONCE", 2)
+    lost = 6
+    for _ in range(lost):
+        world.lease()
+        world.now += 1
+    world.now += HOUR
+    while world.group_service.tick(world.now):
+        pass
+    last = accepted_later(world)
+    gone = [world.group_service.tokens.make_room(0, LONG_PAST, 1, SPEC.staleness) for _ in range(lost // 2 + 1)]
+    assert gone == [0] * (lost // 2) + [1], "one page at each call, however many leases ended without a group"
+    assert last not in stored(world)
+
+
 def test_groups_behind_many_that_are_needed_are_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_storage, "LOOKED_AT_ONCE", 2)
     world.accepted()
