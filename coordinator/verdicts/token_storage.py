@@ -62,7 +62,8 @@ _ENDED_LEASES_QUERY = (
     " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
 )
 _STORED_GROUPS_QUERY = (
-    "SELECT l.id, l.party, s.lease, v.verdict, l.expires, s.lease IS NULL OR v.lease IS NULL"
+    "SELECT l.id, l.party, s.lease, v.verdict, l.expires, CASE WHEN s.lease IS NULL THEN"
+    " NOT EXISTS (SELECT 1 FROM evidence e WHERE e.lease = l.id AND e.payload != x'') ELSE v.lease IS NULL END"
     " OR (v.verdict != 'refused' AND (l.era, l.version) >= (?, ?))"
     " OR EXISTS (SELECT 1 FROM reviews r WHERE r.lease = l.id AND r.state = 'waiting')"
     " OR EXISTS (SELECT 1 FROM quarantine q WHERE q.lease = l.id)"
@@ -124,7 +125,7 @@ def _index_of(turns: Sequence[int], position: int) -> int:
 
 class _Decided(NamedTuple):
     """A lease that ended. `submitted`: its id if it has a submission, else None. `needed`: whether rule 6 keeps its
-    group, or there is none with a verdict."""
+    content, or there is none to delete."""
 
     id: bytes
     party: str
@@ -282,6 +283,9 @@ class TokenStorage:
         if one.submitted is None:  # other tokens of a turn are evidence without a submission
             if nbytes:
                 self._uncount(one.party, nbytes)
+            if isinstance(one, _Decided):  # within the window its lease stays
+                self._database.do("UPDATE evidence SET payload = x'' WHERE lease = ?", (one.id,))
+                return
             self._database.do("DELETE FROM evidence WHERE lease = ?", (one.id,))
             self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
             return
