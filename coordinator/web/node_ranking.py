@@ -55,6 +55,13 @@ class Ranking:
         """Content type, nodes of a whole page, packed -> until when the first page is cached, its body, and what
         follows."""
 
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        self._reads.end_with(app)
+        app.router.add_get("/nodes", self.html)
+        app.router.add_get("/api/v1/nodes", self.json)
+        app.router.add_get("/api/v1/nodes.csv", self.csv)
+
     async def html(self, request: web.Request) -> web.StreamResponse:
         """Answer with an HTML page of `page.NODES_SHOWN` nodes."""
         after, state = _after(request), await self._state()
