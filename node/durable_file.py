@@ -1,6 +1,7 @@
 """A SQLite file of the node: every change is durable when its method returns."""
 
 import contextlib
+import itertools
 import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,11 @@ from echo2.runtime.surroundings import describe
 def other_build(folder: Path, names: Sequence[str]) -> str:
     """Return what to do about the folder of a run in which another build of echo2 made files."""
     files = " ".join(f"{name}*" for name in names)
+    aside = next(name for number in itertools.count(1) if not (folder / (name := f"old-{number}")).exists())
     return (
         f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or move this aside (cd "
-        f"{shlex.quote(str(folder))} && mkdir old && mv {files} old) and start again; key and points stay, receipts "
-        "are kept in old for that build, and groups there without an answer are lost"
+        f"{shlex.quote(str(folder))} && mkdir {aside} && mv {files} {aside}) and start again; key and points stay, "
+        f"receipts are kept in {aside} for that build, and groups there without an answer are lost"
     )
 
 

@@ -1,8 +1,8 @@
 """The end of a lease as an event: verdicts publish it, and each part that changes by it receives it.
 
 Rules
-1. `Decided` is published once for the end of a lease, after its entry and its Receipt, in their transaction. A receiver
-   that fails undoes all of them.
+1. `Decided` is published once for the end of a lease, after its entry, and after its Receipt if a group came, in their
+   transaction. A receiver that fails undoes all of them. A group that comes after that end is published as late.
 2. The receivers are named where the group service is made (coordinator/submissions/group_service.py), and called in
    that order. The verdict knows none of them.
 """

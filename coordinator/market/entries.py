@@ -178,7 +178,7 @@ class RotatedKey(msgspec.Struct, frozen=True):
 
 
 class StatedEnd(msgspec.Struct, frozen=True):
-    """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/verdicts/verdicts.py)."""
+    """The facts of a lease's end that the market reads, of a LeaseOutcome (coordinator/verdicts/lease_outcomes.py)."""
 
     node: str
     sent: int

@@ -1,6 +1,6 @@
 """The facts of a ledger entry about the end of a lease, with what its group was judged by. Pure.
 
-The ledger has one entry for each end, under the key `key_of`; coordinator/verdicts/verdicts.py writes it.
+The ledger has one entry for each end, under the key `key_of`; coordinator/verdicts/lease_entries.py writes it.
 """
 
 from collections.abc import Sequence

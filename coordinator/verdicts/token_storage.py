@@ -52,7 +52,8 @@ DELETED_LEASES_SLICE: Final = 32
 SLICE_BYTES: Final = 2 << 20
 """Most bytes of their submissions, unless a single submission is larger."""
 LOOKED_AT_ONCE: Final = 512
-"""Leases of which one call of `make_room` asks whether they are needed."""
+"""Leases of which one call of `make_room` asks whether they are needed. Those that ended without a group count too:
+there may be many of them, as of keys that return nothing."""
 
 _ENDED_LEASES_QUERY = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
@@ -61,7 +62,9 @@ _ENDED_LEASES_QUERY = (
     " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
 )
 _STORED_GROUPS_QUERY = (
-    "SELECT l.id, l.party, s.lease, v.verdict, l.expires, (v.verdict != 'refused' AND (l.era, l.version) >= (?, ?))"
+    "SELECT l.id, l.party, s.lease, v.verdict, l.expires, CASE WHEN s.lease IS NULL THEN"
+    " NOT EXISTS (SELECT 1 FROM evidence e WHERE e.lease = l.id AND e.payload != x'') ELSE v.lease IS NULL END"
+    " OR (v.verdict != 'refused' AND (l.era, l.version) >= (?, ?))"
     " OR EXISTS (SELECT 1 FROM reviews r WHERE r.lease = l.id AND r.state = 'waiting')"
     " OR EXISTS (SELECT 1 FROM quarantine q WHERE q.lease = l.id)"
     " OR EXISTS (SELECT 1 FROM leases o WHERE o.position = l.position AND o.attempt = l.attempt"
@@ -69,8 +72,9 @@ _STORED_GROUPS_QUERY = (
     f" OR (v.verdict = 'refused' AND v.code IN ({', '.join(map(repr, sorted(BY_PASS)))}) AND s.received IS NOT NULL"
     " AND EXISTS (SELECT 1 FROM accounts a WHERE a.node = l.node AND a.accepted > 0)"
     " AND NOT EXISTS (SELECT 1 FROM reviews r WHERE r.lease = l.id AND r.by = 'appeal'))"
-    " FROM leases l JOIN submissions s ON s.lease = l.id JOIN verdicts v ON v.lease = l.id"
-    " WHERE l.state NOT IN ('open', 'received') AND l.sealed != x'' AND l.expires >= ? ORDER BY l.expires LIMIT ?"
+    " FROM (SELECT id, party, expires, node, era, version, position, attempt FROM leases"
+    " WHERE state NOT IN ('open', 'received') AND sealed != x'' AND expires >= ? ORDER BY expires LIMIT ?) l"
+    " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id ORDER BY l.expires"
 )
 
 
@@ -120,12 +124,13 @@ def _index_of(turns: Sequence[int], position: int) -> int:
 
 
 class _Decided(NamedTuple):
-    """A lease with a stored group and a verdict. `submitted`: its id. `needed`: whether rule 6 keeps the group."""
+    """A lease that ended. `submitted`: its id if it has a submission, else None. `needed`: whether rule 6 keeps its
+    content, or there is none to delete."""
 
     id: bytes
     party: str
-    submitted: bytes
-    verdict: str
+    submitted: bytes | None
+    verdict: str | None
     expires: int
     needed: int
 
@@ -278,6 +283,9 @@ class TokenStorage:
         if one.submitted is None:  # other tokens of a turn are evidence without a submission
             if nbytes:
                 self._uncount(one.party, nbytes)
+            if isinstance(one, _Decided):  # within the window its lease stays
+                self._database.do("UPDATE evidence SET payload = x'' WHERE lease = ?", (one.id,))
+                return
             self._database.do("DELETE FROM evidence WHERE lease = ?", (one.id,))
             self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
             return

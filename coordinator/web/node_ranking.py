@@ -55,6 +55,13 @@ class Ranking:
         """Content type, nodes of a whole page, packed -> until when the first page is cached, its body, and what
         follows."""
 
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        self._reads.end_with(app)
+        app.router.add_get("/nodes", self.html)
+        app.router.add_get("/api/v1/nodes", self.json)
+        app.router.add_get("/api/v1/nodes.csv", self.csv)
+
     async def html(self, request: web.Request) -> web.StreamResponse:
         """Answer with an HTML page of `page.NODES_SHOWN` nodes."""
         after, state = _after(request), await self._state()
@@ -109,7 +116,12 @@ class Ranking:
         else:
             if cached is not None and now < cached[0] + PAGE_SECONDS:  # others get it while it is read again
                 self._first[key] = now + RENEWAL_SECONDS, *cached[1:]
-            body, following = await self._read(request, after, most, rendered)
+            try:
+                body, following = await self._read(request, after, most, rendered)
+            except BaseException:
+                if cached is not None:  # the next visitor reads: refusals of one keep no old page for others
+                    self._first[key] = cached
+                raise
             if after is None and most in (PAGE_NODES, page.NODES_SHOWN):
                 self._first[key] = self._clock() + PAGE_SECONDS, body, following
         headers = {"Content-Type": kind, **_CACHED, "ETag": etag_of(body)}

@@ -13,6 +13,7 @@ Rules
 """
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -44,9 +45,18 @@ class RationedReads:
         self._subject = subject
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "page's reads")
+        self._ended = threading.Event()
         self._of_party: dict[str, asyncio.Lock] = {}
         self._waiting = Counter[str]()
         self._due = 0.0
+
+    def end_with(self, app: web.Application) -> None:
+        """End the thread with an application: else the process would wait for the pause of rule 1 at its end."""
+        app.on_cleanup.append(self._stop)
+
+    async def _stop(self, app: web.Application) -> None:
+        self._ended.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, party: str, action: Callable[[], T], *, begun: bool = False) -> T:
         """Run an action of a request in a thread, in turn. `begun`: whether a part of its answer is sent. Raises
@@ -69,7 +79,7 @@ class RationedReads:
     def _run_in_time(self, action: Callable[[], T]) -> T:
         """Run an action once it may begin, and note when the next may (rule 1). In the thread."""
         if (wait := self._due - self._clock()) > 0:
-            time.sleep(wait)
+            self._ended.wait(wait)
         began, spent = self._clock(), self._processor()
         try:
             return action()

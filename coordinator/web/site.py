@@ -220,20 +220,17 @@ def application(
     cache of the run's state, where others use it too."""
     page.compile_templates()
     response_cache = cache or ResponseCache(run.current_state, clock)
-    ranking = Ranking(run, response_cache.current_state, clock)
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[check_host(public | {host.lower()})])
     app.on_response_prepare.append(_add_headers(public))
     response_cache.add_to(app)
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", answer_static(page.asset(name), kind))
-    app.router.add_get("/nodes", ranking.html)
-    app.router.add_get("/api/v1/nodes", ranking.json)
-    app.router.add_get("/api/v1/nodes.csv", ranking.csv)
-    NodePages(run, response_cache.current_state, clock).add_to(app.router)
-    app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(run, clock))
-    app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(run, clock))
-    TileRoutes(run, clock).add_to(app.router)
+    Ranking(run, response_cache.current_state, clock).add_to(app)
+    NodePages(run, response_cache.current_state, clock).add_to(app)
+    app.router.add_get("/ledger/proof/{lease:[0-9a-f]{32}}", _lease_proof(app, run, clock))
+    app.router.add_get("/ledger/proof/{size:[0-9]{1,15}}/{entry:[0-9]{1,15}}", _proof(app, run, clock))
+    TileRoutes(run, clock).add_to(app)
     app.router.add_get("/healthz", _healthy)
     return app
 
@@ -281,9 +278,10 @@ def answer_static(body: bytes, kind: str) -> Handler:
     return show
 
 
-def _proof(run: Shown, clock: Callable[[], float]) -> Handler:
+def _proof(app: web.Application, run: Shown, clock: Callable[[], float]) -> Handler:
     """Return the handler of proofs of ledger entries (rule 6)."""
     reads = RationedReads("proofs of entries", clock)
+    reads.end_with(app)
 
     async def show(request: web.Request) -> web.StreamResponse:
         entry, size = int(request.match_info["entry"]), int(request.match_info["size"])
@@ -295,9 +293,10 @@ def _proof(run: Shown, clock: Callable[[], float]) -> Handler:
     return show
 
 
-def _lease_proof(run: Shown, clock: Callable[[], float]) -> Handler:
+def _lease_proof(app: web.Application, run: Shown, clock: Callable[[], float]) -> Handler:
     """Return the handler of the pages of proof_page.py."""
     reads = RationedReads("proofs of leases", clock)
+    reads.end_with(app)
 
     async def show(request: web.Request) -> web.StreamResponse:
         lease = request.match_info["lease"]

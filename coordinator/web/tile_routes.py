@@ -60,8 +60,10 @@ class TileRoutes:
         self._tiles: OrderedDict[tuple[int, TilePlace], bytes] = OrderedDict()
         self._etag = etag_of(source.sealed_runspec())
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, app: web.Application) -> None:
         """Add the routes."""
+        router = app.router
+        self._reads.end_with(app)
         router.add_get("/ledger/roots", self.roots)
         router.add_get("/ledger/runspec", self.runspec)
         router.add_get("/ledger/restored", self.restored_logs)

@@ -6,7 +6,7 @@ Rules
 2. Times are durations on this node's monotonic clock ("so many ms ago"), computed at each attempt. So neither this
    machine's wall clock nor a failed attempt distorts them.
 3. It names the payloads that were complete when the last one of the version's own chain was. One that was fetched
-   meanwhile for a newer version (node/versions/follower.py, rule 7) is named by the acknowledgement of that one.
+   meanwhile for a newer version (node/versions/follower.py, rule 6) is named by the acknowledgement of that one.
 4. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
 """
 

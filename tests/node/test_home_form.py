@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from echo2.node import cli
 from echo2.node.config import NodeConfig
 from echo2.node.control.doctor_probes import examine
+from echo2.node.durable_file import other_build
 from echo2.node.errors import BadConfig
 from echo2.node.home import run_folder
 from echo2.node.home_form import SCRIPTS, check_form
@@ -100,8 +101,8 @@ def test_all_files_of_another_build_are_named_at_once_and_stay_as_they_were(home
         check_form(folder)
     assert str(refused.value) == (
         f"another build of echo2 made outbox.sqlite, ledger.sqlite in {folder}: go on with that build, or move this "
-        f"aside (cd '{folder}' && mkdir old && mv outbox.sqlite* ledger.sqlite* old) and start again; key and points "
-        "stay, receipts are kept in old for that build, and groups there without an answer are lost"
+        f"aside (cd '{folder}' && mkdir old-1 && mv outbox.sqlite* ledger.sqlite* old-1) and start again; key and "
+        "points stay, receipts are kept in old-1 for that build, and groups there without an answer are lost"
     )
     assert refused.value.exit == Exit.CONFIG
     assert content(home) == before
@@ -148,7 +149,8 @@ def test_after_what_the_sentence_says_the_node_goes_on_and_the_receipts_are_kept
     with closing(Outbox(folder / "outbox.sqlite", node=public_bytes(KEY), limit=4)) as outbox:
         assert outbox.rows() == []
     check_form(folder)
-    assert receipts_in(folder / "old") == [RECEIPT]
+    assert receipts_in(folder / "old-1") == [RECEIPT]
+    assert "mkdir old-2 && mv outbox.sqlite* old-2)" in other_build(folder, ["outbox.sqlite"]), "the next build's"
     assert (folder / "instance").exists(), "another one would wait until the killed daemon counts as gone"
     assert public_bytes(load_key(home / "node.key", None)) == public_bytes(KEY)
 

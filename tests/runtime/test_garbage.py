@@ -33,4 +33,5 @@ async def test_what_is_alive_is_left_out_until_the_next_time_and_then_collected(
         assert freed() is None
     finally:
         task.cancel()
-        gc.unfreeze()
+        await asyncio.wait([task])
+    assert gc.get_freeze_count() == 0, "nothing is left out after its end"

@@ -78,8 +78,10 @@ class NodePages:
         self._state = state
         self._reads = RationedReads("pages of nodes", clock, _READ_SHARE)
 
-    def add_to(self, router: web.UrlDispatcher) -> None:
+    def add_to(self, app: web.Application) -> None:
         """Add the routes."""
+        router = app.router
+        self._reads.end_with(app)
         router.add_get(_PEER, self._handler("text/html; charset=utf-8", render_page))
         router.add_get(f"{_PEER}.svg", self._handler("image/svg+xml", render_badge))
         router.add_get(f"{_PEER}.atom", self._handler("application/atom+xml", render_feed))

@@ -107,6 +107,37 @@ def test_many_groups_go_in_slices(world: World) -> None:
     assert gone == [DELETED_LEASES_SLICE, 3, 0]
 
 
+def test_leases_that_return_nothing_are_looked_at_a_page_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_storage, "LOOKED_AT_ONCE", 2)
+    lost = 6
+    for _ in range(lost):
+        world.lease()
+        world.now += 1
+    world.now += HOUR
+    while world.group_service.tick(world.now):
+        pass
+    last = accepted_later(world)
+    gone = [world.group_service.tokens.make_room(0, LONG_PAST, 1, SPEC.staleness) for _ in range(lost // 2 + 1)]
+    assert gone == [0] * (lost // 2) + [1], "one page at each call, however many leases ended without a group"
+    assert last not in stored(world)
+
+
+def test_other_tokens_of_turns_give_way_too(world: World) -> None:
+    database, tokens = world.group_service.database, world.group_service.tokens
+    with database.transaction():
+        tokens.other_bytes(world.lease().id, bytes(32), bytes(1000), world.now)
+    world.now += HOUR
+    while world.group_service.tick(world.now):
+        pass
+    assert make_room(world, 999) == 1
+    assert (stored_bytes(database), make_room(world, 0)) == (0, 0)
+    assert database.value("SELECT count(*) FROM refused_tokens") == 0
+    assert database.value("SELECT count(*) FROM leases") == 1, "a group for it is late, not unknown"
+    accepted_later(world)
+
+
 def test_groups_behind_many_that_are_needed_are_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_storage, "LOOKED_AT_ONCE", 2)
     world.accepted()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from aiohttp import ClientSession
+from aiohttp.web import HTTPServiceUnavailable
 
 from echo2.coordinator.metrics.views import NodeRow
 from echo2.coordinator.web.node_ranking import PAGE_NODES, PAGE_SECONDS
@@ -150,4 +151,24 @@ async def test_one_visitor_waits_while_the_first_page_is_read_again() -> None:
         assert not first.done()
         may_end.set()
         assert (await first)[2] == before
+    await site.stop()
+
+
+async def test_a_read_that_fails_keeps_no_old_page_for_others() -> None:
+    run, now, changed = FixedRun(MANY), 0.0, msgspec.structs.replace(MANY.nodes[0], name="a newer name")
+    nodes = run.nodes
+
+    def fail(after: Cursor | None, most: int) -> Page:
+        raise HTTPServiceUnavailable(text="too many requests of one party")
+
+    site = await serve_web(application(run, lambda: now), "127.0.0.1", 0)
+    async with ClientSession(site.url) as visitor:
+        await fetched(visitor, "/api/v1/nodes")
+        run.state = msgspec.structs.replace(MANY, nodes=[changed, *MANY.nodes[1:]])
+        now += PAGE_SECONDS
+        run.nodes = fail  # type: ignore[method-assign]
+        assert (await fetched(visitor, "/api/v1/nodes"))[0] == 503
+        run.nodes = nodes  # type: ignore[method-assign]
+        _, _, body = await fetched(visitor, "/api/v1/nodes")
+        assert b"a newer name" in body, "the next visitor reads"
     await site.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import threading
 import time
 from functools import partial
 
@@ -131,3 +132,21 @@ async def test_how_late_the_event_loop_hears_of_a_read_adds_no_pause() -> None:
     async with asyncio.timeout(20):
         for _ in range(3):
             await reads.read("one", times.action)
+
+
+async def test_the_end_of_the_page_waits_for_no_pause() -> None:
+    """The thread slept through it, and kept the process from its end."""
+    times = Times(spent=600.0)
+    reads, app = RationedReads("rows", time.monotonic, processor=times.processor), web.Application()
+    reads.end_with(app)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    before = set(threading.enumerate())
+    await reads.read("one", times.action)
+    (thread,) = set(threading.enumerate()) - before
+    waiting = asyncio.create_task(reads.read("two", times.action))
+    await asyncio.sleep(0)
+    await runner.cleanup()
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(thread.join)
+    assert await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), 20)
