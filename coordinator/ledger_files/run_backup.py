@@ -95,9 +95,7 @@ def restore(file: Path, folder: Path, passphrase: str, now: int) -> Copied:
     """Make a run folder from an archive, without its keys (rule 4). `now`: ms. Raises `LocalFault`, `Tampered`."""
     target = folder.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise LocalFault(
-            f"{folder} is not empty: name a new folder, or put run.sqlite alone back by `backup --database`"
-        )
+        raise LocalFault(f"{folder} is not empty: name a new folder, or put back a copy by `backup --database`")
     draft = hidden_path(target)
     try:
         with run_archive.reading(file, passphrase) as archive, _drafting(draft):

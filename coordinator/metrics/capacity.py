@@ -148,7 +148,8 @@ def _slow_uplink(period: int, best: int, step: float, broadcast: float) -> str:
     slow = f"A version takes {taken} s to the nodes, and one goes out every {between} s"
     if sustained <= best:
         return f"{slow}: publish every {sustained} steps (run.publish_every, or auto)."
-    return f"{slow}: the uplink is too slow, and S leaves room for at most every {best} steps; raise S, or the uplink."
+    longest = "every step" if best == 1 else f"at most every {best} steps"
+    return f"{slow}: the uplink is too slow, and S leaves room for {longest}; raise S, or the uplink."
 
 
 def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str:

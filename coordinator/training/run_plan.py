@@ -197,7 +197,10 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
     told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes), _BOTTLENECKS[plan.bottleneck]]
     if plan.nodes > _for_rate(run, node):
         later = plan_fleet(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
-        told.append(f"S = {run.staleness} leaves little time: at S = {run.staleness + 1} {later.nodes} are enough.")
+        told.append(
+            f"S = {run.staleness} leaves little time: at S = {run.staleness + 1} {later.nodes} {_are(later.nodes)} "
+            "enough."
+        )
     if plan.cost is not None and (run.price or node.price):
         told.append(f"A step costs {_money(plan.cost)}, the learner's device and these nodes together.")
     if own is not None:
@@ -219,11 +222,13 @@ def _sequential(run: RunTerms, node: NodeTerms, nodes: int) -> str:
 
 def _of_version(run: RunTerms, plan: FleetPlan, count: int) -> str:
     back, between = apart(plan.turnaround, plan.period * run.step_seconds, decimals=1)
-    every = "every step" if plan.period == 1 else f"every {plan.period} steps"
+    every, longest = (
+        ("every step" if steps == 1 else f"every {steps} steps") for steps in (plan.period, plan.longest_period)
+    )
     return (
         f"A version reaches {_count(count)} in {figure(plan.broadcast_seconds)} s, and its groups are verified after "
-        f"{back} s (B). Publish {every}, which is every {between} s; S = {run.staleness} allows up to every "
-        f"{plan.longest_period} (kappa*)."
+        f"{back} s (B). Publish {every}, which is every {between} s; S = {run.staleness} allows "
+        f"{longest} at the longest (kappa*)."
     )
 
 
@@ -246,7 +251,11 @@ def _of_nodes(run: RunTerms, plan: FleetPlan, nodes: int | None) -> str:
     idle = "" if plan.idle is None else f", and the learner is idle for {plan.idle:.0%} of its time"
     if nodes >= plan.nodes:
         return f"{plan.nodes} such nodes are enough: {nodes - plan.nodes} of {nodes} are to spare{idle}."
-    return f"{plan.nodes} such nodes would be enough; {plan.nodes - nodes} are missing{idle}."
+    return f"{plan.nodes} such nodes would be enough; {plan.nodes - nodes} {_are(plan.nodes - nodes)} missing{idle}."
+
+
+def _are(count: float | None) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _of_own(run: RunTerms, node: NodeTerms, plan: FleetPlan, own: Machines) -> str:

@@ -4,7 +4,8 @@ Rules
 1. An axis fits the data: it ends at the last step, and its values are those that occur. Where few values are far above
    the others (`_OUTLIER` times their 98th percentile), the axis ends below them, and they stand at its top.
 2. Below a mark of a step stands the time from the first step to it.
-3. Tokens per second and the idle share follow from the times of neighbouring steps, so a step after a pause shows it.
+3. Tokens per second, and the share of time outside steps, follow from the times of neighbouring steps, so a step after
+   a pause shows it. Outside steps the learner also exports and publishes: it is idle for less than that.
 4. The band beside the sampled share says what the policy may solve of all prompts of this kind, as far as so many
    prompts with one answer each show it.
 """
@@ -118,23 +119,23 @@ def _small(name: str, title: str, points: Sequence[Point], series: str = "now") 
 
 
 def _pace(steps: Sequence[StepPoint]) -> Chart:
-    """Lay out tokens per second, and behind them the idle share from 0 to 100 % of the plot's height."""
-    tokens, idle = list[Point](), list[Point]()
+    """Lay out tokens per second, and behind them the share outside steps, from 0 to 100 % of the height."""
+    tokens, outside = list[Point](), list[Point]()
     for before, one in pairwise(steps):
         seconds = (one.at - before.at) / 1000 / max(1, one.step - before.step)
         if seconds > 0 and "tokens" in one.metrics:
             tokens.append((float(one.step), one.metrics["tokens"] / seconds))
-            idle.append((float(one.step), min(1.0, max(0.0, 1 - one.seconds / seconds))))
-    chart = _small("pace", "Tokens per second, and idle share", tokens, "tokens/s")
+            outside.append((float(one.step), min(1.0, max(0.0, 1 - one.seconds / seconds))))
+    chart = _small("pace", "Tokens per second, time outside steps", tokens, "tokens/s")
     behind = charts.line_chart(
-        "idle", "Idle", [Series("idle, 0 to 100 %", "second", charts.thin(idle, _SMALL_POINTS))], x_name="step",
-        x_last=_last(tokens), y_ticks=(0, 1), form="percent",
+        "outside", "Outside", [Series("outside steps, 0 to 100 %", "second", charts.thin(outside, _SMALL_POINTS))],
+        x_name="step", x_last=_last(tokens), y_ticks=(0, 1), form="percent",
     )  # fmt: skip
-    if not idle:
+    if not outside:
         return chart
     heights = charts.apart([plotted.end[1] for plotted in (*behind.lines, *chart.lines)])
     lines = [dataclasses.replace(one, label_y=heights[one.end[1]]) for one in (*behind.lines, *chart.lines)]
-    summary = f"{chart.summary} The learner is idle {charts.percent(idle[-1][1])} of that time."
+    summary = f"{chart.summary} {charts.percent(outside[-1][1])} of that time is outside steps."
     return dataclasses.replace(chart, lines=tuple(lines), summary=summary)
 
 

@@ -71,7 +71,7 @@ def addresses(invited: Sequence[str], state: RunState | None) -> KeyCheck:
     check = "addresses that nodes dial"
     public = [address for address in invited if is_public(address)]
     connected = 0 if state is None else state.nodes_connected
-    seen = f"; {connected} nodes are connected" if connected else ""
+    seen = f"; {connected} {'node is' if connected == 1 else 'nodes are'} connected" if connected else ""
     if public:
         return KeyCheck(check, f"{len(public)} of {len(invited)} are public, the first {public[0]}{seen}")
     return KeyCheck(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2.node.errors import BadConfig, NoDaemonAnswers, NodeError, RefusedByRun, TrustFailure, TryLater
+from echo2.node.home import LEFT
 from echo2.runtime import control_client
 from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
 
@@ -19,7 +20,8 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     try:
         return control_client.ask(home, **asked)
     except NoDaemon as error:
-        start = "`echo2-node run`" if (home / "invite").exists() else "`echo2-node join INVITE`; no run was joined yet"
+        none = "the last run was left" if (home / LEFT).exists() else "no run was joined yet"
+        start = "`echo2-node run`" if (home / "invite").exists() else f"`echo2-node join INVITE`; {none}"
         raise NoDaemonAnswers(f"no node runs in {home}: start one with {start}") from error
     except NotYours as error:
         raise BadConfig(f"the node in {home} belongs to another user: run the command as that user") from error

@@ -20,18 +20,19 @@ def lines(config: NodeConfig, status: Mapping[str, Any], seen: Mapping[str, Any]
         ("engine", status["engine"] or "not known yet"),
         ("work", f"{outbox.get('accepted', 0)} groups accepted, {outbox.get('refused', 0)} refused with reasons, "
                  f"{status['points']:g} points"),
-        ("page", status["permalink"] or "the run has none"),
+        ("page", status["permalink"] or "the run names none"),
     ]  # fmt: skip
     operator = [
         ("address", f"the one from which it connects; peers reach it {seen['reached'] or 'not yet'}"),
         ("when", "times of its requests, and when it is connected"),
         ("build", seen["software"]),
     ]
-    uplink = "" if config.uplink is None else ", and its limit on upload"
+    if config.uplink is not None:
+        operator.append(("upload", f"its limit, {config.uplink:g} Mbit/s (setting uplink)"))
     return [
         "everybody sees, on the run's page:",
         *_rows(public),
-        f"the operator, and peers that this node exchanges data with, see too{uplink}:",
+        "the operator, and peers that this node exchanges data with, see too:",
         *_rows(operator),
         "nobody sees your files, other programs, or prompts that this node did not work on",
         "`echo2-node privacy forget` takes name, team and device off the page",

@@ -72,7 +72,7 @@ def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") 
         ("upload", _rate_text(newest, before, "sent_bytes", "uplink")),
         ("download", _rate_text(newest, before, "received_bytes", "downlink")),
         ("peers", _peers(status)),
-        ("page", status.get("permalink") or "the run has none"),
+        ("page", status.get("permalink") or "the run names none"),
         *([("node", message)] if message else []),
     ]
     devices = [_device(row, str(status.get("state"))) for row in status.get("engines", [])]

@@ -106,6 +106,7 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
         ({"verified": 500.0}, None, "Enough"),
         ({"broadcast_seconds": 1.5}, "uplink", "publish every 2 steps (run.publish_every, or auto)"),
         ({"broadcast_seconds": 9.0}, "uplink", "S leaves room for at most every 7 steps"),
+        ({"broadcast_seconds": 9.0, "turnaround_seconds": 7.5}, "uplink", "S leaves room for every step; raise S"),
         ({"turnaround_seconds": 9.0}, "staleness", "S = 8 is too small"),
     ],
 )

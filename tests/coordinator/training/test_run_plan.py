@@ -116,6 +116,7 @@ def test_a_fleet_that_is_given_is_compared_with_the_need() -> None:
     assert "12 such nodes are enough: 8 of 20 are to spare" in " ".join(sentences(RUN, NODE, 20, None))
     missing = " ".join(sentences(RUN, NODE, 8, None))
     assert "12 such nodes would be enough; 4 are missing, and the learner is idle for 25% of its time." in missing
+    assert "; 1 is missing, " in " ".join(sentences(RUN, NODE, 11, None))
 
 
 def test_a_scorer_that_does_not_keep_up_is_the_bottleneck_whatever_the_nodes() -> None:

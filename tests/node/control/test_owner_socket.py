@@ -17,6 +17,7 @@ from echo2.node import cli
 from echo2.node.control.command_server import CommandServer
 from echo2.node.control.owner_socket import ask_daemon
 from echo2.node.errors import BadConfig, NoDaemonAnswers, RefusedByRun, TrustFailure, TryLater
+from echo2.node.home import LEFT
 from echo2.protocol.sealed_asks import BadAsk
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import DiskFull
@@ -127,6 +128,9 @@ def test_where_temporary_files_lie_deep_the_socket_of_a_deep_home_lies_in_tmp(
 
 def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(NoDaemonAnswers, match="`echo2-node join INVITE`; no run was joined yet"):
+        ask_daemon(tmp_path, command="status")
+    (tmp_path / LEFT).touch()
+    with pytest.raises(NoDaemonAnswers, match="the last run was left"):
         ask_daemon(tmp_path, command="status")
     (tmp_path / "invite").touch()
     with pytest.raises(NoDaemonAnswers, match="start one with `echo2-node run`"):
