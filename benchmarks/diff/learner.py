@@ -131,10 +131,11 @@ class Loop:
         self._groups = {group.id: group for group in map(self._group, range(GROUPS))}
         generated = time.perf_counter()
         stepped = self._session.step(Batch(step=self._number, groups=list(self._groups)))
-        assert stepped.export is not None
-        # The engine goes to the new version as a node's does: by the payload.
-        self._engine.step_by(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
-        length = Path(stepped.export.edges[0].payload).stat().st_size
+        length, self._number = 0, stepped.step
+        if stepped.export is not None:  # a step that changes no published weight makes no version, and has no number
+            # The engine goes to the new version as a node's does: by the payload.
+            self._engine.step_by(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
+            length = Path(stepped.export.edges[0].payload).stat().st_size
         metrics = stepped.metrics
         return (
             f"step {self._number}: reward {metrics['reward']:.3f}, "
