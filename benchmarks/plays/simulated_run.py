@@ -2,7 +2,7 @@
 
 The window of leases is that of coordinator/leases/lease_window.py, told by the events of this run what a coordinator
 tells it: when the learner draws and ends a step, when a batch was complete, and how many groups were on their way when
-a lease was given. What a node may have, for how long, and its share of the room follow from the product's own record of
+a lease was given. A node's most leases, their lives and its share of the room follow from the product's own record of
 its leases (delivery_record.py). With `windowed` False the room of the versions alone bounds the leases (`free_slots` of
 lease_terms.py). Where nodes ask for money, coordinator/market/activation.py chooses among those that are here, each
 quarter of an hour. Prompts may differ in length, and with `prompts` in difficulty (simulated_prompts.py); they are

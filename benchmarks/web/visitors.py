@@ -26,8 +26,8 @@ class Answer(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """What visitors saw. `late`: by how many seconds the event loop that asks was late itself, every `PROBE_SECONDS`:
-    an answer that came meanwhile was seen that much later than it was here."""
+    """The answers that visitors saw. `late`: by how many seconds the event loop that asks was late itself, every
+    `PROBE_SECONDS`: an answer that came meanwhile was seen that much later than it was here."""
 
     answers: list[Answer]
     late: list[float]

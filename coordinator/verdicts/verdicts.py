@@ -28,7 +28,7 @@ Rules
    then refused as `unknown-device`, which counts against nobody (coordinator/verification/device_landings.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 8. A verdict may be checked again and reversed (reviews.py, second_verdicts.py).
-9. What follows from a verdict is done by the receivers of `Decided` (coordinator/accounts/decided.py).
+9. The consequences of a verdict are drawn by the receivers of `Decided` (coordinator/accounts/decided.py).
 """
 
 from collections.abc import Callable, Sequence
