@@ -10,6 +10,7 @@ Rules
 """
 
 import errno
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from echo2.node.config import (
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
+from echo2.runtime.settings import SettingsFault, means_removal
 
 
 class WrittenSetting(NamedTuple):
@@ -61,7 +63,13 @@ def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: 
     own = at if key != "home" and (key in OF_A_NODE or home is not None) else None
     if text is None and own is not None and key not in read_file(home_file(own)):
         own = None
-    set_key(key, text, environ, own)
+    try:
+        set_key(key, text, environ, own)
+    except SettingsFault as error:
+        if text is None or not means_removal(text):
+            raise
+        place = "" if home is None else f" --home {shlex.quote(str(home))}"
+        raise SettingsFault(f"{error}; `echo2-node config unset {key}{place}` removes the setting") from error
     config, origins = load_config({"home": home}, environ)
     return WrittenSetting(key, config, _path(environ, own), own, origins[key])
 
