@@ -10,7 +10,6 @@ Rules
 """
 
 from collections.abc import Callable
-
 from pathlib import Path
 
 from echo2.coordinator.database.database import Database
