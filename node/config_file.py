@@ -30,7 +30,7 @@ from echo2.node.config import (
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
-from echo2.runtime.settings import SettingsFault, means_removal
+from echo2.runtime.settings import means_removal
 
 
 class WrittenSetting(NamedTuple):
@@ -63,15 +63,18 @@ def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: 
     own = at if key != "home" and (key in OF_A_NODE or home is not None) else None
     if text is None and own is not None and key not in read_file(home_file(own)):
         own = None
-    try:
-        set_key(key, text, environ, own)
-    except SettingsFault as error:
-        if text is None or not means_removal(text):
-            raise
-        place = "" if home is None else f" --home {shlex.quote(str(home))}"
-        raise SettingsFault(f"{error}; `echo2-node config unset {key}{place}` removes the setting") from error
+    set_key(key, text, environ, own)
     config, origins = load_config({"home": home}, environ)
     return WrittenSetting(key, config, _path(environ, own), own, origins[key])
+
+
+def removal_hint(key: str, text: str | None, home: Path | None) -> str:
+    """Return the end of the sentence about a text that a key refused: how the key is removed, where that was meant;
+    else nothing. `home`: see `write_setting`."""
+    if text is None or not means_removal(text):
+        return ""
+    place = "" if home is None else f" --home {shlex.quote(str(home))}"
+    return f"; `echo2-node config unset {key}{place}` removes the setting"
 
 
 def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path | None = None) -> NodeConfig:

@@ -5,7 +5,7 @@ It locks and writes nothing.
 
 from collections.abc import Iterator
 
-from echo2.coordinator.database.database import Database
+from echo2.coordinator.database.database import Database, DatabaseFault
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import run_metrics
 from echo2.coordinator.metrics.history import Curve
@@ -22,11 +22,13 @@ def stored_lines(folder: RunFolder, now: int) -> Iterator[str]:
     steps = "no step yet" if last is None else f"step {last.step}, made {minute(last.at)}"
     version = "" if newest is None else f"; version {newest.version}"
     yield f"phase    no coordinator runs in {folder.path}; {steps}{version}"
-    if not folder.database.exists():
+    try:
+        with Database.read(folder.database) as database, database.reading():
+            counted, ledger = run_metrics.counts(database, now), run_metrics.ledger(database)
+            nodes = database.value("SELECT value FROM tallies WHERE name = 'nodes'") or 0
+    except DatabaseFault as fault:
+        yield f"groups   not known: {fault}"
         return
-    with Database.read(folder.database) as database, database.reading():
-        counted, ledger = run_metrics.counts(database, now), run_metrics.ledger(database)
-        nodes = database.value("SELECT value FROM tallies WHERE name = 'nodes'") or 0
     yield (
         f"groups   {counted.accepted} accepted, {sum(counted.refused.values())} refused, {counted.expired} expired, "
         f"{counted.too_old} too old; {counted.undecided} undecided, {counted.running} leased"

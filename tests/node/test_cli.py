@@ -146,6 +146,13 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "half a watt": (["config", "set", "power", "1.5"], {}, Exit.CONFIG, "power should be a whole number"),
         "rows of nothing": (["run", "--rows", "0"], {}, Exit.CONFIG, "rows should be greater"),
         "a priority above all": (["run", "--priority", "max"], {}, Exit.CONFIG, "'idle', 'low' or 'normal', not 'max'"),
+        "an empty upload": (["config", "set", "uplink", ""], {}, Exit.CONFIG, "; `echo2-node config unset uplink` rem"),
+        "an ask of nothing": (["config", "set", "ask="], {}, Exit.CONFIG, "; `echo2-node config unset ask` removes the"),
+        "a server called none": (["config", "set", "server", "none"], {}, Exit.CONFIG, "config unset server` removes"),
+        "a duty called unset": (
+            ["config", "set", "duty", "unset", "--home", f"{worked}/a b"],
+            {}, Exit.CONFIG, f"; `echo2-node config unset duty --home '{worked}/a b'` removes the setting",
+        ),
         "a device that is none": (["run", "--gpu", "gpu9"], {}, Exit.CONFIG, "not 'gpu9'"),
         "a list without its key": (["config", "set", "directories", "https://a.b/x"], {}, Exit.CONFIG, "runs.json#KEY"),
         "a removal with a typing error": (["config", "unset", "uplnk"], {}, Exit.CONFIG, "did you mean uplink"),

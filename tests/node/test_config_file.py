@@ -73,21 +73,6 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "text"), [("uplink", ""), ("threads", " "), ("server", "none"), ("duty", "unset"), ("ask", '""')]
-)
-def test_a_value_that_stands_for_nothing_is_answered_by_the_command_that_removes_the_setting(
-    file: Path, tmp_path: Path, key: str, text: str
-) -> None:
-    for home, more in ((None, ""), (tmp_path / "a home", f" --home '{tmp_path}/a home'")):
-        with pytest.raises(SettingsFault, match=f"; `echo2-node config unset {key}{more}` removes the setting$"):
-            write_setting(key, text, environ(file), home)
-    with pytest.raises(SettingsFault) as refused:
-        write_setting("uplink", "fast", environ(file), None)
-    assert "unset" not in str(refused.value)
-    assert file.read_text() == FILE
-
-
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_value_changes_nothing(file: Path, case: str) -> None:
     key, text, said = BAD[case]
