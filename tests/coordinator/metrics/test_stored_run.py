@@ -20,7 +20,7 @@ def test_a_folder_without_a_file_and_one_that_has_worked_are_summarised(tmp_path
     history.add(VersionRow(version=2, era=1, at=NOW, diff_bytes=1, full_bytes=2, first_node_seconds=None))
     history.close()
     with Database.open(folder.database, now=NOW) as database:
-        database.do("INSERT INTO sums (node, verdict, code, groups) VALUES (x'', 'accepted', 'ok', 7)")
+        database.do("INSERT INTO sums VALUES (x'', 'accepted', 'ok', 7, 7, 0, 0, 0)")
     rows = list(stored_lines(folder, NOW))
     assert rows[1] == f"phase    no coordinator runs in {folder.path}; step 3, made {minute(NOW)}; version 2"
     assert rows[2].startswith("groups   7 accepted, 0 refused")
