@@ -147,11 +147,18 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "rows of nothing": (["run", "--rows", "0"], {}, Exit.CONFIG, "rows should be greater"),
         "a priority above all": (["run", "--priority", "max"], {}, Exit.CONFIG, "'idle', 'low' or 'normal', not 'max'"),
         "an empty upload": (["config", "set", "uplink", ""], {}, Exit.CONFIG, "; `echo2-node config unset uplink` rem"),
-        "an ask of nothing": (["config", "set", "ask="], {}, Exit.CONFIG, "; `echo2-node config unset ask` removes the"),
+        "an ask of nothing": (
+            ["config", "set", "ask="],
+            {},
+            Exit.CONFIG,
+            "; `echo2-node config unset ask` removes the",
+        ),
         "a server called none": (["config", "set", "server", "none"], {}, Exit.CONFIG, "config unset server` removes"),
         "a duty called unset": (
             ["config", "set", "duty", "unset", "--home", f"{worked}/a b"],
-            {}, Exit.CONFIG, f"; `echo2-node config unset duty --home '{worked}/a b'` removes the setting",
+            {},
+            Exit.CONFIG,
+            f"; `echo2-node config unset duty --home '{worked}/a b'` removes the setting",
         ),
         "a device that is none": (["run", "--gpu", "gpu9"], {}, Exit.CONFIG, "not 'gpu9'"),
         "a list without its key": (["config", "set", "directories", "https://a.b/x"], {}, Exit.CONFIG, "runs.json#KEY"),
@@ -305,7 +312,8 @@ def test_counts_of_bytes_are_shown_with_their_units_and_are_bytes_in_json(capsys
               "payload_bytes": 27_000, "payloads": [{"era": 1, "version": 2, "nbytes": 999_600}]}  # fmt: skip
     node_answers.show(answer, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
-        "engines: ", "  device  memory used  memory", "  cpu     61.2 GB      67.4 GB", "  cpu                  67.4 GB",
+        "engines: ", "  device  memory used  memory", "  cpu     61.2 GB      67.4 GB",
+        "  cpu                  67.4 GB",
         "received: 0 B", "sent: 1.2 MB", "fetched: 27 kB", "payloads: ", "  era  version  size", "  1    2        1 MB",
     ]  # fmt: skip
     node_answers.show(answer, as_json=True)

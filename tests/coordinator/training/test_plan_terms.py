@@ -95,7 +95,11 @@ def test_a_run_under_way_brings_its_measurements() -> None:
 @pytest.mark.parametrize(
     ("idle", "flags", "said"),
     [
-        (0.12, PlanFlags(), "is idle for 12% of its time since its first step. For the terms above the formulas give 53%"),
+        (
+            0.12,
+            PlanFlags(),
+            "is idle for 12% of its time since its first step. For the terms above the formulas give 53%",
+        ),
         (0.12, PlanFlags(staleness=2), "For the terms above the formulas find no number of nodes enough: they assume"),
         (0.51, PlanFlags(), "is idle for 51% of its time since its first step."),
     ],

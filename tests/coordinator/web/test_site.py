@@ -219,7 +219,9 @@ async def test_a_refresh_that_fails_while_nobody_waits_is_logged_once_and_leaves
     del cache
     gc.collect()
     told = [(one["log_level"], one["event"], one["kind"], one["reason"]) for one in logged]
-    assert told == [("error", "page not refreshed", *words) for words in (("ValueError", "no state"), ("OSError", "disk"))]
+    assert told == [
+        ("error", "page not refreshed", *words) for words in (("ValueError", "no state"), ("OSError", "disk"))
+    ]
     assert unheard == []
 
 
