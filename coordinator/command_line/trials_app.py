@@ -111,7 +111,7 @@ def plan(
     ] = None,
     gamma: Annotated[
         float | None,
-        typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need.", show_default="leases.gamma, else 1.1"),
+        typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need.", show_default="the run's, else 1.1"),
     ] = None,
     version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="MB of a version's diff.")] = None,
     uplink: Annotated[

@@ -458,7 +458,8 @@ def test_the_invite_is_that_of_the_running_coordinator_where_the_system_chose_th
     text = setup.load_run(home, env={}, now=NOW).invite(["/ip4/127.0.0.1/tcp/39001"])
     url = answering(200, msgspec.json.encode(msgspec.structs.replace(a_picture_of(home), invite=text)))
     (home / "page").write_text(f"{url}\n")
-    code, out, _ = said("invite", "--home", home)
+    with lock_run(RunFolder(home)):
+        code, out, _ = said("invite", "--home", home)
     assert (code, out.strip()) == (0, text)
 
 
