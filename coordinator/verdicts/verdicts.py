@@ -78,7 +78,7 @@ Confirms = Callable[[bytes, Sequence[ClaimedRollout]], bool]
 
 
 class VerdictService:
-    """The verdicts on groups. `expiries`: the ends of leases without a group. `leases`: of which those are."""
+    """The verdicts on groups. `expiries`: the ends of leases without a group. `leases`: leases of the run."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ import aiohttp
 
 from echo2.node.errors import BadConfig, TryLater
 from echo2.node.home import invite_of_joined_run
-from echo2.node.links.local_discovery import normal, printed
+from echo2.node.links.local_discovery import fingerprint_form, normal
 from echo2.p2p.discovery.invite import MOST_INVITE_CHARACTERS, PREFIX, Invite
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -98,7 +98,7 @@ def invite_of_page(
     if accepted is not None:
         if normal(invite.fingerprint) != normal(accepted):
             raise BadConfig(
-                f"{page} serves the invite of another run than that of the fingerprint {printed(accepted)}: correct "
+                f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(accepted)}: correct "
                 f"--accept-fingerprint{_one_letter(accepted, invite)}, or ask the operator for the invite"
             )
     elif before is not None and before != invite.run.hex():
@@ -192,7 +192,7 @@ def _confirm(page: str, served: ServedInvite, ask: Callable[[str], str] | None) 
     typed = ask("Type the fingerprint that the operator gave you: ")
     if normal(typed) != normal(served.invite.fingerprint):
         raise BadConfig(
-            f"{page} serves the invite of another run than that of the fingerprint {printed(typed) or '(nothing)'}: "
+            f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(typed) or '(nothing)'}: "
             f"compare it with the operator's{_one_letter(typed, served.invite)}"
         )
 

@@ -56,7 +56,7 @@ def choose(
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
         raise BadConfig(
-            f"no announced run has the fingerprint {printed(wanted) or '(nothing)'}; the local network announces "
+            f"no announced run has the fingerprint {fingerprint_form(wanted) or '(nothing)'}; the local network announces "
             f"{_announcement_list(announcements)}: correct the fingerprint, or ask the operator for an invite"
         )
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
@@ -69,7 +69,7 @@ def normal(fingerprint: str) -> str:
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 
-def printed(fingerprint: str) -> str:
+def fingerprint_form(fingerprint: str) -> str:
     """Return what was given as a fingerprint in the form in which fingerprints are printed, XXXX-XXXX-XXXX-XXXX; of
     more letters than one has, the first."""
     letters = normal(fingerprint)
