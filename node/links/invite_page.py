@@ -98,8 +98,8 @@ def invite_of_page(
     if accepted is not None:
         if normal(invite.fingerprint) != normal(accepted):
             raise BadConfig(
-                f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(accepted)}: correct "
-                f"--accept-fingerprint{_one_letter(accepted, invite)}, or ask the operator for the invite"
+                f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(accepted)}: "
+                f"correct --accept-fingerprint{_one_letter(accepted, invite)}, or ask the operator for the invite"
             )
     elif before is not None and before != invite.run.hex():
         raise BadConfig(
@@ -192,7 +192,7 @@ def _confirm(page: str, served: ServedInvite, ask: Callable[[str], str] | None) 
     typed = ask("Type the fingerprint that the operator gave you: ")
     if normal(typed) != normal(served.invite.fingerprint):
         raise BadConfig(
-            f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(typed) or '(nothing)'}: "
+            f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(typed)}: "
             f"compare it with the operator's{_one_letter(typed, served.invite)}"
         )
 

@@ -56,7 +56,7 @@ def choose(
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
         raise BadConfig(
-            f"no announced run has the fingerprint {fingerprint_form(wanted) or '(nothing)'}; the local network announces "
+            f"no announced run has the fingerprint {fingerprint_form(wanted)}; the local network announces "
             f"{_announcement_list(announcements)}: correct the fingerprint, or ask the operator for an invite"
         )
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
@@ -71,8 +71,10 @@ def normal(fingerprint: str) -> str:
 
 def fingerprint_form(fingerprint: str) -> str:
     """Return what was given as a fingerprint in the form in which fingerprints are printed, XXXX-XXXX-XXXX-XXXX; of
-    more letters than one has, the first."""
+    more letters than one has, the first; "(nothing)" for none."""
     letters = normal(fingerprint)
+    if not letters:
+        return "(nothing)"
     shown = "-".join(letters[at : at + 4] for at in range(0, min(len(letters), _LETTERS), 4))
     return f"{shown}..." if len(letters) > _LETTERS else shown
 
