@@ -115,7 +115,7 @@ class FleetPlan(NamedTuple):
     broadcast_seconds: float
     turnaround: float
     nodes: int | None
-    idle: float | None
+    idle: float
     cost: float | None
     bottleneck: Bottleneck
 
@@ -155,7 +155,7 @@ def plan_fleet(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> Flee
     broadcast, back = broadcast_seconds(run, node, count), turnaround(run, node, count)
     longest = best_period(run.staleness, run.step_seconds, back)
     idle, cost = _idle(run, node, count), None
-    if idle is not None and idle < 1:
+    if idle < 1:
         hours = run.step_seconds / (1 - idle) / 3600
         cost = hours * (run.price + count * node.price)
         idle = 1 - (1 - idle) * alone.step_seconds / run.step_seconds
@@ -255,7 +255,7 @@ def _of_nodes(run: RunTerms, plan: FleetPlan, nodes: int | None) -> str:
     if nodes is None:
         return f"{plan.nodes} such nodes keep the learner busy, with a reserve of {run.gamma - 1:.0%}."
     assert plan.nodes is not None
-    idle = "" if plan.idle is None else f", and the learner is idle for {plan.idle:.0%} of its time"
+    idle = f", and the learner is idle for {plan.idle:.0%} of its time"
     if nodes >= plan.nodes:
         return f"{plan.nodes} such nodes are enough: {nodes - plan.nodes} of {nodes} are to spare{idle}."
     return f"{plan.nodes} such nodes would be enough; {plan.nodes - nodes} {_are(plan.nodes - nodes)} missing{idle}."
@@ -263,12 +263,11 @@ def _of_nodes(run: RunTerms, plan: FleetPlan, nodes: int | None) -> str:
 
 def _of_idle(measured: float, plan: FleetPlan) -> str:
     told = f"Measured in this run, the learner is idle for {measured:.0%} of its time since its first step."
-    if plan.idle is not None and abs(plan.idle - measured) < _NEAR:
+    if abs(plan.idle - measured) < _NEAR:
         return told
-    formulas = "find no number of nodes enough" if plan.idle is None else f"give {plan.idle:.0%}"
     return (
-        f"{told} For the terms above the formulas {formulas}: they assume that each group is as late as the slowest "
-        "tenth (B), and that nodes and scorers work as they did last."
+        f"{told} For the terms above the formulas give {plan.idle:.0%}: they assume that each group is as late as the "
+        "slowest tenth (B), and that nodes and scorers work as they did last."
     )
 
 
@@ -351,10 +350,7 @@ def _enough(run: RunTerms, node: NodeTerms) -> int | None:
     return None
 
 
-def _idle(run: RunTerms, node: NodeTerms, nodes: int) -> float | None:
-    """Return the learner's idle share with so many nodes; None where no supply is enough."""
-    least = _least(run, node, nodes)
-    if least is None:
-        return None
-    supply = nodes * node.tokens_per_second / run.tokens
-    return idle_share(supply, run.rollouts / least, run.rollouts)
+def _idle(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+    """Return the learner's idle share with so many nodes."""
+    period, back, supply = _period(run, node, nodes), turnaround(run, node, nodes), node.tokens_per_second / run.tokens
+    return idle_share(run.staleness, period, run.step_seconds, back, run.rollouts, nodes * supply)
