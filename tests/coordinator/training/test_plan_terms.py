@@ -100,7 +100,7 @@ def test_a_run_under_way_brings_its_measurements() -> None:
             PlanFlags(),
             "is idle for 12% of its time since its first step. For the terms above the formulas give 53%",
         ),
-        (0.12, PlanFlags(staleness=2), "For the terms above the formulas give 57%: they assume"),
+        (0.12, PlanFlags(staleness=2), "For the terms above the formulas give 57%: they take"),
         (0.51, PlanFlags(), "is idle for 51% of its time since its first step."),
     ],
 )
