@@ -11,6 +11,7 @@ from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_node import SimulatedNode
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.leases.room_shares import Denial, Requester, Room
+from echo2.coordinator.metrics.capacity import idle_share
 
 STEPS = 25
 
@@ -167,6 +168,19 @@ def test_no_node_is_starved_where_the_quickest_is_twenty_times_as_quick(
     result = run.run(least_parts.STEPS)
     assert run.least_part() >= least
     assert result.age <= 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("staleness", "turnaround", "supply"), [(4, 2.0, 0.9), (4, 3.0, 0.7), (2, 1.3, 1.1)])
+def test_the_idle_share_of_the_capacity_model_is_that_of_a_fleet_below_its_need(
+    staleness: int, turnaround: float, supply: float
+) -> None:
+    """By 1 - mu/mu_min the second and the third had none: no supply would be enough, if idle steps were no longer."""
+    scene = RunScene((turnaround,) * round(16 * supply * turnaround), batch=16, staleness=staleness, step_seconds=10.0)
+    idle = SimulatedRun(scene, windowed=True, seed=1).run(60).idle
+    back = scene.broadcast + turnaround + scene.verdict
+    assert idle_share(staleness, 1, 1.0, back, 16, 16 * supply) == pytest.approx(idle, abs=0.06)
+    assert idle > 0.05
 
 
 class Blindfolded(SimulatedRun):
