@@ -16,7 +16,7 @@ without a bar: versions every 2 and 3 steps; and the same table where nodes ask 
 cheapest for 1.1 and 1.5 times the need (coordinator/market/activation.py). `--seeds` and `--steps`: runs per cell
 with a bar (others have two), and steps per run; idle shares under churn differ by some percent from seed to seed.
 `--rival`: these two tables, without bars, of a bound by the least latency (bound_window.py) in place of `room`.
-`--parts`: another table, the least part of its rate's share that a node has (least_parts.py); three seeds.
+`--parts`: another table, the least part of its rate's share that a node has (least_parts.py), three seeds; one with `--quick`.
 `--starts`: no table, but so many runs from made-up measurements and through a change (random_starts.py); none may stay
 unsettled.
 """
@@ -172,8 +172,9 @@ def play_starts(starts: int) -> list[Claim]:
     return [Claim("starts that do not settle", len(left) / starts, "all", 0.0, at_most=True)]
 
 
-def play_parts(steps: int, seeds: int) -> list[Claim]:
+def play_parts(seeds: int) -> list[Claim]:
     """Play the fleets of least_parts.py; print the table, and return the claims."""
+    steps = least_parts.STEPS
     rows = [least_parts.parts_of(nodes, supply, steps, seeds) for nodes in least_parts.FLEETS for supply in SUPPLIES]
     print(f"least part of its rate's share that a node has; {steps} steps, {seeds} seeds, S = 8\n")
     table(
@@ -200,7 +201,7 @@ def main() -> int:
     if chosen.starts is not None:
         return close(play_starts(chosen.starts))
     if chosen.parts:
-        return close(play_parts(40 if chosen.quick else least_parts.STEPS, 1 if chosen.quick else 3))
+        return close(play_parts(1 if chosen.quick else 3))
     print(
         f"{steps} steps, {seeds} seeds per cell with a bar; S = 4; age and idle over the last four fifths\n", flush=True
     )
