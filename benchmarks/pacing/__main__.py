@@ -16,7 +16,7 @@ without a bar: versions every 2 and 3 steps; and the same table where nodes ask 
 cheapest for 1.1 and 1.5 times the need (coordinator/market/activation.py). `--seeds` and `--steps`: runs per cell
 with a bar (others have two), and steps per run; idle shares under churn differ by some percent from seed to seed.
 `--rival`: these two tables, without bars, of a bound by the least latency (bound_window.py) in place of `room`.
-`--parts`: another table, the least part of its rate's share that a node has (least_parts.py), three seeds; one with `--quick`.
+`--parts`: another table, the least part of its rate's share that a node has (least_parts.py); three seeds, or one.
 `--starts`: no table, but so many runs from made-up measurements and through a change (random_starts.py); none may stay
 unsettled.
 """
