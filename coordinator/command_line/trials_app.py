@@ -110,8 +110,9 @@ def plan(
         typer.Option(min=1, max=MOST_FIGURE, help="Steps from one version to the next (kappa).", show_default="auto"),
     ] = None,
     gamma: Annotated[
-        float, typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need, as leases.gamma.")
-    ] = 1.1,
+        float | None,
+        typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need.", show_default="the run's, else 1.1"),
+    ] = None,
     version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="MB of a version's diff.")] = None,
     uplink: Annotated[
         float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Uplink of the coordinator, Mbit/s.")
