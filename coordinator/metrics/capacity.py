@@ -29,6 +29,10 @@ from echo2.runtime.figures import apart, figure
 Bottleneck = Literal["nodes", "scorer", "uplink", "staleness"]
 
 
+_SCARCE = 2.0
+"""By how many times S may raise the need above what the learner takes, until S is the advice and not the nodes."""
+
+
 class Advice(NamedTuple):
     """The rate to provision, None where there is none, what limits the run, if anything, and a sentence."""
 
@@ -129,6 +133,8 @@ def _advise_period(staleness: int, period: int, gamma: float, measured: Measured
         return Advice(wanted, "uplink", _slow_uplink(period, best, step, measured.broadcast_seconds or 0.0))
     if measured.supply < wanted or (measured.verified or math.inf) < wanted:
         supply = min(measured.supply, measured.verified or math.inf)
+        if least > _SCARCE * rollouts / step:
+            return Advice(wanted, "staleness", _little_room(staleness, period, step, turnaround))
         return _short(wanted, supply, idle_share(staleness, period, step, turnaround, rollouts, supply), measured)
     return Advice(wanted, None, "Enough: the nodes can deliver more than the learner needs.")
 
@@ -144,6 +150,14 @@ def _short(wanted: float, supply: float, share: float, measured: Measured) -> Ad
         return Advice(wanted, "scorer", sentence)
     return Advice(
         wanted, "nodes", f"Short by {short} rollouts/s: the learner idles about {idle} of its time; more nodes help."
+    )
+
+
+def _little_room(staleness: int, period: int, step: float, turnaround: float) -> str:
+    left, needed = apart((staleness - period + 1) * step - turnaround, turnaround, decimals=1)
+    return (
+        f"S = {staleness} is scarce: a version needs {needed} s to come back as groups, which leaves {left} s to make"
+        f" a batch. Take S = {period + math.ceil(turnaround / step)}, or faster nodes and uplinks."
     )
 
 

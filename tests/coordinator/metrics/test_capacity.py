@@ -115,6 +115,7 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
         ({"broadcast_seconds": 9.0}, "uplink", "S leaves room for at most every 7 steps"),
         ({"broadcast_seconds": 9.0, "turnaround_seconds": 7.5}, "uplink", "S leaves room for every step; raise S"),
         ({"turnaround_seconds": 9.0}, "staleness", "S = 8 is too small"),
+        ({"turnaround_seconds": 7.9}, "staleness", "which leaves 0.1 s to make a batch. Take S = 9"),
     ],
 )
 def test_the_advice_names_what_limits_the_run(changes: dict[str, float], bottleneck: str | None, said: str) -> None:
