@@ -1,8 +1,9 @@
 """Compute how many rollouts per second keep the learner busy, and advise on settings. Pure formulas.
 
 T: seconds per step of the learner. B: seconds from publishing a version to the verdict on a group generated under it,
-where the group hardly waits: p90 of the broadcast, and the median of the quicker half from lease to verdict. R: rollouts
-per step. S: staleness limit. kappa: steps between two published versions. mu: rollouts per second. gamma: safety factor.
+where the group hardly waits: p90 of the broadcast, and the median of the quicker half from lease to verdict.
+R: rollouts per step. S: staleness limit. kappa: steps between two published versions. mu: rollouts per second.
+gamma: safety factor.
 
 Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by simulation:
 

@@ -20,7 +20,7 @@ Rules
 10. The bottleneck is the nodes where there are fewer than are enough for the step of rule 9, else the scorers where
    they do not keep up, else the learner. Where no number of nodes is enough, it is S.
 11. In a run under way the learner's idle share was measured too. It stands beside the one that follows from the
-   formulas, which take each group to be as late as the slowest tenth and none later, and nodes as they were last.
+   formulas, which take each group to come back as the quicker half does (B), and nodes as they were last.
 """
 
 import math
@@ -266,8 +266,8 @@ def _of_idle(measured: float, plan: FleetPlan) -> str:
     if abs(plan.idle - measured) < _NEAR:
         return told
     return (
-        f"{told} For the terms above the formulas give {plan.idle:.0%}: they take each group to be as late as the "
-        "slowest tenth (B) and none later, and nodes and scorers to work as they did last."
+        f"{told} For the terms above the formulas give {plan.idle:.0%}: they take each group to come back as the "
+        "quicker half does (B), and nodes and scorers to work as they did last."
     )
 
 
