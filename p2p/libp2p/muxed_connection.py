@@ -62,8 +62,7 @@ class MuxStream(IMuxedStream):
     def __init__(self, conn: "MuxConn", state: StreamState) -> None:
         self.muxed_conn = conn
         self.stream_id = state.id
-        self._conn = conn
-        self._state = state
+        self._conn, self._mux, self._state = conn, conn.mux, state
         self._least = 1
         """Unread bytes that the reader waits for."""
         self._readable = trio.lowlevel.ParkingLot()
@@ -96,11 +95,12 @@ class MuxStream(IMuxedStream):
 
     def keep(self, nbytes: int) -> None:
         """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
-        self._conn.keep(self._state, nbytes)
+        self._mux.keep(self._state, nbytes)
+        self._conn.notify()
 
     def narrow(self, nbytes: int) -> None:
-        """See `Mux.narrow`."""
-        self._conn.narrow(self._state, nbytes)
+        """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
+        self._state.most_window = nbytes
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
@@ -111,14 +111,17 @@ class MuxStream(IMuxedStream):
         if not self._state.unread:
             self._check()
             return []
-        return self._conn.read(self._state, limit)
+        pieces = self._mux.read(self._state, limit)
+        self._conn.notify()
+        return pieces
 
     def put(self, data: Bytes) -> None:
         """Queue bytes for sending; they must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
         self._check()
         if self._state.finishing:
             raise MuxedStreamClosed("written to after its end")
-        self._conn.write(self._state, data)
+        self._mux.write(self._state, data)
+        self._conn.notify()
 
     async def flush(self) -> None:
         """Wait until there is room for more; after `close`, until all is sent. Raises `MuxedStreamReset`."""
@@ -141,10 +144,12 @@ class MuxStream(IMuxedStream):
 
     async def close(self) -> None:
         """End the sending direction; reading goes on."""
-        self._conn.finish(self._state)
+        self._mux.finish(self._state)
+        self._conn.notify()
 
     async def reset(self) -> None:
-        self._conn.reset(self._state)
+        self._mux.reset(self._state)
+        self._conn.notify()
 
     @property
     def is_closed(self) -> bool:
@@ -203,7 +208,8 @@ class MuxConn(IMuxedConn):
         the bytes has changed (rule 5)."""
         self._load = 0, 0
         self._closed = trio.Event()
-        self._mux = Mux(conn.is_initiator)
+        self.mux = Mux(conn.is_initiator)
+        """The state of the connection; `notify` follows each change of it."""
         self._streams: dict[int, MuxStream] = {}
         self._accepted: deque[MuxStream] = deque()
         self._acceptable = trio.lowlevel.ParkingLot()
@@ -243,10 +249,10 @@ class MuxConn(IMuxedConn):
         if self.is_closed:
             raise MuxedConnUnavailable(self.reason)
         try:
-            stream = self._stream(self._mux.open())
+            stream = self._stream(self.mux.open())
         except LocalNetworkFault as fault:
             raise MuxedStreamError(str(fault)) from None
-        self._notify()
+        self.notify()
         return stream
 
     async def accept_stream(self) -> IMuxedStream:
@@ -259,8 +265,8 @@ class MuxConn(IMuxedConn):
     async def close(self) -> None:
         """Close the connection; queued frames and a GOAWAY get `FAREWELL_SECONDS` seconds to leave."""
         if not self.is_closed:
-            self._mux.go_away(LEAVING)
-            self._notify()
+            self.mux.go_away(LEAVING)
+            self.notify()
             with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
         self._scope.cancel()
@@ -275,37 +281,8 @@ class MuxConn(IMuxedConn):
 
     def give_way(self) -> None:
         """Reset the fullest stream of the peer: the host has no room for it."""
-        self.reset(self._mux.fullest())
-
-    def keep(self, state: StreamState, nbytes: int) -> None:
-        """See `Mux.keep`."""
-        self._mux.keep(state, nbytes)
-        self._notify()
-
-    def narrow(self, state: StreamState, nbytes: int) -> None:
-        """See `Mux.narrow`."""
-        self._mux.narrow(state, nbytes)
-
-    def read(self, state: StreamState, limit: int) -> list[memoryview]:
-        """See `Mux.read`."""
-        pieces = self._mux.read(state, limit)
-        self._notify()
-        return pieces
-
-    def write(self, state: StreamState, data: Bytes) -> None:
-        """See `Mux.write`."""
-        self._mux.write(state, data)
-        self._notify()
-
-    def finish(self, state: StreamState) -> None:
-        """See `Mux.finish`."""
-        self._mux.finish(state)
-        self._notify()
-
-    def reset(self, state: StreamState) -> None:
-        """See `Mux.reset`."""
-        self._mux.reset(state)
-        self._notify()
+        self.mux.reset(self.mux.fullest())
+        self.notify()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
@@ -320,9 +297,9 @@ class MuxConn(IMuxedConn):
         stream = self._streams[state.id] = MuxStream(self, state)
         return stream
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Wake the tasks that wait for the streams and frames that the muxer has just changed."""
-        mux = self._mux
+        mux = self.mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))
         if (load := (mux.peer_streams, mux.peer_bytes // LOAD_STEP)) != self._load:
@@ -348,12 +325,12 @@ class MuxConn(IMuxedConn):
                 self._last_received = trio.current_time()
                 self._received.unpark_all()
                 for piece in pieces:
-                    self._mux.receive(piece)
-                self._notify()
-                if self._mux.away is not None:
+                    self.mux.receive(piece)
+                self.notify()
+                if self.mux.away is not None:
                     self.reason = (
                         "the other side left"
-                        if self._mux.away == LEAVING
+                        if self.mux.away == LEAVING
                         else "the other side reported a protocol violation"
                     )
                     return
@@ -361,8 +338,8 @@ class MuxConn(IMuxedConn):
         except Malformed as fault:
             self.reason = self.fault = str(fault)
             log.warning("connection closed: %s: %s", self.peer_id, fault)
-            self._mux.go_away(FAULT)
-            self._notify()
+            self.mux.go_away(FAULT)
+            self.notify()
             with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
         except BROKEN_CONNECTION_ERRORS as error:
@@ -371,9 +348,9 @@ class MuxConn(IMuxedConn):
     async def _write_always(self) -> None:
         batch = BATCH_MIN
         try:
-            while not self._mux.left:
-                frames = self._mux.data_to_send(batch)
-                self._notify()
+            while not self.mux.left:
+                frames = self.mux.data_to_send(batch)
+                self.notify()
                 if frames:
                     began = trio.current_time()
                     await self.secured_conn.send(*frames)
@@ -401,8 +378,8 @@ class MuxConn(IMuxedConn):
 
     def _ping(self) -> None:
         self._pings += 1
-        self._mux.ping(self._pings)
-        self._notify()
+        self.mux.ping(self._pings)
+        self.notify()
 
     async def _end(self) -> None:
         if self.is_closed:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
 
 import trio
 
@@ -16,43 +15,10 @@ from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRat
 
 log = logging.getLogger("p2p")
 
-T = TypeVar("T")
-
 LENGTH = 4
 """Bytes of a frame's length."""
 RESET_TIMEOUT = 5.0
 """Seconds for a reset to leave before the connection is closed."""
-
-
-class ByteStream(Protocol):
-    """The common interface of `MuxStream` and `YamuxStream`; see `MuxStream` for its members."""
-
-    @property
-    def unread(self) -> int: ...
-
-    @property
-    def sent(self) -> int: ...
-
-    @property
-    def room(self) -> bool: ...
-
-    @property
-    def received_flow(self) -> Flow: ...
-
-    @property
-    def sent_flow(self) -> Flow: ...
-
-    def keep(self, nbytes: int) -> None: ...
-
-    async def pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]: ...
-
-    def put(self, data: Bytes) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def reset(self) -> None: ...
 
 
 class LibP2PStream:
@@ -71,7 +37,7 @@ class LibP2PStream:
         """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer. `proposed`:
         the protocol of a stream that this side opens; None: it is agreed upon. Raises `MuxedStreamError`."""
         muxed = getattr(stream, "muxed_stream", None)
-        self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
+        self._byte_stream: MuxStream | YamuxStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
         self._peer = peer
         self._nursery = nursery
