@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.signatures import verifies
+from echo2.p2p.wire_types import encode, read
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
@@ -81,8 +82,7 @@ class Verified(Generic[T]):
             raise TypeError("only verify and verify_named create a Verified")
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Envelope).decode
+_decoder = msgspec.msgpack.Decoder(Envelope)
 
 
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
@@ -97,17 +97,14 @@ def seal(kind: str, run: bytes, payload: bytes, *keys: Ed25519PrivateKey) -> byt
     """Sign `payload` with every key; return the sealed document's bytes."""
     covered = signed_bytes(kind, run, payload)
     signatures = [Signature(public_bytes(key), key.sign(covered)) for key in keys]
-    return _encode(Envelope(kind, run, payload, signatures))
+    return encode(Envelope(kind, run, payload, signatures))
 
 
 def decode_unverified(data: bytes) -> Envelope:
     """Decode without verifying, to learn the claimed signers. Raises `Malformed`."""
     if len(data) > ENVELOPE_LIMIT:
         raise Malformed(f"sealed document of {len(data)} bytes, at most {ENVELOPE_LIMIT} are accepted")
-    try:
-        sealed = _decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"not a sealed document: {error}") from error
+    sealed = read(_decoder, data, "not a sealed document")
     if sealed.kind not in ROLES or len(sealed.run) != 32:
         raise Malformed("not a sealed document of this protocol")
     return sealed
@@ -187,7 +184,7 @@ def join(sealed: Sequence[bytes], keys: Collection[bytes]) -> bytes:
     covered = signed_bytes(first.kind, first.run, first.payload)
     stated = [s for one in envelopes for s in one.signatures if s.key in keys]
     valid = {s.key: s for s in stated if verifies(s.key, s.signature, covered)}
-    return _encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
+    return encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
 
 
 def verify(
