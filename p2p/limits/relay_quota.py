@@ -14,7 +14,6 @@ the share of its owner's uplink that is spent on others:
 """
 
 from collections import Counter
-from enum import Enum
 from typing import Final
 
 import msgspec
@@ -46,21 +45,12 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate = RELAYED_RATE
 
 
-class RelayRefusal(Enum):
-    """The reasons for a refusal."""
-
-    FULL = "the relay is full"
-    CROWDED = "too many of one party"
-    NO_RESERVATION = "the target has no reservation here"
-    TOO_MANY = "this peer has too many circuits"
-
-
 class RelayRefused(Exception):
-    """A refused reservation or circuit."""
+    """A refused reservation or circuit. `status`: the protocol's name for the reason."""
 
-    def __init__(self, why: RelayRefusal) -> None:
-        super().__init__(why.value)
-        self.why = why
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class RelayTable:
@@ -89,9 +79,9 @@ class RelayTable:
         party = peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
         others = [other for holder, (_, other) in self._reservations.items() if holder != peer]
         if len(others) + self._kept_from(peer, party) >= self.limits.reservations:
-            raise RelayRefused(RelayRefusal.FULL)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         if others.count(party) >= self.limits.per_party:
-            raise RelayRefused(RelayRefusal.CROWDED)
+            raise RelayRefused("RESERVATION_REFUSED", "too many of one party")
         self._reservations[peer] = now + self.limits.life, party
         return now + self.limits.life
 
@@ -111,13 +101,13 @@ class RelayTable:
         """Open a circuit between two peers. Raises `RelayRefused`."""
         self._expire(now)
         if target not in self._reservations:
-            raise RelayRefused(RelayRefusal.NO_RESERVATION)
+            raise RelayRefused("NO_RESERVATION", "the target has no reservation here")
         if self.circuits >= self.limits.circuits:
-            raise RelayRefused(RelayRefusal.FULL)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
         to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
         if max(from_source, to_target) >= self.limits.per_peer:
-            raise RelayRefused(RelayRefusal.TOO_MANY)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
         self._circuits[source, target] += 1
         return Circuit(self, source, target, now)
 
