@@ -7,7 +7,6 @@ Rules
 """
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ from echo2.p2p.guard import one_error
 from echo2.p2p.https.server import HttpsServer
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import OVER_HTTPS
-from echo2.p2p.network import AnyPeer, FetchReport, Network, Traffic
+from echo2.p2p.network import AnyPeer, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 
 
@@ -26,6 +25,11 @@ class PeerAndHttps:
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https
         self.subscribe = peer.subscribe
+        self.reserve = peer.reserve
+        self.release = peer.release
+        self.fetch = peer.fetch
+        self.follow = peer.follow
+        self.limit = peer.limit
 
     @property
     def network(self) -> Network:
@@ -48,14 +52,6 @@ class PeerAndHttps:
         """See `Inbound`."""
         return [*await self.peer.addresses(), *self.https.addresses()]
 
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Inbound`."""
-        await self.peer.reserve(addresses)
-
-    async def release(self, relay: str) -> None:
-        """See `Inbound`."""
-        await self.peer.release(relay)
-
     def origin(self, peer: str) -> Origin:
         """See `Inbound`."""
         return (self.https if peer.startswith(OVER_HTTPS) else self.peer).origin(peer)
@@ -75,23 +71,11 @@ class PeerAndHttps:
         self.https.unshare(payload_hash)
         await self.peer.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`."""
-        return await self.peer.fetch(manifest, path, fallback=fallback)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange`."""
-        await self.peer.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        """See `PayloadExchange`."""
-        await self.peer.limit(uplink, downlink)
-
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         libp2p = await self.peer.traffic()
         return msgspec.structs.replace(
             libp2p,
             sent=libp2p.sent + self.https.sent,
-            refused={**libp2p.refused, **self.https.count_refusals()},
+            refused={**libp2p.refused, **self.https.listener.refusals.counts()},
         )

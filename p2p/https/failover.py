@@ -12,7 +12,8 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import ROUTES, Route, route_of
-from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Inbound, Network, Traffic
+from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 
 PENALTY_SECONDS: Final = 60.0
@@ -47,22 +48,24 @@ class FailoverNetwork:
     ) -> None:
         """`direct`: the libp2p network; at least one of the two is given. `routes`: those permitted, best first.
         `stall`: see `STALL_SECONDS`. `clock`: monotonic seconds."""
-        self._direct = direct
+        self._direct: AnyPeer | NoLibp2p = NoLibp2p() if direct is None else direct
         self._https = https
         self._stall = stall
         self._clock = clock
         self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
         self._skipped_until: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
+        self.publish = self._direct.publish
+        self.share = self._direct.share
+        self.unshare = self._direct.unshare
+        self.follow = self._direct.follow
+        self.limit = self._direct.limit
 
     @property
     def network(self) -> Network:
         """The parts of the network; those that HTTPS cannot serve come from libp2p alone."""
-        inbound: Inbound = NoInbound() if self._direct is None else self._direct
-        handlers = Handlers() if self._direct is None else self._direct.handlers
-        if self._https is None and self._direct is not None:
-            return Network(self, handlers, self, self, self._direct, self._direct, inbound)
-        return Network(self, handlers, self, self, self, self, inbound)
+        alone = self if self._https is not None or isinstance(self._direct, NoLibp2p) else self._direct
+        return Network(self, self._direct.handlers, self, self, alone, alone, self._direct)
 
     @property
     def peer_id(self) -> str:
@@ -126,25 +129,10 @@ class FailoverNetwork:
             await self._https.disconnect()
         return answer
 
-    async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`. Without libp2p, no message is sent."""
-        if self._direct is not None:
-            await self._direct.publish(topic, data)
-
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """See `Gossip`."""
         for one in self._all:
             one.subscribe(topic, handler)
-
-    async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
-        if self._direct is not None:
-            await self._direct.share(manifest, path)
-
-    async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
-        if self._direct is not None:
-            await self._direct.unshare(payload_hash)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`. A stalled fetch moves to the other network (rule 3). The report contains the transfers
@@ -163,29 +151,19 @@ class FailoverNetwork:
         await self.share(manifest, path)
         return fetched
 
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange`. Without libp2p, a plan has no effect (rule 5)."""
-        if self._direct is not None:
-            await self._direct.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        """See `PayloadExchange`. HTTPS sends no payloads, and fetches one only where libp2p does not work."""
-        if self._direct is not None:
-            await self._direct.limit(uplink, downlink)
-
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         parts = [await one.traffic() for one in self._all]
         return Traffic(
             received=sum(part.received for part in parts),
             sent=sum(part.sent for part in parts),
-            received_by_peer=_add_counts([part.received_by_peer for part in parts]),
+            received_by_peer=_add_counts(part.received_by_peer for part in parts),
             relayed=sum(part.relayed for part in parts),
-            refused=_add_counts([part.refused for part in parts]),
+            refused=_add_counts(part.refused for part in parts),
         )
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
-        by = self._https if route == "https" else self._direct
+        by = self._https if route == "https" else self._all[0]
         assert by is not None
         peer = await by.dial(addresses)
         self._skipped_until.pop((by, peer), None)
@@ -218,8 +196,17 @@ class FailoverNetwork:
                 return
 
 
-class NoInbound:
-    """`Inbound` of a node without libp2p, which cannot be called."""
+class NoLibp2p:
+    """The parts that a node without libp2p lacks: it sends no message, shares nothing, has no plan and cannot be called
+    (rule 5). HTTPS sends no payloads, so they need no limit."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+
+    async def publish(self, *args: object, **kwargs: object) -> None:
+        """Do nothing."""
+
+    share = unshare = follow = limit = release = publish
 
     async def addresses(self) -> list[str]:
         """See `Inbound`."""
@@ -228,9 +215,6 @@ class NoInbound:
     async def reserve(self, addresses: Sequence[str]) -> None:
         """See `Inbound`."""
         raise Unreachable("this node does not use libp2p")
-
-    async def release(self, relay: str) -> None:
-        """See `Inbound`."""
 
     def origin(self, peer: str) -> Origin:
         """See `Inbound`."""
@@ -245,9 +229,8 @@ async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
         fetching.exception()
 
 
-def _add_counts(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _add_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = Counter[str]()
     for part in counts:
-        for peer, number in part.items():
-            total[peer] = total.get(peer, 0) + number
-    return total
+        total.update(part)
+    return dict(total)

@@ -104,10 +104,6 @@ class HttpsServer:
         party = self._parties.name(self._parties.subnet_of(host), key)
         return Origin(client, party, party in self._parties.known)
 
-    def count_refusals(self) -> dict[str, int]:
-        """Return the number of refused connections, by the limit that refused them."""
-        return self.listener.refusals.counts()
-
     def publish(self, topic: str, data: bytes) -> None:
         """Publish the newest message of a topic; it answers the open long polls for that topic at once."""
         self._topics[topic] = (routes.etag(data), data)

@@ -172,7 +172,7 @@ async def test_a_trusted_proxy_that_sends_no_header_and_a_header_from_elsewhere_
             with pytest.raises((ConnectionError, ssl.SSLError)):
                 async with raw(at):
                     pass
-            assert server.https.count_refusals() == {"proxy": 1}
+            assert server.https.listener.refusals.counts() == {"proxy": 1}
             await until(lambda: server.https.listener.connections == 0)
 
 
