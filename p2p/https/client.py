@@ -126,11 +126,16 @@ class HttpsClient:
                 continue
             try:
                 status, body = await self._ask("GET", f"{origin}{routes.PEER}", limit=_MOST_SMALL_ANSWER_BYTES)
-                self._on_connection(address, origin, status, body)
+                peer = body.decode(errors="replace")
+                expected = address_of(address).peer or peer
+                if status != 200 or peer != expected:
+                    raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
             except (Unreachable, Malformed) as error:
                 troubles.append(str(error))
             else:
-                return self._coordinator
+                self._coordinator, self._origin = peer, origin
+                self._up.set()
+                return peer
         raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
 
     async def disconnect(self) -> None:
@@ -139,7 +144,8 @@ class HttpsClient:
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""
-        self._require_connected(peer)
+        if peer != self._coordinator or not self._up.is_set():
+            raise Unreachable(f"{peer} is not connected over HTTPS")
         try:
             async with asyncio.timeout(timeout):
                 url = f"{self._origin}{routes.RPC}{method}"
@@ -183,18 +189,6 @@ class HttpsClient:
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received))
-
-    def _on_connection(self, address: str, origin: str, status: int, body: bytes) -> None:
-        peer = body.decode(errors="replace")
-        expected = address_of(address).peer or peer
-        if status != 200 or peer != expected:
-            raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
-        self._coordinator, self._origin = peer, origin
-        self._up.set()
-
-    def _require_connected(self, peer: str) -> None:
-        if peer != self._coordinator or not self._up.is_set():
-            raise Unreachable(f"{peer} is not connected over HTTPS")
 
     async def _fill(self, payload: PartialPayload, transfers: TransferLog) -> None:
         """Fetch the missing chunks, retrying until all are stored or this task is cancelled (rule 2)."""
@@ -264,8 +258,7 @@ class HttpsClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
         """Return (status, body). Raises `Unreachable`, `Malformed`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
-        async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
+        async with self._open(method, url, data=data, headers=headers) as answer:
             body = bytearray()
             async for piece in answer.content.iter_any():
                 body += piece

@@ -91,16 +91,6 @@ class HttpsListener:
         """Return the addresses it listens on, as /ip4/HOST/tcp/PORT/https."""
         return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
 
-    @property
-    def connections(self) -> int:
-        """Number of open connections, including those in their handshake."""
-        return len(self.clients)
-
-    @property
-    def requests(self) -> int:
-        """Number of requests received since the start."""
-        return 0 if self._server is None else self._server.requests_count
-
     async def run(self, listening: Callable[[], None]) -> None:
         """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalNetworkFault`."""
         self._server = _Server(self._handle, self._disconnected)

@@ -56,11 +56,6 @@ class ConnectionAdmission:
         self._dials = TokenBuckets(DIALS_RATE, DIALS_BURST)
         self._dials_of_household = TokenBuckets(DIALS_RATE / 2, DIALS_BURST / 2)
 
-    @property
-    def handshakes(self) -> int:
-        """Number of connections in their handshake."""
-        return len(self._handshaking)
-
     def admit(self, name: object, ip: str, open_now: int, now: float) -> object | None:
         """Count a connection that was accepted from `ip`; `open_now` connections have completed their handshakes.
         Return the name of the connection to evict for it, if any. Raises `ConnectionRefused`."""
