@@ -141,7 +141,7 @@ class RelayClient:
             self._renewals[relay] = trio.CancelScope()
             nursery.start_soon(self._renew, relay, list(addresses)[:MOST_ADDRESSES], life)
 
-    def release(self, relay: str) -> None:
+    async def release(self, relay: str) -> None:
         """Stop renewing a reservation and announcing its addresses."""
         self._relay_addresses.pop(ID.from_string(relay), None)
         if (renewal := self._renewals.pop(relay, None)) is not None:

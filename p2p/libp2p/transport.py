@@ -62,7 +62,6 @@ from echo2.p2p.libp2p.relay_service import RelayService
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.libp2p.upstream_logs import forward_at_debug
 from echo2.p2p.libp2p.yamux import BoundedYamux
-from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import is_taken
@@ -131,12 +130,7 @@ class LibP2PTransport:
         patch_streams()
         forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
-        self.host: IHost = new_host(
-            key_pair,
-            security(key_pair),
-            muxers(),
-            config=upstream_limits(limits.connections),
-        )
+        self.host: IHost = new_host(key_pair, security(key_pair), muxers(), upstream_limits(limits.connections))
         self._most = limits.connections + OWN_DIALS
         self.connections = Connections(limits)
         upgrader = InboundUpgrader(self.host, self.connections)
@@ -147,6 +141,9 @@ class LibP2PTransport:
         self.connections.on_duplicate = self._probe_older
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
+        self.release = self._relay_client.release
+        self.origin = self.connections.origins.of
+        self.refusals = self.connections.refusals.counts
 
     @property
     def peer_id(self) -> str:
@@ -256,21 +253,9 @@ class LibP2PTransport:
             raise Unreachable("the network is not running")
         await self._relay_client.reserve(addresses, self._nursery)
 
-    async def release(self, relay: str) -> None:
-        """See `Transport`."""
-        self._relay_client.release(relay)
-
-    def origin(self, peer: str) -> Origin:
-        """See `Transport`."""
-        return self.connections.origins.of(peer)
-
     def count_relayed_bytes(self) -> int:
         """See `Transport`."""
         return self.relay_service.bytes_relayed if self.relay_service is not None else 0
-
-    def refusals(self) -> dict[str, int]:
-        """See `Transport`."""
-        return self.connections.refusals.counts()
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
