@@ -27,7 +27,6 @@ from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Network, Traf
 from echo2.p2p.payload_manifest import Manifest
 
 PENALTY_SECONDS: Final = 60.0
-"""Seconds (rule 2)."""
 STALL_SECONDS: Final = 15.0
 """Seconds without a byte of payload after which a fetch moves to the other network, if that is connected."""
 PROGRESS_POLL_SECONDS: Final = 0.5

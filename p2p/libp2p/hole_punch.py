@@ -46,7 +46,6 @@ ROUNDS = 3
 DIAL_TIMEOUT = 4.0
 """Seconds for one dial of one address."""
 RELAY_GRACE_SECONDS = 10.0
-"""Seconds (rule 4)."""
 PER_SUBNET = 2
 BURST, EACH = 30.0, 5.0
 """Rounds with all peers at once; then seconds per further round."""

@@ -13,7 +13,6 @@ from typing import Final
 
 MOST_BUCKETS: Final = 4096
 ROUNDING_SECONDS: Final = 1e-6
-"""Seconds."""
 
 
 class TokenBucket:
