@@ -10,7 +10,8 @@
 `Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
 runs one on a trio thread over libp2p, called from asyncio. `FailoverNetwork` (p2p/https/failover.py) switches a node
 between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods may
-be called in the daemon's event loop only, unless they state more.
+be called in the daemon's event loop only, unless they state more. A class that has a part documents those of its
+methods that do more than the part says.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -2,7 +2,8 @@
 
 Two implementations exist: `p2p.libp2p.transport`, and for tests and benchmarks `benchmarks.memory_network.transport` (a
 whole network in one process, with loss, delay and partition). A transport runs natively in the event loop that owns it:
-asyncio for the in-memory one, trio for libp2p. Code written on anyio runs, and is tested, on either.
+asyncio for the in-memory one, trio for libp2p. Code written on anyio runs, and is tested, on either. An implementation
+documents those of its methods that do more than the interface says.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -81,11 +81,9 @@ class HttpsClient:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._peer_id
 
     async def run(self) -> None:
-        """See `Host`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
             async with aiohttp.ClientSession(
@@ -106,7 +104,6 @@ class HttpsClient:
         return aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + REQUESTS)
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._ready.wait()
 
     async def peers(self) -> list[str]:
@@ -114,11 +111,9 @@ class HttpsClient:
         return [self._coordinator] if self._up.is_set() else []
 
     async def routes(self) -> dict[str, Route]:
-        """See `Links`."""
         return dict.fromkeys(await self.peers(), "https")
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Links`. Dial HTTPS addresses only. Raises also `WrongIdentity`."""
         troubles = []
         for address in addresses:
             origin = address_of(address).https_url
@@ -143,7 +138,6 @@ class HttpsClient:
         self._up.clear()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Rpc`."""
         if peer != self._coordinator or not self._up.is_set():
             raise Unreachable(f"{peer} is not connected over HTTPS")
         try:
@@ -164,7 +158,6 @@ class HttpsClient:
         raise Busy(sentence) if status == _TOO_MANY else Declined(sentence)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         self._topics[topic] = guard_handler(handler)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
@@ -187,7 +180,6 @@ class HttpsClient:
         return transfers.report(anyio.current_time())
 
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received))
 
     async def _fill(self, payload: PartialPayload, transfers: TransferLog) -> None:

@@ -20,7 +20,7 @@ from echo2.p2p.payload_manifest import Manifest
 
 
 class PeerAndHttps:
-    """Combines a libp2p peer and an HTTPS server. `https`: serves the handlers of `peer`."""
+    """Combines a libp2p peer and an HTTPS server: the parts of `p2p.network`. `https`: serves the handlers of `peer`."""
 
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https
@@ -37,42 +37,34 @@ class PeerAndHttps:
         return Network(self, self.peer.handlers, self.peer, self.peer, self, self, self)
 
     async def run(self) -> None:
-        """See `Host`."""
         with one_error():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.peer.run())
                 group.create_task(self.https.run())
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self.https.ready()
         await self.peer.ready()
 
     async def addresses(self) -> list[str]:
-        """See `Inbound`."""
         return [*await self.peer.addresses(), *self.https.addresses()]
 
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return (self.https if peer.startswith(OVER_HTTPS) else self.peer).origin(peer)
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`."""
         self.https.publish(topic, data)
         await self.peer.publish(topic, data)
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`."""
         await self.peer.share(manifest, path)
         await self.https.share(manifest, path)
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`."""
         self.https.unshare(payload_hash)
         await self.peer.unshare(payload_hash)
 
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         libp2p = await self.peer.traffic()
         return msgspec.structs.replace(
             libp2p,

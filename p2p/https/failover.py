@@ -34,7 +34,8 @@ PROGRESS_POLL_SECONDS: Final = 0.5
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS or both. It chooses the route of each dial, request and fetch."""
+    """A node's network over libp2p, HTTPS or both: the parts of `p2p.network`. It chooses the route of each dial,
+    request and fetch."""
 
     def __init__(
         self,
@@ -68,18 +69,15 @@ class FailoverNetwork:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._all[0].peer_id
 
     async def run(self) -> None:
-        """See `Host`."""
         with one_error():
             async with asyncio.TaskGroup() as group:
                 for one in self._all:
                     group.create_task(one.run())
 
     async def ready(self) -> None:
-        """See `Host`."""
         for one in self._all:
             await one.ready()
 
@@ -113,7 +111,6 @@ class FailoverNetwork:
         )
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Rpc`."""
         best = await self._best(peer)
         if best is None:
             raise Unreachable(f"{peer} is not connected")
@@ -129,7 +126,6 @@ class FailoverNetwork:
         return answer
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         for one in self._all:
             one.subscribe(topic, handler)
 
@@ -151,7 +147,6 @@ class FailoverNetwork:
         return fetched
 
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         parts = [await one.traffic() for one in self._all]
         return Traffic(
             received=sum(part.received for part in parts),
@@ -208,15 +203,12 @@ class NoLibp2p:
     share = unshare = follow = limit = release = publish
 
     async def addresses(self) -> list[str]:
-        """See `Inbound`."""
         return []
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Inbound`."""
         raise Unreachable("this node does not use libp2p")
 
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return Origin(peer, peer)
 
 

@@ -80,7 +80,6 @@ class HttpsServer:
         self.addresses = self.listener.addresses
 
     async def run(self) -> None:
-        """See `Host`."""
         try:
             await self.listener.run(self._listening.set)
         except Exception as failure:
@@ -92,7 +91,6 @@ class HttpsServer:
                 shared.close()
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
@@ -111,13 +109,11 @@ class HttpsServer:
         self._published = asyncio.Event()
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
         if known is None or not await anyio.to_thread.run_sync(known.is_current, path):
             self._shared[manifest.hash] = PayloadFile.offer_file(manifest, path)
 
     def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`."""
         shared = self._shared.pop(payload_hash, None)
         if shared is not None:
             shared.close()

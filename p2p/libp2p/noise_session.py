@@ -135,7 +135,6 @@ class NoiseSession(BaseSession):
         return bytes(data[:n])
 
     async def write(self, data: bytes) -> None:
-        """See `send`."""
         await self.send(data)
 
     async def send(self, *pieces: Bytes) -> None:

@@ -53,11 +53,9 @@ class LibP2PStream:
 
     @property
     def peer(self) -> str:
-        """See `Stream`."""
         return self._peer
 
     def hurry(self) -> None:
-        """See `Stream`."""
         now = trio.current_time()
         self._receiving = LeastRate(self._byte_stream.received_flow, now)
         self._sending = LeastRate(self._byte_stream.sent_flow, now)
@@ -77,7 +75,6 @@ class LibP2PStream:
         await self._flush()
 
     async def receive(self, limit: int) -> bytes | None:
-        """See `Stream`."""
         if self._proposed is not None:
             await self._confirm(self._proposed)
         head = await self._exactly(LENGTH)
@@ -92,14 +89,12 @@ class LibP2PStream:
         return frame
 
     async def finish(self) -> None:
-        """See `Stream`."""
         if not self._finished and self._broken is None:
             self._finished = True
             await self._byte_stream.close()
             await self._flush()
 
     async def reset(self) -> None:
-        """See `Stream`."""
         self._break("this side reset the stream")
 
     async def linger(self) -> None:

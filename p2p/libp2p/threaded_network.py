@@ -116,7 +116,6 @@ class ThreadedPeer:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._peer_id
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
@@ -126,7 +125,6 @@ class ThreadedPeer:
         return self._thread, self._peer
 
     async def run(self) -> None:
-        """See `Host`."""
         self._thread = TrioThread("p2p")
         try:
             await self._thread.run(self._main)
@@ -138,17 +136,14 @@ class ThreadedPeer:
             self._ready.set()
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._ready.wait()
         if self._failure is not None:
             raise self._failure
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         self._topics.append((topic, handler))
 
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
 
     async def _main(self) -> None:

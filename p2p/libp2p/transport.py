@@ -147,11 +147,9 @@ class LibP2PTransport:
 
     @property
     def peer_id(self) -> str:
-        """See `Transport`."""
         return str(self.host.get_id())
 
     async def run(self, listening: Callable[[], None]) -> None:
-        """See `Transport`."""
         async with (
             self.host.run(listen_addrs=[one for one in self._listen if not is_taken(str(one))]),
             trio.open_nursery() as self._nursery,
@@ -165,11 +163,9 @@ class LibP2PTransport:
                 await self._close_all()
 
     def addresses(self) -> list[str]:
-        """See `Transport`."""
         return [*(str(address) for address in self.host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
-        """See `Transport`."""
         connections = [connection for connection in self.connections.of(peer) if not connection.is_closed]
         addresses = [
             address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
@@ -177,11 +173,9 @@ class LibP2PTransport:
         return min(addresses, key=lambda address: route_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
-        """See `Transport`."""
         return [str(peer) for peer in self.host.get_connected_peers()]
 
     def routes(self) -> dict[str, Route]:
-        """See `Transport`."""
         routes: dict[str, Route] = {}
         for connection in self.connections.open:
             peer = str(connection.muxed_conn.peer_id)
@@ -190,7 +184,6 @@ class LibP2PTransport:
         return routes
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Transport`."""
         why = ""
         for address in addresses:
             place = address_of(address)
@@ -248,13 +241,11 @@ class LibP2PTransport:
         raise fault
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Transport`."""
         if self._nursery is None:
             raise Unreachable("the network is not running")
         await self._relay_client.reserve(addresses, self._nursery)
 
     def count_relayed_bytes(self) -> int:
-        """See `Transport`."""
         return self.relay_service.bytes_relayed if self.relay_service is not None else 0
 
     def _upgrade(self, peer: str) -> None:
@@ -268,7 +259,6 @@ class LibP2PTransport:
         network._negative_peer_cache.evict(str(peer))
 
     async def open(self, peer: str, protocol: str) -> Stream:
-        """See `Transport`."""
         target = ID.from_string(peer)
         if target not in self.host.get_connected_peers():
             raise Unreachable(f"{peer} is not connected")
@@ -281,8 +271,6 @@ class LibP2PTransport:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """See `Transport`."""
-
         async def serve(stream: INetStream) -> None:
             wrapped = self._wrap(stream)
             await guard_handler(handler)(wrapped)
@@ -291,7 +279,6 @@ class LibP2PTransport:
         self.host.set_stream_handler(TProtocol(protocol), serve)
 
     async def drop(self, peer: str) -> None:
-        """See `Transport`."""
         for connection in self.connections.of(peer):
             await close_socket(connection)  # first: a GOAWAY to a frozen peer would never leave
             # Not `host.disconnect`: it would also forget a new connection of a peer that reconnected meanwhile.
