@@ -24,6 +24,7 @@ from echo2._libp2p.io.exceptions import IOException
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.exceptions import RawConnError
 from echo2._libp2p.peer.id import ID
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamClosed,
@@ -33,7 +34,7 @@ from echo2._libp2p.stream_muxer.exceptions import (
 )
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
-from echo2.p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.libp2p.noise_session import BatchedTransport
 from echo2.p2p.limits.least_rate import Flow
 
 log = logging.getLogger("p2p")
@@ -86,12 +87,12 @@ class MuxStream(IMuxedStream):
     @property
     def received_flow(self) -> Flow:
         """Bytes received over the stream's connection."""
-        return self._conn.secured_conn.received_flow
+        return self._conn.transport.received_flow
 
     @property
     def sent_flow(self) -> Flow:
         """Bytes sent over the stream's connection."""
-        return self._conn.secured_conn.sent_flow
+        return self._conn.transport.sent_flow
 
     def keep(self, nbytes: int) -> None:
         """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
@@ -194,8 +195,8 @@ class MuxConn(IMuxedConn):
     """One connection that speaks `p2p.libp2p.mux.PROTOCOL`."""
 
     def __init__(self, conn: ISecureConn, peer_id: ID) -> None:
-        assert isinstance(conn, NoiseSession)
-        self.secured_conn = conn
+        assert isinstance(conn, SecureSession) and isinstance(conn.conn, BatchedTransport)
+        self.secured_conn, self.transport = conn, conn.conn
         self.peer_id = peer_id
         self.event_started = trio.Event()
         self.on_close: Callable[[], Awaitable[None]] | None = None
@@ -321,7 +322,8 @@ class MuxConn(IMuxedConn):
 
     async def _read_always(self) -> None:
         try:
-            while pieces := await self.secured_conn.pieces():
+            pieces = [self.secured_conn._drain(None)]  # what came with the last message of the negotiation
+            while pieces:
                 self._last_received = trio.current_time()
                 self._received.unpark_all()
                 for piece in pieces:
@@ -334,6 +336,7 @@ class MuxConn(IMuxedConn):
                         else "the other side reported a protocol violation"
                     )
                     return
+                pieces = await self.transport.pieces()
             self.reason = "the other side closed it"
         except Malformed as fault:
             self.reason = self.fault = str(fault)
@@ -353,7 +356,7 @@ class MuxConn(IMuxedConn):
                 self.notify()
                 if frames:
                     began = trio.current_time()
-                    await self.secured_conn.send(*frames)
+                    await self.transport.send(*frames)
                     prompt = trio.current_time() - began <= PROMPT_WRITE_SECONDS
                     batch = min(2 * batch, BATCH) if prompt else max(batch // 2, BATCH_MIN)
                 else:

@@ -87,7 +87,7 @@ async def loses_its_socket(transport, peer: str) -> None:
 
 
 async def has_its_bytes_changed_on_the_path(transport, peer: str) -> None:
-    await muxed(transport, peer).secured_conn.raw_conn.write(b"\x00\x20" + bytes(32))
+    await muxed(transport, peer).transport.conn.write(b"\x00\x20" + bytes(32))
 
 
 async def reads_a_byte_at_a_time(transport, peer: str) -> None:

@@ -16,8 +16,10 @@ from echo2._libp2p.network.connection.swarm_connection import SwarmConn
 from echo2._libp2p.network.stream.net_stream import NetStream
 from echo2._libp2p.network.swarm import Swarm
 from echo2._libp2p.noise.connection import NoiseConnection
+from echo2._libp2p.peer.id import ID
 from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import Transport as Noise
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.transport.upgrader import TransportUpgrader
@@ -59,6 +61,24 @@ def test_upstream_noise_builds_its_pattern_of_these_parts():
     assert list(inspect.signature(PatternXX.handshake_outbound).parameters) == ["self", "conn", "remote_peer"]
     noise = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
     assert isinstance(noise.get_pattern(), _PatternXX)
+
+
+def test_a_secure_session_reads_messages_of_its_transport_and_hands_out_what_it_read_ahead():
+    class Transport:
+        async def read_msg(self) -> bytes:
+            return b"abcdef"
+
+    async def main() -> None:
+        pair = create_new_key_pair()
+        peer = ID.from_pubkey(pair.public_key)
+        session = SecureSession(
+            local_peer=peer, local_private_key=pair.private_key, remote_peer=peer,
+            remote_permanent_pubkey=pair.public_key, is_initiator=True, conn=Transport(),
+        )  # fmt: skip
+        assert await session.read(2) == b"ab"
+        assert (session._drain(None), session._drain(None)) == (b"cdef", b"")
+
+    trio.run(main)
 
 
 def test_a_muxer_s_class_is_called_with_connection_and_peer_and_is_negotiated_by_these_parts():
