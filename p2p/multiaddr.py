@@ -116,8 +116,8 @@ class Address(NamedTuple):
     @property
     def https_url(self) -> str | None:
         """The origin of an HTTPS address, without a trailing slash; None for any other address."""
-        is_host = self.is_named or (self.kind in ("ip4", "ip6") and self.host != "")
-        if not is_host or self.port is None or self._name(2) != "https":
+        is_host = self.is_named or (self.kind in _IP_KINDS and self.host != "")
+        if not is_host or self.port is None or [name for name, _ in self.components[2:3]] != ["https"]:
             return None
         return f"https://[{self.host}]:{self.port}" if self.kind == "ip6" else f"https://{self.host}:{self.port}"
 
@@ -136,9 +136,6 @@ class Address(NamedTuple):
         """Return the same address at another host of this kind."""
         first, *others = self.components
         return _from_components([(first[0], host), *others])
-
-    def _name(self, place: int) -> str:
-        return self.components[place][0] if len(self.components) > place else ""
 
     def _before(self, name: str) -> "Address":
         """Return the components before the first one of this name."""

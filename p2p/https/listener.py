@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 from aiohttp import web
@@ -121,7 +121,7 @@ class HttpsListener:
             if address[0] not in self._limits.parties.proxies:
                 self._enter(connection, address[:2], tasks)
             elif self._headers < self._limits.connections // 4:
-                tasks.start_soon(_contain, self._take_source, connection, address[:2], tasks)
+                tasks.start_soon(guard_handler(self._take_source), connection, address[:2], tasks)
             else:
                 self._refuse(connection, "proxy", "too many connections of proxies have sent no header yet")
 
@@ -152,7 +152,7 @@ class HttpsListener:
             with suppress(OSError):
                 gone.shutdown(socket.SHUT_RDWR)  # also during its handshake
         self._accepted[protocol] = _Accepted(source, connection)
-        tasks.start_soon(_contain, self._shake_hands, connection, protocol)
+        tasks.start_soon(guard_handler(self._shake_hands), connection, protocol)
 
     def _refuse(self, connection: socket.socket, limit: str, why: str) -> None:
         self.refusals.count(limit, why)
@@ -328,10 +328,6 @@ class _Server(web.Server):
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         self._disconnected(handler)
-
-
-async def _contain(handler: Callable[..., Awaitable[None]], *args: Any) -> None:
-    await guard_handler(handler)(*args)
 
 
 def _abort(protocol: RequestHandler) -> None:

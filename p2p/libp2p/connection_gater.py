@@ -14,12 +14,12 @@
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
-from echo2._libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
+from echo2._libp2p.abc import IMuxedConn, INetConn, INetwork, INotifee
 from echo2._libp2p.io.abc import ReadWriteCloser
-from echo2._libp2p.multiaddr import Multiaddr
 from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_socket import receiver
@@ -65,12 +65,11 @@ class Connections(INotifee):
         self._bans = Bans()
         self._headers = 0
         """Connections of trusted proxies whose header has not come."""
-        self._ended = trio.Event()
 
     async def disconnected_from(self, peer: str) -> None:
         """Wait until there is no connection with a peer."""
-        while self.of(peer):
-            await self._ended.wait()
+        while connections := self.of(peer):
+            await self.open[connections[0]].wait()
 
     async def wait_for_end(self, muxed: IMuxedConn) -> None:
         """Wait until a connection has ended; return at once if it is not open."""
@@ -157,8 +156,6 @@ class Connections(INotifee):
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
         self.origins.on_disconnection(str(conn.muxed_conn.peer_id), conn)
-        self._ended.set()
-        self._ended = trio.Event()
         await close_socket(conn)
         peer = str(conn.muxed_conn.peer_id)
         for other in self.of(peer) if self.banned_for(peer) else []:
@@ -174,17 +171,10 @@ class Connections(INotifee):
         if term is not None:
             log.warning("peer banned: %s, for %.0f s, for repeated protocol violations: %s", peer, term, fault)
 
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+    async def listen(self, *event: Any) -> None:
         pass
 
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
+    listen_close = opened_stream = closed_stream = listen
 
 
 def ip_of(stream: ReadWriteCloser) -> str:
