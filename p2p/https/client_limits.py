@@ -150,7 +150,7 @@ class ClientConnections:
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._uncount(client)
@@ -158,7 +158,7 @@ class ClientConnections:
     def admit(self, connection: object, now: float, ip: str | None = None) -> float:
         """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait. `ip`: the
         client's address where a proxy at the connection's own speaks for it; None: the connection's."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         client = self._clients.get(connection) if ip is None else self._client_at(ip)
         if client is None or not self._is_bounded(client):
             return 0.0
@@ -171,17 +171,14 @@ class ClientConnections:
             before = self._bodies.get(connection)
             self._bodies[connection] = _Body(now if before is None else before.began, Flow(nbytes, now))
 
-    def on_whole(self, connection: object) -> None:
-        """Mark a connection busy: its body is whole, or is not read any more."""
-        self._make_busy(connection)
-
     def on_answer(self, connection: object, now: float) -> None:
         """Mark a connection waiting: its answer is complete."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         if connection in self._clients:
             self._waiting[connection] = _Wait(now, is_new=False)
 
-    def _make_busy(self, connection: object) -> None:
+    def on_whole(self, connection: object) -> None:
+        """Mark a connection busy: its body is whole, or is not read any more."""
         self._waiting.pop(connection, None)
         self._bodies.pop(connection, None)
 

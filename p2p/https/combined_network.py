@@ -20,7 +20,7 @@ from echo2.p2p.payload_manifest import Manifest
 
 
 class PeerAndHttps:
-    """Combines a libp2p peer and an HTTPS server: the parts of `p2p.network`. `https`: serves the handlers of `peer`."""
+    """The parts of `p2p.network` over a libp2p peer and an HTTPS server. `https`: serves the handlers of `peer`."""
 
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https

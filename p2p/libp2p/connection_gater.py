@@ -49,14 +49,13 @@ class Connections(INotifee):
     """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
     sockets, because upstream forgets the socket of a connection that ends while the host stops."""
 
-    def __init__(self, limits: PeerLimits | None = None) -> None:
-        self._limits = limits or PeerLimits()
+    def __init__(self, limits: PeerLimits, on_duplicate: Callable[[INetConn], None]) -> None:
+        """`on_duplicate`: called with each further connection with a peer that is already connected."""
+        self._limits, self._on_duplicate = limits, on_duplicate
         self._now = trio.current_time
         self.refusals = RefusalCounter(self._now)
         self.open: dict[INetConn, trio.Event] = {}
         """Open connection -> an event that is set when it ends."""
-        self.on_duplicate: Callable[[INetConn], None] = lambda newest: None
-        """Called with each further connection with a peer that is already connected."""
         self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.parties)
         streams = STREAMS_PER_PLACE * self._limits.connections
@@ -134,7 +133,7 @@ class Connections(INotifee):
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
-            self.on_duplicate(conn)
+            self._on_duplicate(conn)
 
     def _is_refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)

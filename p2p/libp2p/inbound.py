@@ -1,7 +1,4 @@
-"""Inbound connections, in place of py-libp2p's own handler.
-
-Upstream's handler takes one of `max_connections` places per accepted connection and releases none before the host
-stops: after 256 nodes had connected and left, a host accepted no more. Its refusals are silent. Here:
+"""Inbound connections, in place of py-libp2p's own handler (p2p/libp2p/patches.py, patch 5), whose refusals are silent.
 
 1. A connection occupies a place (p2p/limits/connection_places.py) from its acceptance to its end, and no longer.
 2. A refused connection is closed, counted and logged: before its handshake, but for one whose key has no accepted work

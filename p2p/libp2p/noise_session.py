@@ -57,15 +57,21 @@ class _PatternXX(PatternXX):
 
 
 def _with_batches(session: ISecureConn, conn: IRawConnection) -> ISecureConn:
-    """Hand the keys that upstream's handshake established on `conn` to a `BatchedTransport` of the session."""
+    """Return a session with the keys that upstream's handshake established on `conn`, over a `BatchedTransport`."""
     assert isinstance(session, SecureSession)
     assert isinstance(session.conn, NoiseTransportReadWriter)
     noise = session.conn.noise_state.noise_protocol
     assert noise is not None
     sending, receiving = noise.cipher_state_encrypt, noise.cipher_state_decrypt
     encryptor, decryptor = Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n)
-    session.conn = BatchedTransport(conn, encryptor, decryptor, session.remote_peer)
-    return session
+    return SecureSession(
+        local_peer=session.local_peer,
+        local_private_key=session.local_private_key,
+        remote_peer=session.remote_peer,
+        remote_permanent_pubkey=session.remote_permanent_pubkey,
+        is_initiator=session.is_initiator,
+        conn=BatchedTransport(conn, encryptor, decryptor, session.remote_peer),
+    )
 
 
 class BatchedTransport(EncryptedMsgReadWriter):

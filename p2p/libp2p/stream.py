@@ -1,4 +1,4 @@
-"""A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 4 and 6 of p2p/libp2p/transport.py)."""
+"""A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 2 and 3 of p2p/libp2p/transport.py)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,35 +1,21 @@
 """The transport over py-libp2p, on trio. Only this package (p2p/libp2p) imports libp2p; one of its modules, patches.py,
-replaces parts of upstream's own code.
+replaces parts of upstream's own code. docs/libp2p-faults.md names upstream's faults, and the part here that remedies
+each. The rules of this module and of p2p/libp2p/stream.py:
 
-Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-measure:
-
-1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself.
-2. Plaintext is offered by default, and limits are loose: streams in and out, of all peers, share one. Here Noise is the
-   only security protocol, and p2p/libp2p/connection_gater.py limits connections and streams; upstream's resource
-   manager is off.
-3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So a
-   write is shielded from cancellation where it enters the socket (p2p/libp2p/noise_session.py). Senders only queue
-   bytes for the writing task (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
-4. A frozen peer causes no error. A wait without a single byte for `patience` seconds resets the stream. A write that
-   cannot leave, or a peer that answers no PING, closes the connection.
-5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
-   for 5 s. Between our own peers streams use our own muxer; a foreign peer's yamux is bounded (p2p/libp2p/yamux.py).
-6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
-   is checked against the reader's limit before anything is read.
-7. A second connection with the same peer delays every connect by 250 ms: there is one connection per peer.
-8. The host dials every peer that it once knew, dropped ones included. That is turned off: the daemon decides which
-   peers to connect to.
-9. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
+1. Noise is the only security protocol. Between our own peers streams use our own muxer, which spends a quarter of the
+   CPU time of stock Noise and yamux; a foreign peer's yamux is bounded. Upstream's resource manager is off.
+2. A wait without a single byte for `patience` seconds resets the stream. A write that cannot leave, or a peer that
+   answers no PING, closes the connection.
+3. Frames are a length (u32, big-endian) and the bytes; the length is checked against the reader's limit before anything
+   is read. A stream's protocol is proposed with the first bytes (p2p/libp2p/proposal.py).
+4. There is one connection per peer. The daemon decides which peers to connect to: upstream dials all that it once knew.
+5. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
    that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
-10. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
-    a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
-    connection, the first one is probed in the same way.
-11. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
-    are closed. p2p/libp2p/inbound.py accepts them instead.
-12. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
-    (p2p/libp2p/proposal.py).
-13. Names are asked of DNS servers alone, and not of this machine's own list, nor of its network. Here the system
-    resolves them before the dial.
+6. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
+   a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
+   connection, the first one is probed in the same way.
+7. Names are asked of DNS servers alone, and not of this machine's own list, nor of its network. Here the system
+   resolves them before the dial.
 """
 
 import logging
@@ -132,13 +118,11 @@ class LibP2PTransport:
         key_pair = create_new_key_pair(key.private_bytes_raw())
         self.host: IHost = new_host(key_pair, security(key_pair), muxers(), upstream_limits(limits.connections))
         self._most = limits.connections + OWN_DIALS
-        self.connections = Connections(limits)
+        self.connections = Connections(limits, self._probe_older)
         upgrader = InboundUpgrader(self.host, self.connections)
         patch_host(self.host, muxers(), upgrader.serve, self.connections.on_load)
-        self._relay_client = RelayClient(self.host, self.connections.disconnected_from)
+        self._relay_client = RelayClient(self.host, self.connections.disconnected_from, self._upgrade)
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
-        self._relay_client.on_relayed_peer = self._upgrade
-        self.connections.on_duplicate = self._probe_older
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
         self.release = self._relay_client.release
@@ -213,7 +197,7 @@ class LibP2PTransport:
             self._nursery.start_soon(guard_handler(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
 
     async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
-        """Close connections without a sign of life (rule 10). Stock yamux is not probed."""
+        """Close connections without a sign of life (rule 6). Stock yamux is not probed."""
         for connection in self.connections.of(peer):
             muxed = connection.muxed_conn
             if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
@@ -224,7 +208,7 @@ class LibP2PTransport:
                 await connection.close()
 
     async def _connect(self, address: str) -> str:
-        """Connect with the peer at an address, tried at each IP address of its name (rule 13). Each has its share of
+        """Connect with the peer at an address, tried at each IP address of its name (rule 7). Each has its share of
         the time that is left, as one that answers nothing would take all of it from the others."""
         fault: Exception = _UnknownName(f"this machine knows no address of {address_of(address).host}")
         places = await without_names([address])
@@ -253,7 +237,7 @@ class LibP2PTransport:
             self._nursery.start_soon(self._hole_puncher.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
-        """Forget a peer's addresses and failed dials (rule 9)."""
+        """Forget a peer's addresses and failed dials (rule 5)."""
         network: Any = self.host.get_network()
         network.peerstore.clear_addrs(peer)
         network._negative_peer_cache.evict(str(peer))
