@@ -238,6 +238,4 @@ class ClientConnections:
 
     def _uncount(self, client: _Client) -> None:
         self._known -= client.known
-        self._open[client.holder] -= 1
-        if not self._open[client.holder]:
-            del self._open[client.holder]
+        self._open -= Counter([client.holder])

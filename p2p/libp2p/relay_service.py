@@ -61,9 +61,7 @@ class RelayService:
             asked = await receive(stream, pb.HopMessage)
             circuit = await self._grant(stream, peer, asked)
         finally:
-            self._requests[peer] -= 1
-            if not self._requests[peer]:
-                del self._requests[peer]
+            self._requests -= Counter([peer])
         if circuit is not None:
             await self._carry(stream, circuit, ID(asked.peer.id), peer)
 

@@ -15,6 +15,7 @@ from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRat
 
 log = logging.getLogger("p2p")
 
+ByteStream = MuxStream | YamuxStream
 LENGTH = 4
 """Bytes of a frame's length."""
 RESET_TIMEOUT = 5.0
@@ -37,7 +38,7 @@ class LibP2PStream:
         """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer. `proposed`:
         the protocol of a stream that this side opens; None: it is agreed upon. Raises `MuxedStreamError`."""
         muxed = getattr(stream, "muxed_stream", None)
-        self._byte_stream: MuxStream | YamuxStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
+        self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
         self._peer = peer
         self._nursery = nursery

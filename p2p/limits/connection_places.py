@@ -80,7 +80,7 @@ class ConnectionAdmission:
         place = self._handshaking.pop(name, None)
         if place is None:
             return
-        _decrement(self._handshaking_of, place.household)
+        self._handshaking_of -= Counter([place.household])
         if place.subnet is None and peer in self._limits.parties.known:
             place = replace(place, known=True)
             self._known_here += 1
@@ -91,12 +91,12 @@ class ConnectionAdmission:
     def on_connection_end(self, name: object) -> None:
         """Note that a connection ended or was evicted. Idempotent."""
         if (place := self._handshaking.pop(name, None)) is not None:
-            _decrement(self._handshaking_of, place.household)
+            self._handshaking_of -= Counter([place.household])
         elif (place := self._open.pop(name, None)) is None:
             return
         self._known_here -= place.known
         if place.subnet is not None:
-            _decrement(self._of_subnet, place.subnet)
+            self._of_subnet -= Counter([place.subnet])
 
     def _classify(self, ip: str, now: float) -> _Connection:
         party = self._limits.parties.accept(ip)
@@ -143,9 +143,3 @@ class ConnectionAdmission:
             name for name, place in self._handshaking.items() if self._handshaking_of[place.household] == crowded
         )
         return oldest if self._handshaking[oldest].since <= until else None
-
-
-def _decrement(counter: Counter[str], name: str) -> None:
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]

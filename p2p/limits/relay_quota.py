@@ -111,11 +111,6 @@ class RelayTable:
         self._circuits[source, target] += 1
         return Circuit(self, source, target, now)
 
-    def _close(self, source: str, target: str) -> None:
-        self._circuits[source, target] -= 1
-        if not self._circuits[source, target]:
-            del self._circuits[source, target]
-
     def _expire(self, now: float) -> None:
         self._reservations = {
             peer: reservation for peer, reservation in self._reservations.items() if reservation[0] > now
@@ -146,4 +141,4 @@ class Circuit:
         """Give the circuit back to the table. Idempotent."""
         if self._open:
             self._open = False
-            self._table._close(*self._ends)
+            self._table._circuits -= Counter([self._ends])

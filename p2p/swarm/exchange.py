@@ -128,9 +128,7 @@ class ChunkExchange:
         try:
             await Upload(stream, self._uplink_queue, self._count_sent).run(self._wait_for)
         finally:
-            self._serving[stream.peer] -= 1
-            if not self._serving[stream.peer]:
-                del self._serving[stream.peer]
+            self._serving -= Counter([stream.peer])
 
     def _count_sent(self, nbytes: int) -> None:
         self._sent += nbytes
