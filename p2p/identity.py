@@ -27,7 +27,6 @@ _PEER_ID_PREFIX = bytes.fromhex("002408011220")
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """Generate a random Ed25519 key."""
     return Ed25519PrivateKey.generate()
 
 

@@ -51,7 +51,6 @@ class Address(NamedTuple):
 
     @property
     def route(self) -> Route:
-        """The route that the address takes."""
         names = dict(self.components)
         return "relay" if "p2p-circuit" in names else "https" if "https" in names else "direct"
 
@@ -123,7 +122,6 @@ class Address(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether the host is a DNS name."""
         return self.kind in _NAMED_HOSTS and self.host != ""
 
     @property
@@ -244,7 +242,6 @@ def with_peer(address: str, peer: str) -> str:
 
 
 def route_of(address: str) -> Route:
-    """Return the route that an address takes."""
     return address_of(address).route
 
 

@@ -32,7 +32,6 @@ LENGTH: Final = struct.Struct(">I")
 
 
 def etag(data: bytes) -> str:
-    """Return the ETag of a topic's message."""
     return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 

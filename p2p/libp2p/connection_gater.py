@@ -119,7 +119,6 @@ class Connections(INotifee):
                 crowded.give_way()
 
     def of(self, peer: str) -> list[INetConn]:
-        """Return the open connections with a peer."""
         return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
 
     def banned_for(self, peer: str) -> float:

@@ -319,7 +319,6 @@ class Mux:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to send."""
         return self.left or not (self._control or self._ready or self._goaway)
 
     def data_to_send(self, limit: int) -> list[Bytes]:

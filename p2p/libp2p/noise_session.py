@@ -91,7 +91,6 @@ class BatchedTransport(EncryptedMsgReadWriter):
 
     @property
     def sent_flow(self) -> Flow:
-        """Bytes sent so far."""
         return self._raw.sent
 
     async def pieces(self) -> list[bytes]:

@@ -65,11 +65,9 @@ class RelayTable:
 
     @property
     def circuits(self) -> int:
-        """Number of open circuits."""
         return self._circuits.total()
 
     def holders(self, now: float) -> list[str]:
-        """Return the peers with a reservation."""
         self._expire(now)
         return list(self._reservations)
 

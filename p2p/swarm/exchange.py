@@ -148,7 +148,6 @@ class ChunkExchange:
         )
 
     def close(self) -> None:
-        """Close every file."""
         for shared in self._shared.values():
             shared.withdraw()
         self._shared.clear()

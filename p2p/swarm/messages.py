@@ -89,7 +89,6 @@ _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: FromDownloader | FromHolder) -> bytes:
-    """Return the frame of a message."""
     return _encode(message)
 
 

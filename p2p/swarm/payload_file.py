@@ -63,7 +63,6 @@ class PayloadFile:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return chunk_count(self.manifest)
 
     @property

@@ -106,7 +106,6 @@ class ChunkPicker:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk was received."""
         return not self.missing
 
     def follow(self, parents: Sequence[str], now: float) -> None:
