@@ -54,9 +54,9 @@ class Bridged(Generic[P, T]):
     def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Return the method, as a function for asyncio. It raises `Unreachable` unless the network runs."""
 
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
             thread, peer = own.on_trio()
-            return await thread.call(self._method(peer), *args, **kwargs)
+            return thread.call(self._method(peer), *args, **kwargs)
 
         return call
 
