@@ -12,6 +12,7 @@ Rules
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Generic, TypeVar
 
@@ -143,25 +144,18 @@ def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[
     return sealed.payload
 
 
-class _Twice(ValueError):
-    """A field that stands twice in one map."""
-
-
-def _unique(pairs: list[tuple[object, object]]) -> None:
-    """Raise `_Twice` for the fields of a map, two of which have one name."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise _Twice
-
-
 def _names_twice(payload: bytes) -> bool:
-    try:
-        msgpack.unpackb(payload, object_pairs_hook=_unique, strict_map_key=False)
-    except _Twice:
-        return True
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
-        return False  # no MessagePack at all, or a map as a name: the caller's `decode` says so
-    return False
+    """Tell whether two fields of a map in the payload have one name."""
+    twice = False
+
+    def note(fields: list[tuple[object, object]]) -> None:
+        nonlocal twice
+        twice = twice or len({name for name, _ in fields}) < len(fields)
+
+    # Where it is no MessagePack at all, or has a map as a name, the caller's `decode` says so.
+    with suppress(ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        msgpack.unpackb(payload, object_pairs_hook=note, strict_map_key=False)
+    return twice
 
 
 def _signers(sealed: Envelope, keys: Collection[bytes]) -> set[bytes]:
