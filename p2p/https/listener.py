@@ -48,7 +48,6 @@ _VISITORS_LOG.setLevel(logging.CRITICAL + 1)
 _SWEEP_SECONDS = 1.0  # seconds between two searches for idle connections
 _CLOSE_SECONDS = 1.0  # seconds for open requests, and for closing TLS, when the server stops
 _BACKLOG = 128
-_PORT_TAKEN = "cannot listen on {address} ({why}): choose another port in https.listen"
 
 
 class HttpError(Exception):
@@ -350,17 +349,11 @@ def _listening(address: str) -> socket.socket:
         raise LocalNetworkFault(
             f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like"
         )
-    opened = socket.socket(socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6)
+    family = socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6
     try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if parsed.kind == "ip6":
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((parsed.host, parsed.port))
-        opened.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        opened.close()
-        raise LocalNetworkFault(
-            _PORT_TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)
-        ) from error
+        opened = socket.create_server((parsed.host, parsed.port or 0), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (")[0]  # the address follows
+        raise LocalNetworkFault(f"cannot listen on {address} ({why}): choose another port in https.listen") from error
+    opened.setblocking(False)
     return opened
