@@ -39,23 +39,10 @@ _NEWCOMER: Final = 3
 
 @dataclass(eq=False)
 class ClientLimits:
-    """The limits of a listener; `connections` and `per_visitor` may change meanwhile. `section`: name of its settings.
-    `connections`: connections in all. `per_visitor`: connections per household. `rate`, `burst`: requests per
-    household, per second and at once. `idle`: seconds between two requests. `bounds_private`: see rule 3."""
-
-    section: str
-    connections: int
-    per_visitor: int
-    rate: float
-    burst: float
-    idle: float
-    bounds_private: bool
-    parties: Parties = field(default_factory=Parties)
-
-
-@dataclass(eq=False)
-class HttpsLimits(ClientLimits):
-    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
+    """The limits of a listener, unless stated those over HTTPS; `connections` and `per_visitor` may change meanwhile.
+    `section`: name of its settings. `connections`: connections in all. `per_visitor`: connections per household.
+    `rate`, `burst`: requests per household, per second and at once. `idle`: seconds between two requests.
+    `bounds_private`: see rule 3."""
 
     section: str = "https"
     connections: int = 1024
@@ -64,6 +51,13 @@ class HttpsLimits(ClientLimits):
     burst: float = 200.0
     idle: float = 75.0
     bounds_private: bool = True
+    parties: Parties = field(default_factory=Parties)
+
+
+@dataclass(eq=False)
+class HttpsLimits(ClientLimits):
+    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
+
     handshake: float = 10.0
     patience: float = 20.0
 

@@ -68,17 +68,16 @@ class RelayService:
     async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
         """Grant or refuse a request. Return the circuit that it opened, for `_carry`; None otherwise."""
         address = remote_address(stream.muxed_conn)
+        self.table.keep({str(connected) for connected in self._host.get_connected_peers()})
         try:
             if route_of(address or "") == "relay":
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
-                self._forget_disconnected()
                 self.table.reserve(str(peer), ip_of(address), trio.current_time())
                 own = [address.to_bytes() for address in self._host.get_addrs()]
                 reservation = pb.Reservation(expire=int(time.time() + self.table.limits.life), addrs=own)
                 await self._answer(stream, pb.OK, reservation=reservation, limit=self._limit)
             elif asked.type == pb.HopMessage.CONNECT:
-                self._forget_disconnected()
                 return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
             else:
                 await self._answer(stream, pb.UNEXPECTED_MESSAGE)
@@ -148,9 +147,3 @@ class RelayService:
         except Exception as error:
             log.debug("relay circuit ended: %r", error)
         end.cancel()
-
-    def _forget_disconnected(self) -> None:
-        connected = {str(peer) for peer in self._host.get_connected_peers()}
-        for holder in self.table.holders(trio.current_time()):
-            if holder not in connected:
-                self.table.forget(holder)

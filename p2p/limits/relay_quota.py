@@ -14,6 +14,7 @@ the share of its owner's uplink that is spent on others:
 """
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -67,10 +68,6 @@ class RelayTable:
     def circuits(self) -> int:
         return self._circuits.total()
 
-    def holders(self, now: float) -> list[str]:
-        self._expire(now)
-        return list(self._reservations)
-
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
         """Grant or renew a reservation; return when it expires. `ip`: the peer's address. Raises `RelayRefused`."""
         self._expire(now)
@@ -91,9 +88,9 @@ class RelayTable:
         here = sum(not known.isdisjoint((holder, of)) for holder, (_, of) in self._reservations.items())
         return max(0, min(self.limits.reservations // 4, len(known)) - here)
 
-    def forget(self, peer: str) -> None:
-        """Remove the reservation of a peer whose connection ended."""
-        self._reservations.pop(peer, None)
+    def keep(self, connected: Collection[str]) -> None:
+        """Remove the reservations of peers that are not connected (rule 1)."""
+        self._reservations = {peer: held for peer, held in self._reservations.items() if peer in connected}
 
     def open(self, source: str, target: str, now: float) -> "Circuit":
         """Open a circuit between two peers. Raises `RelayRefused`."""
