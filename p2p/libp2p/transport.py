@@ -39,7 +39,6 @@ from echo2.p2p.libp2p.circuit import RelayClient, remote_address, without_names
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
 from echo2.p2p.libp2p.hole_punch import HolePuncher
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
-from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_session import security
@@ -118,9 +117,8 @@ class LibP2PTransport:
         key_pair = create_new_key_pair(key.private_bytes_raw())
         self.host: IHost = new_host(key_pair, security(key_pair), muxers(), upstream_limits(limits.connections))
         self._most = limits.connections + OWN_DIALS
-        self.connections = Connections(limits, self._probe_older)
-        upgrader = InboundUpgrader(self.host, self.connections)
-        patch_host(self.host, muxers(), upgrader.serve, self.connections.on_load)
+        self.connections = Connections(self.host.get_network(), limits, self._probe_older)
+        patch_host(self.host, muxers(), self.connections.serve, self.connections.on_load)
         self._relay_client = RelayClient(self.host, self.connections.disconnected_from, self._upgrade)
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None

@@ -23,8 +23,8 @@ from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.transport.upgrader import TransportUpgrader
+from echo2.p2p.libp2p.connection_gater import Connections
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
-from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
@@ -139,7 +139,7 @@ def test_accepted_connections_go_through_our_handler_which_takes_no_token_for_li
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
         network = transport.host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
-        assert network._handle_inbound_connection.__func__ is InboundUpgrader.serve
+        assert network._handle_inbound_connection.__func__ is Connections.serve
 
     trio.run(main)
 
