@@ -2,7 +2,7 @@
 
 1. A connection occupies a place from its acceptance to its end. It is counted before the handshake, which costs this
    side more than the other.
-2. A public subnet (p2p/limits/subnets.py) has at most `per_subnet` connections, handshakes included. New ones are
+2. A public subnet (p2p/limits/party.py) has at most `per_subnet` connections, handshakes included. New ones are
    limited to `DIALS_BURST` at once, then `DIALS_RATE` per second. One household may have `per_subnet` / 2
    handshakes in progress, and half of that rate. Private addresses are exempt: one owner may run many peers, and a
    proxy's address is that of all its clients.

@@ -46,12 +46,9 @@ class RefusalCounter:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
         self._refused = LogThrottle(clock)
+        self.counts = self._refused.counts
 
     def count(self, limit: str, why: str) -> None:
         """Count one connection refused for `limit` (a word). `why`: the reason, one sentence."""
         if times := self._refused.count(limit):
             log.warning("connection refused: %s (%d since this was last said)", why, times)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of refused connections since the start, by limit."""
-        return self._refused.counts()
