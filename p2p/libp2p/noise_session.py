@@ -20,7 +20,6 @@ from echo2._libp2p.io.abc import EncryptedMsgReadWriter
 from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.security.noise.io import NoiseTransportReadWriter
-from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.security.secure_session import SecureSession
@@ -44,16 +43,11 @@ def security(key_pair: KeyPair) -> TSecurityOptions:
 class BatchedNoise(Noise):
     """Upstream's Noise, whose sessions have a `BatchedTransport`."""
 
-    def get_pattern(self) -> "PatternXX":
-        return _PatternXX(self.local_peer, self.libp2p_privkey, self.noise_privkey, self.early_data)
+    async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
+        return _with_batches(await super().secure_inbound(conn), conn)
 
-
-class _PatternXX(PatternXX):
-    async def handshake_inbound(self, conn: IRawConnection) -> ISecureConn:
-        return _with_batches(await super().handshake_inbound(conn), conn)
-
-    async def handshake_outbound(self, conn: IRawConnection, remote_peer: ID | None) -> ISecureConn:
-        return _with_batches(await super().handshake_outbound(conn, remote_peer), conn)
+    async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
+        return _with_batches(await super().secure_outbound(conn, peer_id), conn)
 
 
 def _with_batches(session: ISecureConn, conn: IRawConnection) -> ISecureConn:

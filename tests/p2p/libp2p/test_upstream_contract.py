@@ -17,7 +17,6 @@ from echo2._libp2p.network.stream.net_stream import NetStream
 from echo2._libp2p.network.swarm import Swarm
 from echo2._libp2p.noise.connection import NoiseConnection
 from echo2._libp2p.peer.id import ID
-from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
@@ -26,7 +25,6 @@ from echo2._libp2p.transport.upgrader import TransportUpgrader
 from echo2.p2p.libp2p.connection_gater import Connections
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
-from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
 from echo2.p2p.libp2p.transport import LibP2PTransport
 from tests.support.paths import ROOT
@@ -52,15 +50,9 @@ def test_the_handshake_leaves_its_cipher_states():
     assert one.noise_protocol.cipher_state_encrypt.k == other.noise_protocol.cipher_state_decrypt.k
 
 
-def test_upstream_noise_builds_its_pattern_of_these_parts():
-    assert list(inspect.signature(Noise.get_pattern).parameters) == ["self"]
-    assert list(inspect.signature(PatternXX.__init__).parameters)[1:5] == [
-        "local_peer", "libp2p_privkey", "noise_static_key", "early_data"
-    ]  # fmt: skip
-    assert list(inspect.signature(PatternXX.handshake_inbound).parameters) == ["self", "conn"]
-    assert list(inspect.signature(PatternXX.handshake_outbound).parameters) == ["self", "conn", "remote_peer"]
-    noise = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
-    assert isinstance(noise.get_pattern(), _PatternXX)
+def test_upstream_noise_secures_connections_by_these_methods():
+    assert list(inspect.signature(Noise.secure_inbound).parameters) == ["self", "conn"]
+    assert list(inspect.signature(Noise.secure_outbound).parameters) == ["self", "conn", "peer_id"]
 
 
 def test_a_secure_session_reads_messages_of_its_transport_and_hands_out_what_it_read_ahead():
