@@ -22,9 +22,9 @@ from typing import Protocol
 import msgspec
 
 from echo2.p2p.handlers import Handlers
-from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import Route
 from echo2.p2p.payload_manifest import Manifest
+from echo2.p2p.transport import Reach
 
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
 """(id of the connected peer that pushed it, data) -> whether the message is valid, and newer than all before."""
@@ -132,21 +132,11 @@ class PayloadExchange(Protocol):
         """Return the bytes transferred so far."""
 
 
-class Inbound(Protocol):
+class Inbound(Reach, Protocol):
     """The incoming side of this process: its addresses and relays, and the origins of the peers that connect."""
 
     async def addresses(self) -> list[str]:
         """Return the multiaddresses at which this peer can be dialled."""
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """Stay reachable through the relay at these addresses until `release`. Raises `Unreachable`."""
-
-    async def release(self, relay: str) -> None:
-        """Give up the reservation at a relay."""
-
-    def origin(self, peer: str) -> Origin:
-        """Return the origin of a peer's requests (p2p/limits/origin.py). `peer`: the name that the handler of a request
-        gets. Thread-safe, and cheap."""
 
 
 class Uplink(Protocol):
