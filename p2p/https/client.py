@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -169,12 +169,9 @@ class HttpsClient:
         self._fetching.add(manifest.hash)
         transfers = TransferLog(anyio.current_time())
         try:
-            payload = await retry_opening(PartialPayload, manifest, path)
-            try:
+            with closing(await retry_opening(PartialPayload, manifest, path)) as payload:
                 await self._fill(payload, transfers)
                 await retry_while_exhausted(payload.finish)
-            finally:
-                payload.close()
         finally:
             self._fetching.discard(manifest.hash)
         return transfers.report(anyio.current_time())

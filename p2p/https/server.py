@@ -177,10 +177,8 @@ class HttpsServer:
     async def _answer_topic(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
         """Answer with the topic's message. If the client has it already, wait for the next one: 304 after `routes.WAIT`
         s."""
-        known, until = (
-            request.headers.get("If-None-Match"),
-            asyncio.get_running_loop().time() + routes.LONG_POLL_SECONDS,
-        )
+        known = request.headers.get("If-None-Match")
+        until = asyncio.get_running_loop().time() + routes.LONG_POLL_SECONDS
         while topic in self._topics and self._topics[topic][0] == known:
             try:
                 async with asyncio.timeout_at(until):
