@@ -195,7 +195,8 @@ class MuxConn(IMuxedConn):
     """One connection that speaks `p2p.libp2p.mux.PROTOCOL`."""
 
     def __init__(self, conn: ISecureConn, peer_id: ID) -> None:
-        assert isinstance(conn, SecureSession) and isinstance(conn.conn, BatchedTransport)
+        assert isinstance(conn, SecureSession)
+        assert isinstance(conn.conn, BatchedTransport)
         self.secured_conn, self.transport = conn, conn.conn
         self.peer_id = peer_id
         self.event_started = trio.Event()

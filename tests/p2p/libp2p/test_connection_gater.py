@@ -43,7 +43,7 @@ async def break_a_rule(violator: ThreadedPeer, victim: ThreadedPeer) -> None:
 
 
 async def charged(transport) -> list[str]:
-    return list(transport.connections._bans._charges)
+    return list(transport.connections._bans._charges._buckets)
 
 
 async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_ban_ends():

@@ -7,7 +7,6 @@ from echo2.p2p.limits.relay_quota import RelayLimits, RelayRefused, RelayTable
 from echo2.runtime.units import MBIT
 from tests.support.relays import holders
 
-
 FULL, CROWDED = "the relay is full", "too many of one party"
 NO_RESERVATION, TOO_MANY = "the target has no reservation here", "this peer has too many circuits"
 
