@@ -191,7 +191,7 @@ class Connections(INotifee):
         if term is not None:
             log.warning("peer banned: %s, for %.0f s, for repeated protocol violations: %s", peer, term, fault)
 
-    async def listen(self, *event: Any) -> None:
+    async def listen(self, *args: Any, **kwargs: Any) -> None:
         pass
 
     listen_close = opened_stream = closed_stream = listen

@@ -90,7 +90,7 @@ class RelayTable:
 
     def keep(self, connected: Collection[str]) -> None:
         """Remove the reservations of peers that are not connected (rule 1)."""
-        self._reservations = {peer: held for peer, held in self._reservations.items() if peer in connected}
+        self._reservations = {peer: one for peer, one in self._reservations.items() if peer in connected}
 
     def open(self, source: str, target: str, now: float) -> "Circuit":
         """Open a circuit between two peers. Raises `RelayRefused`."""
