@@ -55,11 +55,6 @@ class FailoverNetwork:
         self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
         self._skipped_until: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
-        self.publish = self._direct.publish
-        self.share = self._direct.share
-        self.unshare = self._direct.unshare
-        self.follow = self._direct.follow
-        self.limit = self._direct.limit
 
     @property
     def network(self) -> Network:
@@ -124,6 +119,21 @@ class FailoverNetwork:
         if self._https is not None and best is not self._https and peer in await self._https.peers():
             await self._https.disconnect()
         return answer
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        await self._direct.publish(topic, data)
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        await self._direct.share(manifest, path)
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        await self._direct.unshare(payload_hash)
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        await self._direct.follow(parents, children)
+
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        await self._direct.limit(uplink, downlink)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         for one in self._all:

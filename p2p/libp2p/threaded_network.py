@@ -10,6 +10,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
@@ -52,13 +53,9 @@ class Bridged(Generic[P, T]):
         self._method = method
 
     def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the method, as a function for asyncio. It raises `Unreachable` unless the network runs."""
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-            thread, peer = own.on_trio()
-            return thread.call(self._method(peer), *args, **kwargs)
-
-        return call
+        """Return the method, as a function for asyncio. Raises `Unreachable` unless the network runs."""
+        thread, peer = own.on_trio()
+        return partial(thread.call, self._method(peer))
 
 
 class ThreadedPeer:
