@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.signatures import verifies
-from echo2.p2p.wire_types import encode, read
+from echo2.p2p.wire_types import encode
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
@@ -83,7 +83,7 @@ class Verified(Generic[T]):
             raise TypeError("only verify and verify_named create a Verified")
 
 
-_decoder = msgspec.msgpack.Decoder(Envelope)
+_decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
@@ -105,7 +105,10 @@ def decode_unverified(data: bytes) -> Envelope:
     """Decode without verifying, to learn the claimed signers. Raises `Malformed`."""
     if len(data) > ENVELOPE_LIMIT:
         raise Malformed(f"sealed document of {len(data)} bytes, at most {ENVELOPE_LIMIT} are accepted")
-    sealed = read(_decoder, data, "not a sealed document")
+    try:
+        sealed = _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"not a sealed document: {error}") from error
     if sealed.kind not in ROLES or len(sealed.run) != 32:
         raise Malformed("not a sealed document of this protocol")
     return sealed
