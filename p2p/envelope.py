@@ -12,6 +12,7 @@ Rules
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Generic, TypeVar
 
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2.p2p.errors import BadSignature, Malformed
 from echo2.p2p.identity import public_bytes
 from echo2.p2p.signatures import verifies
+from echo2.p2p.wire_types import encode
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
@@ -81,7 +83,6 @@ class Verified(Generic[T]):
             raise TypeError("only verify and verify_named create a Verified")
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
@@ -97,7 +98,7 @@ def seal(kind: str, run: bytes, payload: bytes, *keys: Ed25519PrivateKey) -> byt
     """Sign `payload` with every key; return the sealed document's bytes."""
     covered = signed_bytes(kind, run, payload)
     signatures = [Signature(public_bytes(key), key.sign(covered)) for key in keys]
-    return _encode(Envelope(kind, run, payload, signatures))
+    return encode(Envelope(kind, run, payload, signatures))
 
 
 def decode_unverified(data: bytes) -> Envelope:
@@ -146,25 +147,18 @@ def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[
     return sealed.payload
 
 
-class _Twice(ValueError):
-    """A field that stands twice in one map."""
-
-
-def _unique(pairs: list[tuple[object, object]]) -> None:
-    """Raise `_Twice` for the fields of a map, two of which have one name."""
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise _Twice
-
-
 def _names_twice(payload: bytes) -> bool:
-    try:
-        msgpack.unpackb(payload, object_pairs_hook=_unique, strict_map_key=False)
-    except _Twice:
-        return True
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
-        return False  # no MessagePack at all, or a map as a name: the caller's `decode` says so
-    return False
+    """Tell whether two fields of a map in the payload have one name."""
+    twice = False
+
+    def note(fields: list[tuple[object, object]]) -> None:
+        nonlocal twice
+        twice = twice or len({name for name, _ in fields}) < len(fields)
+
+    # Where it is no MessagePack at all, or has a map as a name, the caller's `decode` says so.
+    with suppress(ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        msgpack.unpackb(payload, object_pairs_hook=note, strict_map_key=False)
+    return twice
 
 
 def _signers(sealed: Envelope, keys: Collection[bytes]) -> set[bytes]:
@@ -187,7 +181,7 @@ def join(sealed: Sequence[bytes], keys: Collection[bytes]) -> bytes:
     covered = signed_bytes(first.kind, first.run, first.payload)
     stated = [s for one in envelopes for s in one.signatures if s.key in keys]
     valid = {s.key: s for s in stated if verifies(s.key, s.signature, covered)}
-    return _encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
+    return encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
 
 
 def verify(

@@ -8,7 +8,7 @@ bug of ours, logged with its traceback.
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,14 +31,14 @@ def one_error() -> Iterator[None]:
         yield
 
 
-def guard_handler(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def guard_handler(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Wrap `handler` so that every `Exception` is logged and contained.
 
     After an exception, a stream among the arguments is reset, and the result is None. Guarding twice has no further
     effect.
     """
     if getattr(handler, "guarded", False):
-        return handler
+        return handler  # type: ignore[return-value]
 
     @functools.wraps(handler)
     async def safe(*args: Any) -> Any:

@@ -27,7 +27,6 @@ _PEER_ID_PREFIX = bytes.fromhex("002408011220")
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """Generate a random Ed25519 key."""
     return Ed25519PrivateKey.generate()
 
 
@@ -48,10 +47,7 @@ def peer_id(public_key: bytes) -> str:
 @lru_cache(maxsize=1 << 14)
 def public_key(peer: str) -> bytes:
     """Return the 32-byte public key inside an Ed25519 peer id. Raises `Malformed`."""
-    try:
-        raw = base58.b58decode(peer)
-    except ValueError as error:
-        raise Malformed(f"not a peer id: {peer[:80]!r}") from error
+    raw = _decode_base58(peer)
     if len(raw) != len(_PEER_ID_PREFIX) + 32 or not raw.startswith(_PEER_ID_PREFIX):
         raise Malformed(f"not an Ed25519 peer id: {peer[:80]!r}")
     key = raw[len(_PEER_ID_PREFIX) :]
@@ -62,13 +58,17 @@ def public_key(peer: str) -> bytes:
 def check_peer_id(peer: str) -> None:
     """Raise `Malformed` for a text that is no peer id of any key type: a multihash in base58, which is the key itself
     (identity, at most 42 bytes) or its SHA-256."""
-    try:
-        raw = base58.b58decode(peer)
-    except ValueError as error:
-        raise Malformed(f"not a peer id: {peer[:80]!r}") from error
+    raw = _decode_base58(peer)
     is_key = len(raw) > 2 and raw[0] == 0 and raw[1] == len(raw) - 2 <= 42
     if not (is_key or (len(raw) == 34 and raw[:2] == b"\x12\x20")) or base58.b58encode(raw).decode() != peer:
         raise Malformed(f"not a peer id: {peer[:80]!r}")
+
+
+def _decode_base58(peer: str) -> bytes:
+    try:
+        return base58.b58decode(peer)
+    except ValueError as error:
+        raise Malformed(f"not a peer id: {peer[:80]!r}") from error
 
 
 def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, passphrase: str | None = None) -> None:

@@ -51,7 +51,6 @@ class Address(NamedTuple):
 
     @property
     def route(self) -> Route:
-        """The route that the address takes."""
         names = dict(self.components)
         return "relay" if "p2p-circuit" in names else "https" if "https" in names else "direct"
 
@@ -116,14 +115,13 @@ class Address(NamedTuple):
     @property
     def https_url(self) -> str | None:
         """The origin of an HTTPS address, without a trailing slash; None for any other address."""
-        is_host = self.is_named or (self.kind in ("ip4", "ip6") and self.host != "")
-        if not is_host or self.port is None or self._name(2) != "https":
+        is_host = self.is_named or (self.kind in _IP_KINDS and self.host != "")
+        if not is_host or self.port is None or [name for name, _ in self.components[2:3]] != ["https"]:
             return None
         return f"https://[{self.host}]:{self.port}" if self.kind == "ip6" else f"https://{self.host}:{self.port}"
 
     @property
     def is_named(self) -> bool:
-        """Whether the host is a DNS name."""
         return self.kind in _NAMED_HOSTS and self.host != ""
 
     @property
@@ -136,9 +134,6 @@ class Address(NamedTuple):
         """Return the same address at another host of this kind."""
         first, *others = self.components
         return _from_components([(first[0], host), *others])
-
-    def _name(self, place: int) -> str:
-        return self.components[place][0] if len(self.components) > place else ""
 
     def _before(self, name: str) -> "Address":
         """Return the components before the first one of this name."""
@@ -247,7 +242,6 @@ def with_peer(address: str, peer: str) -> str:
 
 
 def route_of(address: str) -> Route:
-    """Return the route that an address takes."""
     return address_of(address).route
 
 

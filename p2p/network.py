@@ -10,7 +10,8 @@
 `Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
 runs one on a trio thread over libp2p, called from asyncio. `FailoverNetwork` (p2p/https/failover.py) switches a node
 between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods may
-be called in the daemon's event loop only, unless they state more.
+be called in the daemon's event loop only, unless they state more. A class that has a part documents those of its
+methods that do more than the part says.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,9 +22,9 @@ from typing import Protocol
 import msgspec
 
 from echo2.p2p.handlers import Handlers
-from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import Route
 from echo2.p2p.payload_manifest import Manifest
+from echo2.p2p.transport import Reach
 
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
 """(id of the connected peer that pushed it, data) -> whether the message is valid, and newer than all before."""
@@ -131,21 +132,11 @@ class PayloadExchange(Protocol):
         """Return the bytes transferred so far."""
 
 
-class Inbound(Protocol):
+class Inbound(Reach, Protocol):
     """The incoming side of this process: its addresses and relays, and the origins of the peers that connect."""
 
     async def addresses(self) -> list[str]:
         """Return the multiaddresses at which this peer can be dialled."""
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """Stay reachable through the relay at these addresses until `release`. Raises `Unreachable`."""
-
-    async def release(self, relay: str) -> None:
-        """Give up the reservation at a relay."""
-
-    def origin(self, peer: str) -> Origin:
-        """Return the origin of a peer's requests (p2p/limits/origin.py). `peer`: the name that the handler of a request
-        gets. Thread-safe, and cheap."""
 
 
 class Uplink(Protocol):

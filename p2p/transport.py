@@ -2,7 +2,8 @@
 
 Two implementations exist: `p2p.libp2p.transport`, and for tests and benchmarks `benchmarks.memory_network.transport` (a
 whole network in one process, with loss, delay and partition). A transport runs natively in the event loop that owns it:
-asyncio for the in-memory one, trio for libp2p. Code written on anyio runs, and is tested, on either.
+asyncio for the in-memory one, trio for libp2p. Code written on anyio runs, and is tested, on either. An implementation
+documents those of its methods that do more than the interface says.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,7 +44,23 @@ class Stream(Protocol):
         """Abandon both directions at once. Never raises."""
 
 
-class Transport(Protocol):
+class Reach(Protocol):
+    """The relays of a peer, and the origins of the peers that connect to it."""
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """Stay reachable through the relay at these addresses until `release`. The reservation is renewed, and the
+        relay redialled, in the background; meanwhile its address is among `addresses`. Raises `Unreachable`: no answer,
+        or refused."""
+
+    async def release(self, relay: str) -> None:
+        """Give up the reservation at the relay with this peer id."""
+
+    def origin(self, peer: str) -> Origin:
+        """Return the origin of a peer's requests (p2p/limits/origin.py). `peer`: the name that the handler of a request
+        gets. Thread-safe, and cheap."""
+
+
+class Transport(Reach, Protocol):
     """The interface of a network stack. Peer ids are libp2p peer ids in base58 (see `p2p.identity`)."""
 
     @property
@@ -68,17 +85,6 @@ class Transport(Protocol):
     def remote(self, peer: str) -> str | None:
         """Return the multiaddress of the other end of the connection with a peer; None without a connection or a known
         address. Of several connections a direct one precedes a relayed one, whose address contains /p2p-circuit."""
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """Stay reachable through the relay at these addresses until `release`. The reservation is renewed, and the
-        relay redialled, in the background; meanwhile its address is among `addresses`. Raises `Unreachable`: no answer,
-        or refused."""
-
-    async def release(self, relay: str) -> None:
-        """Give up the reservation at the relay with this peer id."""
-
-    def origin(self, peer: str) -> Origin:
-        """See `Inbound.origin` (p2p/network.py)."""
 
     def count_relayed_bytes(self) -> int:
         """Return the bytes forwarded for others as their relay, since the start."""

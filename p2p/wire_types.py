@@ -50,7 +50,12 @@ def decode(data: bytes, type_: type[T]) -> T:
     decoder = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.msgpack.Decoder(type_)
+    return read(decoder, data, f"not a {type_.__name__}")  # type: ignore[return-value]
+
+
+def read(decoder: msgspec.msgpack.Decoder[T], data: bytes, fault: str) -> T:
+    """Decode bytes. Raises `Malformed`, whose text begins with `fault`."""
     try:
-        return decoder.decode(data)  # type: ignore[return-value]
+        return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"not a {type_.__name__}: {error}") from error
+        raise Malformed(f"{fault}: {error}") from error

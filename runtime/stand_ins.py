@@ -9,7 +9,7 @@ Rules
 
        window       Window           LeaseWindow of coordinator/leases/lease_window.py
        connection   Connection       sqlite3.Connection, for run.sqlite
-       subnets      subnet_of        subnet_of of p2p/limits/subnets.py, for a coordinator's connections
+       subnets      subnet_of        subnet_of of p2p/limits/party.py, for a coordinator's connections
        payload      PayloadFile      PayloadFile of p2p/swarm/payload_file.py: a payload that is shared
        partial      PartialPayload   PartialPayload of the same module: one that is fetched
 """

@@ -34,7 +34,7 @@ from benchmarks.broadcast.simulated_space import Place
 from benchmarks.broadcast.simulator import World
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound, star
+from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound
 from echo2.p2p.swarm.manifest import chunk_size
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import MBIT
@@ -164,7 +164,7 @@ class Table:
         self._rows.append(
             (
                 what, n, outcome.stripes if how.get("planned", True) else "", outcome.best, statistics.median(ordered),
-                p95, outcome.last, outcome.last / outcome.best, star(uplink, n, self._load.length), outcome.surplus,
+                p95, outcome.last, outcome.last / outcome.best, n * self._load.length / uplink, outcome.surplus,
                 outcome.copies, round(outcome.cpu),
             )
         )  # fmt: skip
@@ -211,7 +211,7 @@ def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSi
     drawn = drawing.draw(times, measured, said)
     bench.table(
         ("simulated, n", "K", "T*, s", "last, s", "of T*", "star, s"),
-        [(one.n, one.stripes, one.best, one.last, times[one.n], star(uplink, one.n, load.length)) for one in outcomes],
+        [(one.n, one.stripes, one.best, one.last, times[one.n], one.n * load.length / uplink) for one in outcomes],
     )
     return drawn
 

@@ -6,7 +6,7 @@ A round of dialling follows each greeting, and each search for the coordinator.
 1. The coordinator is dialled first (node/links/coordinator_client.py). It passes on records of other peers, each signed
    by its own peer (p2p/discovery/peer_records.py). Only addresses in these records are dialled, within
    p2p/limits/dial_backoff.py.
-2. At most `PER_SUBNET` of the peers dialled in a round are in one subnet (p2p/limits/subnets.py). Private networks are
+2. At most `PER_SUBNET` of the peers dialled in a round are in one subnet (p2p/limits/party.py). Private networks are
    exempt.
 3. `ANCHORS` neighbours that were connected before are dialled first, also after a restart. So a flood of new records
    cannot displace them.

@@ -29,7 +29,6 @@ DIAL_BACK_SECONDS = 3.0
 """Seconds per attempt."""
 AT_ONCE = 16
 DIAL_BACK_PAUSE_SECONDS = 2.0
-"""Seconds."""
 
 
 class DialBack:

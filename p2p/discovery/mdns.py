@@ -47,7 +47,6 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def txt_record(announcement: Announcement) -> dict[str, bytes]:
-    """Return the TXT record of an announcement."""
     invite = announcement.invite
     record = {"v": VERSION, "name": announcement.name.encode()[:80], "run": invite.run.hex().encode()}
     record["root"] = invite.root_hash.hex().encode()

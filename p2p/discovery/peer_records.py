@@ -34,14 +34,11 @@ from echo2.runtime.figures import figure
 
 KIND: Final = "peer"
 MOST_RECORD_BYTES: Final = 4096
-"""Bytes."""
 MOST_RECORD_ADDRESSES: Final = 8
 RECORD_LIFE_MS: Final = 24 * 3_600_000
-"""Milliseconds."""
 RECORD_RENEWAL_MS: Final = RECORD_LIFE_MS // 3
 """Milliseconds after which a peer renews its unchanged record."""
 RECORD_SKEW_MS: Final = 600_000
-"""Milliseconds."""
 MOST_RECORDS: Final = 1024
 """Most records in a `RecordBook`; the one received longest ago is dropped first."""
 

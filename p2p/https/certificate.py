@@ -91,12 +91,8 @@ def server_context(certificate_file: Path, key_file: Path, passphrase: str | Non
 
 
 class KeyPin(aiohttp.Fingerprint):
-    """The key pin in the form of aiohttp's `ssl` argument: the server must hold the pinned key; the rest of its
-    certificate is not checked."""
-
-    def __init__(self, pin: bytes) -> None:
-        """`pin`: 32 bytes, see `pin_of`."""
-        super().__init__(pin)
+    """The key pin (see `pin_of`) in the form of aiohttp's `ssl` argument: the server must hold the pinned key; the rest
+    of its certificate is not checked."""
 
     def check(self, transport: asyncio.Transport) -> None:
         """Check the pin; aiohttp calls this after the handshake. Raises `WrongIdentity`."""

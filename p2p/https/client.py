@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -81,11 +81,9 @@ class HttpsClient:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._peer_id
 
     async def run(self) -> None:
-        """See `Host`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
             async with aiohttp.ClientSession(
@@ -106,7 +104,6 @@ class HttpsClient:
         return aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + REQUESTS)
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._ready.wait()
 
     async def peers(self) -> list[str]:
@@ -114,11 +111,9 @@ class HttpsClient:
         return [self._coordinator] if self._up.is_set() else []
 
     async def routes(self) -> dict[str, Route]:
-        """See `Links`."""
         return dict.fromkeys(await self.peers(), "https")
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Links`. Dial HTTPS addresses only. Raises also `WrongIdentity`."""
         troubles = []
         for address in addresses:
             origin = address_of(address).https_url
@@ -126,11 +121,16 @@ class HttpsClient:
                 continue
             try:
                 status, body = await self._ask("GET", f"{origin}{routes.PEER}", limit=_MOST_SMALL_ANSWER_BYTES)
-                self._on_connection(address, origin, status, body)
+                peer = body.decode(errors="replace")
+                expected = address_of(address).peer or peer
+                if status != 200 or peer != expected:
+                    raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
             except (Unreachable, Malformed) as error:
                 troubles.append(str(error))
             else:
-                return self._coordinator
+                self._coordinator, self._origin = peer, origin
+                self._up.set()
+                return peer
         raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
 
     async def disconnect(self) -> None:
@@ -138,8 +138,8 @@ class HttpsClient:
         self._up.clear()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Rpc`."""
-        self._require_connected(peer)
+        if peer != self._coordinator or not self._up.is_set():
+            raise Unreachable(f"{peer} is not connected over HTTPS")
         try:
             async with asyncio.timeout(timeout):
                 url = f"{self._origin}{routes.RPC}{method}"
@@ -158,7 +158,6 @@ class HttpsClient:
         raise Busy(sentence) if status == _TOO_MANY else Declined(sentence)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         self._topics[topic] = guard_handler(handler)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
@@ -170,31 +169,15 @@ class HttpsClient:
         self._fetching.add(manifest.hash)
         transfers = TransferLog(anyio.current_time())
         try:
-            payload = await retry_opening(PartialPayload, manifest, path)
-            try:
+            with closing(await retry_opening(PartialPayload, manifest, path)) as payload:
                 await self._fill(payload, transfers)
                 await retry_while_exhausted(payload.finish)
-            finally:
-                payload.close()
         finally:
             self._fetching.discard(manifest.hash)
         return transfers.report(anyio.current_time())
 
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received))
-
-    def _on_connection(self, address: str, origin: str, status: int, body: bytes) -> None:
-        peer = body.decode(errors="replace")
-        expected = address_of(address).peer or peer
-        if status != 200 or peer != expected:
-            raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
-        self._coordinator, self._origin = peer, origin
-        self._up.set()
-
-    def _require_connected(self, peer: str) -> None:
-        if peer != self._coordinator or not self._up.is_set():
-            raise Unreachable(f"{peer} is not connected over HTTPS")
 
     async def _fill(self, payload: PartialPayload, transfers: TransferLog) -> None:
         """Fetch the missing chunks, retrying until all are stored or this task is cancelled (rule 2)."""
@@ -264,8 +247,7 @@ class HttpsClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
         """Return (status, body). Raises `Unreachable`, `Malformed`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
-        async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
+        async with self._open(method, url, data=data, headers=headers) as answer:
             body = bytearray()
             async for piece in answer.content.iter_any():
                 body += piece

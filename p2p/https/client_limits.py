@@ -39,23 +39,10 @@ _NEWCOMER: Final = 3
 
 @dataclass(eq=False)
 class ClientLimits:
-    """The limits of a listener; `connections` and `per_visitor` may change meanwhile. `section`: name of its settings.
-    `connections`: connections in all. `per_visitor`: connections per household. `rate`, `burst`: requests per
-    household, per second and at once. `idle`: seconds between two requests. `bounds_private`: see rule 3."""
-
-    section: str
-    connections: int
-    per_visitor: int
-    rate: float
-    burst: float
-    idle: float
-    bounds_private: bool
-    parties: Parties = field(default_factory=Parties)
-
-
-@dataclass(eq=False)
-class HttpsLimits(ClientLimits):
-    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
+    """The limits of a listener, unless stated those over HTTPS; `connections` and `per_visitor` may change meanwhile.
+    `section`: name of its settings. `connections`: connections in all. `per_visitor`: connections per household.
+    `rate`, `burst`: requests per household, per second and at once. `idle`: seconds between two requests.
+    `bounds_private`: see rule 3."""
 
     section: str = "https"
     connections: int = 1024
@@ -64,6 +51,13 @@ class HttpsLimits(ClientLimits):
     burst: float = 200.0
     idle: float = 75.0
     bounds_private: bool = True
+    parties: Parties = field(default_factory=Parties)
+
+
+@dataclass(eq=False)
+class HttpsLimits(ClientLimits):
+    """The limits of an HTTPS server. `handshake`, `patience`: seconds for TLS, for one write."""
+
     handshake: float = 10.0
     patience: float = 20.0
 
@@ -150,7 +144,7 @@ class ClientConnections:
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         client = self._clients.pop(connection, None)
         if client is not None:
             self._uncount(client)
@@ -158,7 +152,7 @@ class ClientConnections:
     def admit(self, connection: object, now: float, ip: str | None = None) -> float:
         """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait. `ip`: the
         client's address where a proxy at the connection's own speaks for it; None: the connection's."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         client = self._clients.get(connection) if ip is None else self._client_at(ip)
         if client is None or not self._is_bounded(client):
             return 0.0
@@ -171,17 +165,14 @@ class ClientConnections:
             before = self._bodies.get(connection)
             self._bodies[connection] = _Body(now if before is None else before.began, Flow(nbytes, now))
 
-    def on_whole(self, connection: object) -> None:
-        """Mark a connection busy: its body is whole, or is not read any more."""
-        self._make_busy(connection)
-
     def on_answer(self, connection: object, now: float) -> None:
         """Mark a connection waiting: its answer is complete."""
-        self._make_busy(connection)
+        self.on_whole(connection)
         if connection in self._clients:
             self._waiting[connection] = _Wait(now, is_new=False)
 
-    def _make_busy(self, connection: object) -> None:
+    def on_whole(self, connection: object) -> None:
+        """Mark a connection busy: its body is whole, or is not read any more."""
         self._waiting.pop(connection, None)
         self._bodies.pop(connection, None)
 
@@ -241,6 +232,4 @@ class ClientConnections:
 
     def _uncount(self, client: _Client) -> None:
         self._known -= client.known
-        self._open[client.holder] -= 1
-        if not self._open[client.holder]:
-            del self._open[client.holder]
+        self._open -= Counter([client.holder])

@@ -21,7 +21,7 @@ from echo2.p2p.payload_manifest import Manifest
 
 
 class PeerAndHttps:
-    """Combines a libp2p peer and an HTTPS server. `https`: serves the handlers of `peer`."""
+    """The parts of `p2p.network` over a libp2p peer and an HTTPS server. `https`: serves the handlers of `peer`."""
 
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https
@@ -33,65 +33,52 @@ class PeerAndHttps:
         return Network(self, self.peer.handlers, self.peer, self.peer, self, self, self)
 
     async def run(self) -> None:
-        """See `Host`."""
         with one_error():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.peer.run())
                 group.create_task(self.https.run())
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self.https.ready()
         await self.peer.ready()
 
-    async def addresses(self) -> list[str]:
-        """See `Inbound`."""
-        return [*await self.peer.addresses(), *self.https.addresses()]
-
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Inbound`."""
         await self.peer.reserve(addresses)
 
     async def release(self, relay: str) -> None:
-        """See `Inbound`."""
         await self.peer.release(relay)
 
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
+        return await self.peer.fetch(manifest, path, fallback=fallback)
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        await self.peer.follow(parents, children)
+
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        await self.peer.limit(uplink, downlink)
+
+    async def addresses(self) -> list[str]:
+        return [*await self.peer.addresses(), *self.https.addresses()]
+
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return (self.https if peer.startswith(OVER_HTTPS) else self.peer).origin(peer)
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`."""
         self.https.publish(topic, data)
         await self.peer.publish(topic, data)
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`."""
         await self.peer.share(manifest, path)
         await self.https.share(manifest, path)
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`."""
         self.https.unshare(payload_hash)
         await self.peer.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`."""
-        return await self.peer.fetch(manifest, path, fallback=fallback)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange`."""
-        await self.peer.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        """See `PayloadExchange`."""
-        await self.peer.limit(uplink, downlink)
-
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         libp2p = await self.peer.traffic()
         return msgspec.structs.replace(
             libp2p,
             sent=libp2p.sent + self.https.sent,
-            refused={**libp2p.refused, **self.https.count_refusals()},
+            refused={**libp2p.refused, **self.https.listener.refusals.counts()},
         )

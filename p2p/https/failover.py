@@ -12,7 +12,8 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +23,10 @@ from echo2.p2p.handlers import Handlers
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import ROUTES, Route, route_of
-from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Inbound, Network, Traffic
+from echo2.p2p.network import AnyPeer, FetchReport, GossipHandler, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 
 PENALTY_SECONDS: Final = 60.0
-"""Seconds (rule 2)."""
 STALL_SECONDS: Final = 15.0
 """Seconds without a byte of payload after which a fetch moves to the other network, if that is connected."""
 PROGRESS_POLL_SECONDS: Final = 0.5
@@ -34,7 +34,8 @@ PROGRESS_POLL_SECONDS: Final = 0.5
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS or both. It chooses the route of each dial, request and fetch."""
+    """A node's network over libp2p, HTTPS or both: the parts of `p2p.network`. It chooses the route of each dial,
+    request and fetch."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class FailoverNetwork:
     ) -> None:
         """`direct`: the libp2p network; at least one of the two is given. `routes`: those permitted, best first.
         `stall`: see `STALL_SECONDS`. `clock`: monotonic seconds."""
-        self._direct = direct
+        self._direct: AnyPeer | NoLibp2p = NoLibp2p() if direct is None else direct
         self._https = https
         self._stall = stall
         self._clock = clock
@@ -58,26 +59,20 @@ class FailoverNetwork:
     @property
     def network(self) -> Network:
         """The parts of the network; those that HTTPS cannot serve come from libp2p alone."""
-        inbound: Inbound = NoInbound() if self._direct is None else self._direct
-        handlers = Handlers() if self._direct is None else self._direct.handlers
-        if self._https is None and self._direct is not None:
-            return Network(self, handlers, self, self, self._direct, self._direct, inbound)
-        return Network(self, handlers, self, self, self, self, inbound)
+        alone = self if self._https is not None or isinstance(self._direct, NoLibp2p) else self._direct
+        return Network(self, self._direct.handlers, self, self, alone, alone, self._direct)
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._all[0].peer_id
 
     async def run(self) -> None:
-        """See `Host`."""
         with one_error():
             async with asyncio.TaskGroup() as group:
                 for one in self._all:
                     group.create_task(one.run())
 
     async def ready(self) -> None:
-        """See `Host`."""
         for one in self._all:
             await one.ready()
 
@@ -111,7 +106,6 @@ class FailoverNetwork:
         )
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Rpc`."""
         best = await self._best(peer)
         if best is None:
             raise Unreachable(f"{peer} is not connected")
@@ -127,24 +121,23 @@ class FailoverNetwork:
         return answer
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`. Without libp2p, no message is sent."""
-        if self._direct is not None:
-            await self._direct.publish(topic, data)
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
-        for one in self._all:
-            one.subscribe(topic, handler)
+        await self._direct.publish(topic, data)
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
-        if self._direct is not None:
-            await self._direct.share(manifest, path)
+        await self._direct.share(manifest, path)
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
-        if self._direct is not None:
-            await self._direct.unshare(payload_hash)
+        await self._direct.unshare(payload_hash)
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        await self._direct.follow(parents, children)
+
+    async def limit(self, uplink: float | None, downlink: float | None) -> None:
+        await self._direct.limit(uplink, downlink)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        for one in self._all:
+            one.subscribe(topic, handler)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`. A stalled fetch moves to the other network (rule 3). The report contains the transfers
@@ -163,29 +156,18 @@ class FailoverNetwork:
         await self.share(manifest, path)
         return fetched
 
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange`. Without libp2p, a plan has no effect (rule 5)."""
-        if self._direct is not None:
-            await self._direct.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        """See `PayloadExchange`. HTTPS sends no payloads, and fetches one only where libp2p does not work."""
-        if self._direct is not None:
-            await self._direct.limit(uplink, downlink)
-
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         parts = [await one.traffic() for one in self._all]
         return Traffic(
             received=sum(part.received for part in parts),
             sent=sum(part.sent for part in parts),
-            received_by_peer=_add_counts([part.received_by_peer for part in parts]),
+            received_by_peer=_add_counts(part.received_by_peer for part in parts),
             relayed=sum(part.relayed for part in parts),
-            refused=_add_counts([part.refused for part in parts]),
+            refused=_add_counts(part.refused for part in parts),
         )
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
-        by = self._https if route == "https" else self._direct
+        by = self._https if route == "https" else self._all[0]
         assert by is not None
         peer = await by.dial(addresses)
         self._skipped_until.pop((by, peer), None)
@@ -218,22 +200,25 @@ class FailoverNetwork:
                 return
 
 
-class NoInbound:
-    """`Inbound` of a node without libp2p, which cannot be called."""
+class NoLibp2p:
+    """The parts that a node without libp2p lacks: it sends no message, shares nothing, has no plan and cannot be called
+    (rule 5). HTTPS sends no payloads, so they need no limit."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+
+    async def publish(self, *args: object, **kwargs: object) -> None:
+        """Do nothing."""
+
+    share = unshare = follow = limit = release = publish
 
     async def addresses(self) -> list[str]:
-        """See `Inbound`."""
         return []
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Inbound`."""
         raise Unreachable("this node does not use libp2p")
 
-    async def release(self, relay: str) -> None:
-        """See `Inbound`."""
-
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return Origin(peer, peer)
 
 
@@ -245,9 +230,8 @@ async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
         fetching.exception()
 
 
-def _add_counts(counts: Sequence[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _add_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = Counter[str]()
     for part in counts:
-        for peer, number in part.items():
-            total[peer] = total.get(peer, 0) + number
-    return total
+        total.update(part)
+    return dict(total)

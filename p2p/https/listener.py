@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 from aiohttp import web
@@ -48,7 +48,6 @@ _VISITORS_LOG.setLevel(logging.CRITICAL + 1)
 _SWEEP_SECONDS = 1.0  # seconds between two searches for idle connections
 _CLOSE_SECONDS = 1.0  # seconds for open requests, and for closing TLS, when the server stops
 _BACKLOG = 128
-_PORT_TAKEN = "cannot listen on {address} ({why}): choose another port in https.listen"
 
 
 class HttpError(Exception):
@@ -91,16 +90,6 @@ class HttpsListener:
         """Return the addresses it listens on, as /ip4/HOST/tcp/PORT/https."""
         return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
 
-    @property
-    def connections(self) -> int:
-        """Number of open connections, including those in their handshake."""
-        return len(self.clients)
-
-    @property
-    def requests(self) -> int:
-        """Number of requests received since the start."""
-        return 0 if self._server is None else self._server.requests_count
-
     async def run(self, listening: Callable[[], None]) -> None:
         """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalNetworkFault`."""
         self._server = _Server(self._handle, self._disconnected)
@@ -131,7 +120,7 @@ class HttpsListener:
             if address[0] not in self._limits.parties.proxies:
                 self._enter(connection, address[:2], tasks)
             elif self._headers < self._limits.connections // 4:
-                tasks.start_soon(_contain, self._take_source, connection, address[:2], tasks)
+                tasks.start_soon(guard_handler(self._take_source), connection, address[:2], tasks)
             else:
                 self._refuse(connection, "proxy", "too many connections of proxies have sent no header yet")
 
@@ -162,7 +151,7 @@ class HttpsListener:
             with suppress(OSError):
                 gone.shutdown(socket.SHUT_RDWR)  # also during its handshake
         self._accepted[protocol] = _Accepted(source, connection)
-        tasks.start_soon(_contain, self._shake_hands, connection, protocol)
+        tasks.start_soon(guard_handler(self._shake_hands), connection, protocol)
 
     def _refuse(self, connection: socket.socket, limit: str, why: str) -> None:
         self.refusals.count(limit, why)
@@ -340,10 +329,6 @@ class _Server(web.Server):
         self._disconnected(handler)
 
 
-async def _contain(handler: Callable[..., Awaitable[None]], *args: Any) -> None:
-    await guard_handler(handler)(*args)
-
-
 def _abort(protocol: RequestHandler) -> None:
     if protocol.transport is not None:
         protocol.transport.abort()
@@ -364,17 +349,11 @@ def _listening(address: str) -> socket.socket:
         raise LocalNetworkFault(
             f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like"
         )
-    opened = socket.socket(socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6)
+    family = socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6
     try:
-        opened.setblocking(False)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if parsed.kind == "ip6":
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((parsed.host, parsed.port))
-        opened.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        opened.close()
-        raise LocalNetworkFault(
-            _PORT_TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)
-        ) from error
+        opened = socket.create_server((parsed.host, parsed.port or 0), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (")[0]  # the address follows
+        raise LocalNetworkFault(f"cannot listen on {address} ({why}): choose another port in https.listen") from error
+    opened.setblocking(False)
     return opened

@@ -9,6 +9,7 @@ A frame is a length (u32, big-endian) and a message of p2p/swarm/messages.py: `C
 """
 
 import hashlib
+import re
 import struct
 from typing import Final
 
@@ -31,7 +32,6 @@ LENGTH: Final = struct.Struct(">I")
 
 
 def etag(data: bytes) -> str:
-    """Return the ETag of a topic's message."""
     return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 
@@ -42,16 +42,10 @@ def chunks_path(payload: bytes, first: int, last: int) -> str:
 
 def read_chunks_path(path: str) -> tuple[bytes, int, int]:
     """Read a path as (payload hash, first, last). Raises `Malformed`."""
-    digest, _, span = path.removeprefix(CHUNKS).partition("/")
-    first, _, last = span.partition("-")
-    plain = first.isascii() and last.isascii() and first.isdecimal() and last.isdecimal() and len(span) <= 16
-    try:
-        payload = bytes.fromhex(digest)
-    except ValueError:
-        payload = b""
-    if len(payload) != 32 or not plain or not 0 <= int(last) - int(first) < BATCH:
+    stated = re.fullmatch(r"([0-9a-fA-F]{64})/([0-9]{1,8})-([0-9]{1,8})", path.removeprefix(CHUNKS))
+    if stated is None or not 0 <= int(stated[3]) - int(stated[2]) < BATCH:
         raise Malformed(f"chunks are requested as HASH/FIRST-LAST, at most {BATCH} at a time")
-    return payload, int(first), int(last)
+    return bytes.fromhex(stated[1]), int(stated[2]), int(stated[3])
 
 
 def frame_message(message: messages.Chunk | messages.NotAvailable) -> bytes:

@@ -80,7 +80,6 @@ class HttpsServer:
         self.addresses = self.listener.addresses
 
     async def run(self) -> None:
-        """See `Host`."""
         try:
             await self.listener.run(self._listening.set)
         except Exception as failure:
@@ -92,7 +91,6 @@ class HttpsServer:
                 shared.close()
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
@@ -104,10 +102,6 @@ class HttpsServer:
         party = self._parties.name(self._parties.subnet_of(host), key)
         return Origin(client, party, party in self._parties.known)
 
-    def count_refusals(self) -> dict[str, int]:
-        """Return the number of refused connections, by the limit that refused them."""
-        return self.listener.refusals.counts()
-
     def publish(self, topic: str, data: bytes) -> None:
         """Publish the newest message of a topic; it answers the open long polls for that topic at once."""
         self._topics[topic] = (routes.etag(data), data)
@@ -115,13 +109,11 @@ class HttpsServer:
         self._published = asyncio.Event()
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
         if known is None or not await anyio.to_thread.run_sync(known.is_current, path):
             self._shared[manifest.hash] = PayloadFile.offer_file(manifest, path)
 
     def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`."""
         shared = self._shared.pop(payload_hash, None)
         if shared is not None:
             shared.close()
@@ -185,10 +177,8 @@ class HttpsServer:
     async def _answer_topic(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
         """Answer with the topic's message. If the client has it already, wait for the next one: 304 after `routes.WAIT`
         s."""
-        known, until = (
-            request.headers.get("If-None-Match"),
-            asyncio.get_running_loop().time() + routes.LONG_POLL_SECONDS,
-        )
+        known = request.headers.get("If-None-Match")
+        until = asyncio.get_running_loop().time() + routes.LONG_POLL_SECONDS
         while topic in self._topics and self._topics[topic][0] == known:
             try:
                 async with asyncio.timeout_at(until):

@@ -13,11 +13,7 @@ from echo2._libp2p.transport.upgrader import TransportUpgrader
 
 
 def new_host(
-    key_pair: KeyPair,
-    security: TSecurityOptions,
-    muxers: TMuxerOptions,
-    *,
-    config: ConnectionConfig | None = None,
+    key_pair: KeyPair, security: TSecurityOptions, muxers: TMuxerOptions, config: ConnectionConfig | None = None
 ) -> IHost:
     """Return a host that speaks TCP. `security`, `muxers`: the preferred protocol first. It tries each dial once, where
     upstream tries four times: callers count their dials (p2p/limits/dial_backoff.py), and repeat them."""

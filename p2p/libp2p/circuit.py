@@ -115,12 +115,12 @@ class CircuitStream(ReadWriteCloser):
 class RelayClient:
     """The client side of circuits on one host: reservations, and relayed connections in both directions."""
 
-    def __init__(self, host: IHost, disconnected: Callable[[str], Awaitable[None]]) -> None:
-        """`disconnected`: waits until there is no connection with a peer."""
-        self._host = host
-        self._disconnected = disconnected
-        self.on_relayed_peer: Callable[[str], None] = lambda peer: None
-        """Called with the id of each peer that connects through a relay."""
+    def __init__(
+        self, host: IHost, disconnected: Callable[[str], Awaitable[None]], on_relayed_peer: Callable[[str], None]
+    ) -> None:
+        """`disconnected`: waits until there is no connection with a peer. `on_relayed_peer`: called with the id of each
+        peer that connects through a relay."""
+        self._host, self._disconnected, self._on_relayed_peer = host, disconnected, on_relayed_peer
         self._relay_addresses: dict[ID, list[str]] = {}
         self._renewals: dict[str, trio.CancelScope] = {}
         host.set_stream_handler(STOP_PROTOCOL, self._on_stop)
@@ -141,7 +141,7 @@ class RelayClient:
             self._renewals[relay] = trio.CancelScope()
             nursery.start_soon(self._renew, relay, list(addresses)[:MOST_ADDRESSES], life)
 
-    def release(self, relay: str) -> None:
+    async def release(self, relay: str) -> None:
         """Stop renewing a reservation and announcing its addresses."""
         self._relay_addresses.pop(ID.from_string(relay), None)
         if (renewal := self._renewals.pop(relay, None)) is not None:
@@ -261,7 +261,7 @@ class RelayClient:
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
         except Exception as error:
             raise Unreachable(f"the relayed connection of {source} failed: {error!r}") from None
-        self.on_relayed_peer(str(source))
+        self._on_relayed_peer(str(source))
 
 
 def remote_address(connection: IMuxedConn) -> str | None:

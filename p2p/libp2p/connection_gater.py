@@ -1,7 +1,8 @@
-"""The open connections of one host: their limit, and bans of peers.
+"""The connections of one host: how inbound ones are accepted, the limit of all, bans of peers, what streams occupy.
 
 1. All peers together may have `PeerLimits.connections` connections. One dialled by this host counts and is never
-   refused. Inbound ones are admitted by p2p/limits/connection_places.py. Each refusal is counted and logged.
+   refused. Inbound ones are admitted by p2p/limits/connection_places.py: each occupies a place from its acceptance to
+   its end. Each refusal is counted and logged. A relayed connection passes no listener, and counts once it is open.
 2. A peer that breaks the muxer's rules repeatedly is banned (p2p/limits/bans.py). Until the ban ends, its connections
    are closed, new ones are refused, and it is not dialled.
 3. Only faults in authenticated data count towards a ban. Bytes that fail decryption may have been injected on the path;
@@ -9,20 +10,29 @@
    overrun of a window counts (p2p/libp2p/yamux.py).
 4. What the streams that peers open occupy, streams and bytes whose rest has not come, is divided among parties by
    p2p/limits/shares.py before any handler sees a stream. Streams that this host opens are in no pool with them.
+5. Inbound connections are served in place of py-libp2p's own handler (p2p/libp2p/patches.py, patch 5), whose refusals
+   are silent. The header of a trusted proxy is read before all else. A refused connection is closed before its
+   handshake, but for one whose key has no accepted work and occupies a reserved place.
+6. If a connection is evicted for another one, its socket is closed, and its handshake fails. No handshake is
+   cancelled: upstream would not release the resources that it had acquired.
+7. The handshake starts with the dialler's first byte, which must arrive within `FIRST_BYTE` seconds. A silent
+   connection costs a sixth of the CPU time of a handshake begun in vain.
 """
 
 import logging
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
-from echo2._libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
+from echo2._libp2p.abc import INetConn, INetwork, INotifee
 from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.multiaddr import Multiaddr
+from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.errors import Malformed
 from echo2.p2p.libp2p.muxed_connection import MuxConn
-from echo2.p2p.libp2p.noise_socket import receiver
+from echo2.p2p.libp2p.noise_socket import readable, receiver
 from echo2.p2p.libp2p.patches import set_source
 from echo2.p2p.libp2p.yamux import BoundedYamux
 from echo2.p2p.limits.bans import Bans
@@ -41,6 +51,8 @@ from echo2.p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
 
+FIRST_BYTE = 10.0
+"""Seconds (rule 7)."""
 Loaded = MuxConn | BoundedYamux
 """A connection that tells what the streams of its peer occupy."""
 
@@ -49,14 +61,14 @@ class Connections(INotifee):
     """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
     sockets, because upstream forgets the socket of a connection that ends while the host stops."""
 
-    def __init__(self, limits: PeerLimits | None = None) -> None:
-        self._limits = limits or PeerLimits()
+    def __init__(self, network: Any, limits: PeerLimits, on_duplicate: Callable[[INetConn], None]) -> None:
+        """`network`: upstream's. `on_duplicate`: called with each further connection with a peer that is already
+        connected."""
+        self._network, self._limits, self._on_duplicate = network, limits, on_duplicate
         self._now = trio.current_time
         self.refusals = RefusalCounter(self._now)
         self.open: dict[INetConn, trio.Event] = {}
         """Open connection -> an event that is set when it ends."""
-        self.on_duplicate: Callable[[INetConn], None] = lambda newest: None
-        """Called with each further connection with a peer that is already connected."""
         self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.parties)
         streams = STREAMS_PER_PLACE * self._limits.connections
@@ -65,29 +77,44 @@ class Connections(INotifee):
         self._bans = Bans()
         self._headers = 0
         """Connections of trusted proxies whose header has not come."""
-        self._ended = trio.Event()
 
     async def disconnected_from(self, peer: str) -> None:
         """Wait until there is no connection with a peer."""
-        while self.of(peer):
-            await self._ended.wait()
+        while connections := self.of(peer):
+            await self.open[connections[0]].wait()
 
-    async def wait_for_end(self, muxed: IMuxedConn) -> None:
-        """Wait until a connection has ended; return at once if it is not open."""
-        for connection, ended in self.open.items():
-            if connection.muxed_conn is muxed:
+    async def serve(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
+        """Upgrade a connection that a listener accepted (rules 5 to 7), and return when it has ended: the listener then
+        closes its socket."""
+        try:
+            await self._take_source(stream)
+            await self._admit(stream)
+            with trio.fail_after(FIRST_BYTE):
+                await readable(stream)
+            receive = receiver(stream)
+            if receive is not None and begins_header(await receive(PEEKED_BYTES, socket.MSG_PEEK)):
+                raise ConnectionRefused("proxy", unnamed_proxy(ip_of(stream)))
+            muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
+            self.places.handshake_done(stream, str(muxed.peer_id), len(self.open))
+            for ended in [ended for connection, ended in self.open.items() if connection.muxed_conn is muxed]:
                 await ended.wait()
-                return
+        except ConnectionRefused as refused:
+            self.refusals.count(refused.limit, refused.why)
+            await stream.close()
+        except Exception as error:
+            log.debug("inbound on %s: %r", address, error)
+        finally:
+            self.places.on_connection_end(stream)
 
-    async def admit(self, stream: ReadWriteCloser) -> None:
-        """Admit a connection that a listener accepted. Raises `ConnectionRefused` if the limits leave no place."""
+    async def _admit(self, stream: ReadWriteCloser) -> None:
+        """Admit a connection. Raises `ConnectionRefused` if the limits leave no place."""
         given_up = self.places.admit(stream, ip_of(stream), len(self.open), self._now())
         if given_up is not None:
             self.refusals.count("silent", "its handshake had taken longest when another connection needed the place")
             assert isinstance(given_up, ReadWriteCloser)
             await given_up.close()
 
-    async def take_source(self, stream: ReadWriteCloser) -> None:
+    async def _take_source(self, stream: ReadWriteCloser) -> None:
         """Let a connection from a trusted proxy count as its client's (p2p/limits/proxy_header.py). Raises
         `ConnectionRefused` without a header, or while too many proxied connections send none."""
         receive = receiver(stream)
@@ -104,13 +131,6 @@ class Connections(INotifee):
         finally:
             self._headers -= 1
 
-    async def check_first_bytes(self, stream: ReadWriteCloser) -> None:
-        """Check that a connection begins with no PROXY header: it is not a trusted proxy's, or its header was read.
-        Raises `ConnectionRefused`."""
-        receive = receiver(stream)
-        if receive is not None and begins_header(await receive(PEEKED_BYTES, socket.MSG_PEEK)):
-            raise ConnectionRefused("proxy", unnamed_proxy(ip_of(stream)))
-
     def on_load(self, muxed: Loaded, streams: int, nbytes: int) -> None:
         """Note what a peer's streams on a connection occupy (rule 4); others give way to it, or it to others."""
         origin = self.origins.of(str(muxed.peer_id))
@@ -121,7 +141,6 @@ class Connections(INotifee):
                 crowded.give_way()
 
     def of(self, peer: str) -> list[INetConn]:
-        """Return the open connections with a peer."""
         return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
 
     def banned_for(self, peer: str) -> float:
@@ -135,7 +154,7 @@ class Connections(INotifee):
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
-            self.on_duplicate(conn)
+            self._on_duplicate(conn)
 
     def _is_refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)
@@ -157,8 +176,6 @@ class Connections(INotifee):
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
         self.origins.on_disconnection(str(conn.muxed_conn.peer_id), conn)
-        self._ended.set()
-        self._ended = trio.Event()
         await close_socket(conn)
         peer = str(conn.muxed_conn.peer_id)
         for other in self.of(peer) if self.banned_for(peer) else []:
@@ -174,17 +191,10 @@ class Connections(INotifee):
         if term is not None:
             log.warning("peer banned: %s, for %.0f s, for repeated protocol violations: %s", peer, term, fault)
 
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+    async def listen(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
+    listen_close = opened_stream = closed_stream = listen
 
 
 def ip_of(stream: ReadWriteCloser) -> str:

@@ -46,7 +46,6 @@ ROUNDS = 3
 DIAL_TIMEOUT = 4.0
 """Seconds for one dial of one address."""
 RELAY_GRACE_SECONDS = 10.0
-"""Seconds (rule 4)."""
 PER_SUBNET = 2
 BURST, EACH = 30.0, 5.0
 """Rounds with all peers at once; then seconds per further round."""
@@ -133,9 +132,9 @@ class HolePuncher:
             for address in addresses:
                 nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
         with trio.move_on_after(DIAL_SETTLE_SECONDS):
-            while not self._direct(peer):  # noqa: ASYNC110 - upstream notifies of a connection before it is usable
+            while not self._open(peer, ConnectionType.DIRECT):  # noqa: ASYNC110 - upstream notifies before it is usable
                 await trio.sleep(0.05)
-        return bool(self._direct(peer))
+        return bool(self._open(peer, ConnectionType.DIRECT))
 
     async def _try(self, peer: ID, address: str, responder: bool, source: bool, attempts: trio.CancelScope) -> None:
         network: Any = self._host.get_network()
@@ -148,15 +147,14 @@ class HolePuncher:
         except (Exception, ExceptionGroup) as error:
             log.debug("punch %s: %r", address, error)
 
-    def _direct(self, peer: ID) -> list[INetConn]:
+    def _open(self, peer: ID, kind: ConnectionType) -> list[INetConn]:
         connections: list[INetConn] = self._host.get_network().get_connections(peer)
-        return [one for one in connections if one.get_connection_type() == ConnectionType.DIRECT and not one.is_closed]
+        return [one for one in connections if one.get_connection_type() == kind and not one.is_closed]
 
     async def _leave_relay(self, peer: ID) -> None:
         await trio.sleep(RELAY_GRACE_SECONDS)
-        connections: list[INetConn] = self._host.get_network().get_connections(peer)
-        for connection in connections:
-            if connection.get_connection_type() == ConnectionType.RELAYED and self._direct(peer):
+        for connection in self._open(peer, ConnectionType.RELAYED):
+            if self._open(peer, ConnectionType.DIRECT):
                 await connection.close()
 
     def _connect(self) -> HolePunch:

@@ -49,7 +49,7 @@ Piece = memoryview | bytearray
 
 @dataclass(eq=False, slots=True)
 class StreamState:
-    """The state of one stream on this side. Attributes are for reading; `Mux` alone changes them."""
+    """The state of one stream on this side. Attributes are for reading, except for `most_window`."""
 
     id: int
     pieces: deque[Piece] = field(default_factory=deque)
@@ -172,7 +172,12 @@ class Mux:
         elif kind in (PING, PONG, GOAWAY):
             if id:
                 raise Malformed(f"a frame of type {kind} on stream {id}")
-            {PING: self._on_ping, PONG: self._on_pong, GOAWAY: self._on_goaway}[kind](value)
+            if kind == PING:
+                self._answer(PONG, 0, value)
+            elif kind == PONG:
+                self._on_pong(value)
+            else:
+                self.away = value
         else:
             raise Malformed(f"a frame of unknown type {kind}")
 
@@ -231,16 +236,10 @@ class Mux:
             self.counts[id & 1] -= 1
         self._answer(RESET, id, 0)
 
-    def _on_ping(self, value: int) -> None:
-        self._answer(PONG, 0, value)
-
     def _on_pong(self, value: int) -> None:
         if value not in self._pings:
             raise Malformed("a pong without a ping")
         self._pings.discard(value)
-
-    def _on_goaway(self, value: int) -> None:
-        self.away = value
 
     def _check_used(self, id: int) -> None:
         used = id < self._next if id & 1 == self._parity else id <= self._highest
@@ -291,10 +290,6 @@ class Mux:
         self._count_bytes(stream, nbytes - stream.kept)
         stream.kept = nbytes
 
-    def narrow(self, stream: StreamState, nbytes: int) -> None:
-        """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
-        stream.most_window = nbytes
-
     def fullest(self) -> StreamState:
         """Return the stream of the peer with most bytes; the newest of several."""
         opened = [one for id, one in self.streams.items() if id & 1 != self._parity]
@@ -324,7 +319,6 @@ class Mux:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to send."""
         return self.left or not (self._control or self._ready or self._goaway)
 
     def data_to_send(self, limit: int) -> list[Bytes]:

@@ -24,6 +24,7 @@ from echo2._libp2p.io.exceptions import IOException
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.exceptions import RawConnError
 from echo2._libp2p.peer.id import ID
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamClosed,
@@ -33,7 +34,7 @@ from echo2._libp2p.stream_muxer.exceptions import (
 )
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
-from echo2.p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.libp2p.noise_session import BatchedTransport
 from echo2.p2p.limits.least_rate import Flow
 
 log = logging.getLogger("p2p")
@@ -62,8 +63,7 @@ class MuxStream(IMuxedStream):
     def __init__(self, conn: "MuxConn", state: StreamState) -> None:
         self.muxed_conn = conn
         self.stream_id = state.id
-        self._conn = conn
-        self._state = state
+        self._conn, self._mux, self._state = conn, conn.mux, state
         self._least = 1
         """Unread bytes that the reader waits for."""
         self._readable = trio.lowlevel.ParkingLot()
@@ -87,20 +87,21 @@ class MuxStream(IMuxedStream):
     @property
     def received_flow(self) -> Flow:
         """Bytes received over the stream's connection."""
-        return self._conn.secured_conn.received_flow
+        return self._conn.transport.received_flow
 
     @property
     def sent_flow(self) -> Flow:
         """Bytes sent over the stream's connection."""
-        return self._conn.secured_conn.sent_flow
+        return self._conn.transport.sent_flow
 
     def keep(self, nbytes: int) -> None:
         """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
-        self._conn.keep(self._state, nbytes)
+        self._mux.keep(self._state, nbytes)
+        self._conn.notify()
 
     def narrow(self, nbytes: int) -> None:
-        """See `Mux.narrow`."""
-        self._conn.narrow(self._state, nbytes)
+        """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
+        self._state.most_window = nbytes
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
@@ -111,14 +112,17 @@ class MuxStream(IMuxedStream):
         if not self._state.unread:
             self._check()
             return []
-        return self._conn.read(self._state, limit)
+        pieces = self._mux.read(self._state, limit)
+        self._conn.notify()
+        return pieces
 
     def put(self, data: Bytes) -> None:
         """Queue bytes for sending; they must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
         self._check()
         if self._state.finishing:
             raise MuxedStreamClosed("written to after its end")
-        self._conn.write(self._state, data)
+        self._mux.write(self._state, data)
+        self._conn.notify()
 
     async def flush(self) -> None:
         """Wait until there is room for more; after `close`, until all is sent. Raises `MuxedStreamReset`."""
@@ -141,10 +145,12 @@ class MuxStream(IMuxedStream):
 
     async def close(self) -> None:
         """End the sending direction; reading goes on."""
-        self._conn.finish(self._state)
+        self._mux.finish(self._state)
+        self._conn.notify()
 
     async def reset(self) -> None:
-        self._conn.reset(self._state)
+        self._mux.reset(self._state)
+        self._conn.notify()
 
     @property
     def is_closed(self) -> bool:
@@ -189,8 +195,9 @@ class MuxConn(IMuxedConn):
     """One connection that speaks `p2p.libp2p.mux.PROTOCOL`."""
 
     def __init__(self, conn: ISecureConn, peer_id: ID) -> None:
-        assert isinstance(conn, NoiseSession)
-        self.secured_conn = conn
+        assert isinstance(conn, SecureSession)
+        assert isinstance(conn.conn, BatchedTransport)
+        self.secured_conn, self.transport = conn, conn.conn
         self.peer_id = peer_id
         self.event_started = trio.Event()
         self.on_close: Callable[[], Awaitable[None]] | None = None
@@ -203,7 +210,8 @@ class MuxConn(IMuxedConn):
         the bytes has changed (rule 5)."""
         self._load = 0, 0
         self._closed = trio.Event()
-        self._mux = Mux(conn.is_initiator)
+        self.mux = Mux(conn.is_initiator)
+        """The state of the connection; `notify` follows each change of it."""
         self._streams: dict[int, MuxStream] = {}
         self._accepted: deque[MuxStream] = deque()
         self._acceptable = trio.lowlevel.ParkingLot()
@@ -243,10 +251,10 @@ class MuxConn(IMuxedConn):
         if self.is_closed:
             raise MuxedConnUnavailable(self.reason)
         try:
-            stream = self._stream(self._mux.open())
+            stream = self._stream(self.mux.open())
         except LocalNetworkFault as fault:
             raise MuxedStreamError(str(fault)) from None
-        self._notify()
+        self.notify()
         return stream
 
     async def accept_stream(self) -> IMuxedStream:
@@ -259,8 +267,8 @@ class MuxConn(IMuxedConn):
     async def close(self) -> None:
         """Close the connection; queued frames and a GOAWAY get `FAREWELL_SECONDS` seconds to leave."""
         if not self.is_closed:
-            self._mux.go_away(LEAVING)
-            self._notify()
+            self.mux.go_away(LEAVING)
+            self.notify()
             with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
         self._scope.cancel()
@@ -275,37 +283,8 @@ class MuxConn(IMuxedConn):
 
     def give_way(self) -> None:
         """Reset the fullest stream of the peer: the host has no room for it."""
-        self.reset(self._mux.fullest())
-
-    def keep(self, state: StreamState, nbytes: int) -> None:
-        """See `Mux.keep`."""
-        self._mux.keep(state, nbytes)
-        self._notify()
-
-    def narrow(self, state: StreamState, nbytes: int) -> None:
-        """See `Mux.narrow`."""
-        self._mux.narrow(state, nbytes)
-
-    def read(self, state: StreamState, limit: int) -> list[memoryview]:
-        """See `Mux.read`."""
-        pieces = self._mux.read(state, limit)
-        self._notify()
-        return pieces
-
-    def write(self, state: StreamState, data: Bytes) -> None:
-        """See `Mux.write`."""
-        self._mux.write(state, data)
-        self._notify()
-
-    def finish(self, state: StreamState) -> None:
-        """See `Mux.finish`."""
-        self._mux.finish(state)
-        self._notify()
-
-    def reset(self, state: StreamState) -> None:
-        """See `Mux.reset`."""
-        self._mux.reset(state)
-        self._notify()
+        self.mux.reset(self.mux.fullest())
+        self.notify()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
@@ -320,9 +299,9 @@ class MuxConn(IMuxedConn):
         stream = self._streams[state.id] = MuxStream(self, state)
         return stream
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         """Wake the tasks that wait for the streams and frames that the muxer has just changed."""
-        mux = self._mux
+        mux = self.mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))
         if (load := (mux.peer_streams, mux.peer_bytes // LOAD_STEP)) != self._load:
@@ -344,25 +323,27 @@ class MuxConn(IMuxedConn):
 
     async def _read_always(self) -> None:
         try:
-            while pieces := await self.secured_conn.pieces():
+            pieces = [self.secured_conn._drain(None)]  # what came with the last message of the negotiation
+            while pieces:
                 self._last_received = trio.current_time()
                 self._received.unpark_all()
                 for piece in pieces:
-                    self._mux.receive(piece)
-                self._notify()
-                if self._mux.away is not None:
+                    self.mux.receive(piece)
+                self.notify()
+                if self.mux.away is not None:
                     self.reason = (
                         "the other side left"
-                        if self._mux.away == LEAVING
+                        if self.mux.away == LEAVING
                         else "the other side reported a protocol violation"
                     )
                     return
+                pieces = await self.transport.pieces()
             self.reason = "the other side closed it"
         except Malformed as fault:
             self.reason = self.fault = str(fault)
             log.warning("connection closed: %s: %s", self.peer_id, fault)
-            self._mux.go_away(FAULT)
-            self._notify()
+            self.mux.go_away(FAULT)
+            self.notify()
             with trio.move_on_after(FAREWELL_SECONDS):
                 await self._left.wait()
         except BROKEN_CONNECTION_ERRORS as error:
@@ -371,12 +352,12 @@ class MuxConn(IMuxedConn):
     async def _write_always(self) -> None:
         batch = BATCH_MIN
         try:
-            while not self._mux.left:
-                frames = self._mux.data_to_send(batch)
-                self._notify()
+            while not self.mux.left:
+                frames = self.mux.data_to_send(batch)
+                self.notify()
                 if frames:
                     began = trio.current_time()
-                    await self.secured_conn.send(*frames)
+                    await self.transport.send(*frames)
                     prompt = trio.current_time() - began <= PROMPT_WRITE_SECONDS
                     batch = min(2 * batch, BATCH) if prompt else max(batch // 2, BATCH_MIN)
                 else:
@@ -401,8 +382,8 @@ class MuxConn(IMuxedConn):
 
     def _ping(self) -> None:
         self._pings += 1
-        self._mux.ping(self._pings)
-        self._notify()
+        self.mux.ping(self._pings)
+        self.notify()
 
     async def _end(self) -> None:
         if self.is_closed:

@@ -9,21 +9,17 @@
 """
 
 import logging
-from collections import deque
 
 import trio
 
 from echo2._libp2p.abc import IRawConnection, ISecureConn
-from echo2._libp2p.connection_types import ConnectionType
 from echo2._libp2p.crypto.keys import KeyPair
 from echo2._libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from echo2._libp2p.custom_types import TProtocol, TSecurityOptions
+from echo2._libp2p.io.abc import EncryptedMsgReadWriter
 from echo2._libp2p.io.exceptions import ConnectionClosedError
-from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.peer.id import ID
-from echo2._libp2p.security.base_session import BaseSession
 from echo2._libp2p.security.noise.io import NoiseTransportReadWriter
-from echo2._libp2p.security.noise.patterns import PatternXX
 from echo2._libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.security.secure_session import SecureSession
@@ -45,49 +41,41 @@ def security(key_pair: KeyPair) -> TSecurityOptions:
 
 
 class BatchedNoise(Noise):
-    """Upstream's Noise, whose handshake results in a `NoiseSession`."""
+    """Upstream's Noise, whose sessions have a `BatchedTransport`."""
 
-    def get_pattern(self) -> "PatternXX":
-        return _PatternXX(self.local_peer, self.libp2p_privkey, self.noise_privkey, self.early_data)
+    async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
+        return _with_batches(await super().secure_inbound(conn), conn)
 
-
-class _PatternXX(PatternXX):
-    async def handshake_inbound(self, conn: IRawConnection) -> ISecureConn:
-        return NoiseSession.after(await super().handshake_inbound(conn), conn)
-
-    async def handshake_outbound(self, conn: IRawConnection, remote_peer: ID | None) -> ISecureConn:
-        return NoiseSession.after(await super().handshake_outbound(conn, remote_peer), conn)
+    async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
+        return _with_batches(await super().secure_outbound(conn, peer_id), conn)
 
 
-class NoiseSession(BaseSession):
-    """A secured connection: upstream's interface for muxer negotiation and stock yamux, `pieces` and `send` for our own
-    muxer."""
+def _with_batches(session: ISecureConn, conn: IRawConnection) -> ISecureConn:
+    """Return a session with the keys that upstream's handshake established on `conn`, over a `BatchedTransport`."""
+    assert isinstance(session, SecureSession)
+    assert isinstance(session.conn, NoiseTransportReadWriter)
+    noise = session.conn.noise_state.noise_protocol
+    assert noise is not None
+    sending, receiving = noise.cipher_state_encrypt, noise.cipher_state_decrypt
+    encryptor, decryptor = Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n)
+    return SecureSession(
+        local_peer=session.local_peer,
+        local_private_key=session.local_private_key,
+        remote_peer=session.remote_peer,
+        remote_permanent_pubkey=session.remote_permanent_pubkey,
+        is_initiator=session.is_initiator,
+        conn=BatchedTransport(conn, encryptor, decryptor, session.remote_peer),
+    )
 
-    @classmethod
-    def after(cls, session: ISecureConn, conn: IRawConnection) -> "NoiseSession":
-        """Take over the keys of the session that upstream's handshake established on `conn`."""
-        assert isinstance(session, SecureSession)
-        assert isinstance(session.conn, NoiseTransportReadWriter)
-        noise = session.conn.noise_state.noise_protocol
-        assert noise is not None
-        sending, receiving = noise.cipher_state_encrypt, noise.cipher_state_decrypt
-        taken = cls(
-            local_peer=session.local_peer,
-            local_private_key=session.local_private_key,
-            remote_peer=session.remote_peer,
-            remote_permanent_pubkey=session.remote_permanent_pubkey,
-            is_initiator=session.is_initiator,
-        )
-        taken.start(conn, Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n))
-        return taken
 
-    def start(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor) -> None:
-        """Set the connection and its keys: once, before any other method is called."""
-        self.raw_conn = conn
+class BatchedTransport(EncryptedMsgReadWriter):
+    """The transport phase of a connection: upstream's interface for muxer negotiation and stock yamux, `pieces` and
+    `send` for our own muxer."""
+
+    def __init__(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor, peer: ID) -> None:
+        super().__init__(conn)
         self._raw = RawSocket(conn)
-        self._encryptor = encryptor
-        self._decryptor = decryptor
-        self._arrived: deque[bytes | memoryview] = deque()
+        self._encryptor, self._decryptor, self._peer = encryptor, decryptor, peer
         self._writing = trio.Lock()
 
     @property
@@ -97,46 +85,20 @@ class NoiseSession(BaseSession):
 
     @property
     def sent_flow(self) -> Flow:
-        """Bytes sent so far."""
         return self._raw.sent
 
-    async def pieces(self) -> list[bytes | memoryview]:
+    async def pieces(self) -> list[bytes]:
         """Return the received plaintext, at least one byte; empty when the other side has closed. Raises
         `ConnectionClosedError`, also for bytes that fail authentication."""
-        while not self._arrived:
-            data = await self._raw.receive()
-            if not data:
-                return []
+        plain = list[bytes]()
+        while not plain and (data := await self._raw.receive()):
             try:
-                self._arrived += self._decryptor.decrypt(data)
+                plain = self._decryptor.decrypt(data)
             except Malformed as fault:
-                log.warning("connection closed: %s: %s", self.remote_peer, fault)
+                log.warning("connection closed: %s: %s", self._peer, fault)
                 await self.close()
                 raise ConnectionClosedError(str(fault)) from None
-        arrived = list(self._arrived)
-        self._arrived.clear()
-        return arrived
-
-    async def read(self, n: int | None = None) -> bytes:
-        """Return `n` bytes, fewer only at the end; without `n` the received bytes, at least one. Raises
-        `ConnectionClosedError`."""
-        data = bytearray()
-        while n is None or len(data) < n:
-            pieces = await self.pieces()
-            if not pieces:
-                break
-            data += b"".join(pieces)
-            if n is None:
-                break
-        if n is not None and len(data) > n:
-            self._arrived.appendleft(memoryview(bytes(data[n:])))
-        if not data and n != 0:
-            raise ConnectionClosedError("the other side closed the connection")
-        return bytes(data[:n])
-
-    async def write(self, data: bytes) -> None:
-        """See `send`."""
-        await self.send(data)
+        return plain
 
     async def send(self, *pieces: Bytes) -> None:
         """Send all pieces, also if the caller is cancelled meanwhile (rule 2). Raises `ConnectionClosedError`."""
@@ -161,14 +123,17 @@ class NoiseSession(BaseSession):
             await self.close()
             raise ConnectionClosedError(f"a write did not leave for {STUCK_WRITE_SECONDS:g} s")
 
+    async def read_msg(self) -> bytes:
+        return b"".join(await self.pieces())
+
+    async def write_msg(self, msg: bytes) -> None:
+        await self.send(msg)
+
     async def close(self) -> None:
-        await self.raw_conn.close()
+        await self._raw.close()
 
-    def get_remote_address(self) -> tuple[str, int] | None:
-        return self.raw_conn.get_remote_address()
+    def encrypt(self, data: bytes) -> bytes:
+        return bytes(self._encryptor.encrypt(data))
 
-    def get_transport_addresses(self) -> list[Multiaddr]:
-        return self.raw_conn.get_transport_addresses()
-
-    def get_connection_type(self) -> ConnectionType:
-        return self.raw_conn.get_connection_type()
+    def decrypt(self, data: bytes) -> bytes:
+        return b"".join(self._decryptor.decrypt(data))

@@ -27,6 +27,7 @@ class RawSocket:
 
     def __init__(self, conn: IRawConnection) -> None:
         self._conn = conn
+        self.close = conn.close
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES if self._socket else 0))

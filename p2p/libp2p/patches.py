@@ -14,7 +14,7 @@ own code beside each patch, and fail once the patch is no longer needed.
 4. `MuxerMultistream.new_conn` creates upstream's own `Yamux` for the protocol of yamux, whatever class was configured.
    Here the configured class is created, and told to whom it reports its load before it runs.
 5. `Swarm._handle_inbound_connection` releases a connection's place only when the host stops: after `max_connections`
-   peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles inbound connections instead.
+   peers had connected and left, the host accepted no more. p2p/libp2p/connection_gater.py serves them instead.
 """
 
 from collections.abc import Awaitable, Callable

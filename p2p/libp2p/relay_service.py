@@ -12,6 +12,7 @@ p2p/limits/relay_quota.py.
 import logging
 import time
 from collections import Counter
+from typing import Any
 
 import trio
 
@@ -24,7 +25,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.limits.party import Parties
-from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
+from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
 
 log = logging.getLogger("p2p")
@@ -35,12 +36,6 @@ CIRCUIT_WINDOW = 256 << 10
 """Bytes that one end of a circuit may be ahead of its quota, which keeps bytes that wait here few."""
 FORWARDED_PIECE_BYTES = 16 << 10
 """Most bytes forwarded at once."""
-_STATUS = {
-    RelayRefusal.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
-    RelayRefusal.CROWDED: pb.RESERVATION_REFUSED,
-    RelayRefusal.TOO_MANY: pb.RESOURCE_LIMIT_EXCEEDED,
-    RelayRefusal.NO_RESERVATION: pb.NO_RESERVATION,
-}
 
 
 class RelayService:
@@ -49,6 +44,7 @@ class RelayService:
     def __init__(self, host: IHost, limits: RelayLimits, parties: Parties | None = None) -> None:
         self._host = host
         self.table = RelayTable(limits, parties)
+        self._limit = pb.Limit(duration=int(limits.duration), data=limits.data)
         self._requests: Counter[ID] = Counter()
         """Requests under way, per peer."""
         self.bytes_relayed = 0
@@ -65,43 +61,33 @@ class RelayService:
             asked = await receive(stream, pb.HopMessage)
             circuit = await self._grant(stream, peer, asked)
         finally:
-            self._requests[peer] -= 1
-            if not self._requests[peer]:
-                del self._requests[peer]
+            self._requests -= Counter([peer])
         if circuit is not None:
             await self._carry(stream, circuit, ID(asked.peer.id), peer)
 
     async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
         """Grant or refuse a request. Return the circuit that it opened, for `_carry`; None otherwise."""
         address = remote_address(stream.muxed_conn)
+        self.table.keep({str(connected) for connected in self._host.get_connected_peers()})
         try:
             if route_of(address or "") == "relay":
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
-                self._forget_disconnected()
                 self.table.reserve(str(peer), ip_of(address), trio.current_time())
-                await self._grant_reservation(stream)
+                own = [address.to_bytes() for address in self._host.get_addrs()]
+                reservation = pb.Reservation(expire=int(time.time() + self.table.limits.life), addrs=own)
+                await self._answer(stream, pb.OK, reservation=reservation, limit=self._limit)
             elif asked.type == pb.HopMessage.CONNECT:
-                self._forget_disconnected()
                 return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
             else:
                 await self._answer(stream, pb.UNEXPECTED_MESSAGE)
         except RelayRefused as refused:
             log.info("relay request refused: %s: %s", peer, refused)
-            await self._answer(stream, _STATUS[refused.why])
+            await self._answer(stream, pb.Status.Value(refused.status))
         return None
 
-    async def _grant_reservation(self, stream: INetStream) -> None:
-        limits = self.table.limits
-        own = [address.to_bytes() for address in self._host.get_addrs()]
-        reservation = pb.Reservation(expire=int(time.time() + limits.life), addrs=own)
-        limit = pb.Limit(duration=int(limits.duration), data=limits.data)
-        answer = pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, reservation=reservation, limit=limit)
-        await send(stream, answer)
-        await stream.close()
-
-    async def _answer(self, stream: INetStream, status: "pb.Status.ValueType") -> None:
-        await send(stream, pb.HopMessage(type=pb.HopMessage.STATUS, status=status))
+    async def _answer(self, stream: INetStream, status: "pb.Status.ValueType", **granted: Any) -> None:
+        await send(stream, pb.HopMessage(type=pb.HopMessage.STATUS, status=status, **granted))
         await stream.close()
 
     async def _carry(self, source: INetStream, circuit: Circuit, target: ID, peer: ID) -> None:
@@ -116,9 +102,7 @@ class RelayService:
             for muxed in (getattr(side, "muxed_stream", None) for side in (source, stream)):
                 if isinstance(muxed, MuxStream):
                     muxed.narrow(CIRCUIT_WINDOW)
-            limits = self.table.limits
-            limit = pb.Limit(duration=int(limits.duration), data=limits.data)
-            await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=limit))
+            await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=self._limit))
             try:
                 with trio.move_on_at(circuit.deadline):
                     async with trio.open_nursery() as nursery:
@@ -163,9 +147,3 @@ class RelayService:
         except Exception as error:
             log.debug("relay circuit ended: %r", error)
         end.cancel()
-
-    def _forget_disconnected(self) -> None:
-        connected = {str(peer) for peer in self._host.get_connected_peers()}
-        for holder in self.table.holders(trio.current_time()):
-            if holder not in connected:
-                self.table.forget(holder)

@@ -1,8 +1,7 @@
-"""A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 4 and 6 of p2p/libp2p/transport.py)."""
+"""A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 2 and 3 of p2p/libp2p/transport.py)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
 
 import trio
 
@@ -16,43 +15,11 @@ from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRat
 
 log = logging.getLogger("p2p")
 
-T = TypeVar("T")
-
+ByteStream = MuxStream | YamuxStream
 LENGTH = 4
 """Bytes of a frame's length."""
 RESET_TIMEOUT = 5.0
 """Seconds for a reset to leave before the connection is closed."""
-
-
-class ByteStream(Protocol):
-    """The common interface of `MuxStream` and `YamuxStream`; see `MuxStream` for its members."""
-
-    @property
-    def unread(self) -> int: ...
-
-    @property
-    def sent(self) -> int: ...
-
-    @property
-    def room(self) -> bool: ...
-
-    @property
-    def received_flow(self) -> Flow: ...
-
-    @property
-    def sent_flow(self) -> Flow: ...
-
-    def keep(self, nbytes: int) -> None: ...
-
-    async def pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]: ...
-
-    def put(self, data: Bytes) -> None: ...
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def reset(self) -> None: ...
 
 
 class LibP2PStream:
@@ -87,11 +54,9 @@ class LibP2PStream:
 
     @property
     def peer(self) -> str:
-        """See `Stream`."""
         return self._peer
 
     def hurry(self) -> None:
-        """See `Stream`."""
         now = trio.current_time()
         self._receiving = LeastRate(self._byte_stream.received_flow, now)
         self._sending = LeastRate(self._byte_stream.sent_flow, now)
@@ -111,7 +76,6 @@ class LibP2PStream:
         await self._flush()
 
     async def receive(self, limit: int) -> bytes | None:
-        """See `Stream`."""
         if self._proposed is not None:
             await self._confirm(self._proposed)
         head = await self._exactly(LENGTH)
@@ -126,14 +90,12 @@ class LibP2PStream:
         return frame
 
     async def finish(self) -> None:
-        """See `Stream`."""
         if not self._finished and self._broken is None:
             self._finished = True
             await self._byte_stream.close()
             await self._flush()
 
     async def reset(self) -> None:
-        """See `Stream`."""
         self._break("this side reset the stream")
 
     async def linger(self) -> None:

@@ -74,13 +74,6 @@ class ThreadedPeer:
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `patience`: seconds without a byte before a stream
         is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: those on connections."""
-        self._key = key
-        self._listen = list(listen)
-        self._seed = seed
-        self._rates = rates
-        self._patience = patience
-        self._relay = relay
-        self._limits = limits
         self._peer_id = peer_id(public_bytes(key))
         self.handlers = Handlers()
         self.serve = self.handlers.serve
@@ -89,6 +82,18 @@ class ThreadedPeer:
         self._failure: Exception | None = None
         self._thread: TrioThread | None = None
         self._peer: Peer | None = None
+
+        def build(thread: TrioThread) -> Peer:
+            from echo2.p2p.libp2p.transport import LibP2PTransport  # on its thread: it takes most of a second
+
+            transport = LibP2PTransport(key, listen, patience=patience, relay=relay, limits=limits)
+            handlers = self.handlers.across(thread.from_trio)
+            peer = Peer(transport, seed=seed, uplink=rates.uplink, downlink=rates.downlink, handlers=handlers)
+            for topic, handler in self._topics:
+                peer.subscribe(topic, thread.from_trio(handler))
+            return peer
+
+        self._build = build
 
     request = Bridged(lambda peer: peer.request)
     peers = Bridged(lambda peer: peer.peers)
@@ -108,7 +113,6 @@ class ThreadedPeer:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._peer_id
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
@@ -118,7 +122,6 @@ class ThreadedPeer:
         return self._thread, self._peer
 
     async def run(self) -> None:
-        """See `Host`."""
         self._thread = TrioThread("p2p")
         try:
             await self._thread.run(self._main)
@@ -130,17 +133,14 @@ class ThreadedPeer:
             self._ready.set()
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._ready.wait()
         if self._failure is not None:
             raise self._failure
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         self._topics.append((topic, handler))
 
     def origin(self, peer: str) -> Origin:
-        """See `Inbound`."""
         return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
 
     async def _main(self) -> None:
@@ -153,17 +153,3 @@ class ThreadedPeer:
                 nursery.start_soon(peer.run)
                 await peer.ready()
                 thread.post(self._ready.set)
-
-    def _build(self, thread: TrioThread) -> Peer:
-        from echo2.p2p.libp2p.transport import LibP2PTransport  # on its thread: it takes most of a second
-
-        transport = LibP2PTransport(
-            self._key, self._listen, patience=self._patience, relay=self._relay, limits=self._limits
-        )
-        handlers = self.handlers.across(thread.from_trio)
-        peer = Peer(
-            transport, seed=self._seed, uplink=self._rates.uplink, downlink=self._rates.downlink, handlers=handlers
-        )
-        for topic, handler in self._topics:
-            peer.subscribe(topic, thread.from_trio(handler))
-        return peer

@@ -1,35 +1,21 @@
 """The transport over py-libp2p, on trio. Only this package (p2p/libp2p) imports libp2p; one of its modules, patches.py,
-replaces parts of upstream's own code.
+replaces parts of upstream's own code. docs/libp2p-faults.md names upstream's faults, and the part here that remedies
+each. The rules of this module and of p2p/libp2p/stream.py:
 
-Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-measure:
-
-1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself.
-2. Plaintext is offered by default, and limits are loose: streams in and out, of all peers, share one. Here Noise is the
-   only security protocol, and p2p/libp2p/connection_gater.py limits connections and streams; upstream's resource
-   manager is off.
-3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So a
-   write is shielded from cancellation where it enters the socket (p2p/libp2p/noise_session.py). Senders only queue
-   bytes for the writing task (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
-4. A frozen peer causes no error. A wait without a single byte for `patience` seconds resets the stream. A write that
-   cannot leave, or a peer that answers no PING, closes the connection.
-5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
-   for 5 s. Between our own peers streams use our own muxer; a foreign peer's yamux is bounded (p2p/libp2p/yamux.py).
-6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
-   is checked against the reader's limit before anything is read.
-7. A second connection with the same peer delays every connect by 250 ms: there is one connection per peer.
-8. The host dials every peer that it once knew, dropped ones included. That is turned off: the daemon decides which
-   peers to connect to.
-9. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
+1. Noise is the only security protocol. Between our own peers streams use our own muxer, which spends a quarter of the
+   CPU time of stock Noise and yamux; a foreign peer's yamux is bounded. Upstream's resource manager is off.
+2. A wait without a single byte for `patience` seconds resets the stream. A write that cannot leave, or a peer that
+   answers no PING, closes the connection.
+3. Frames are a length (u32, big-endian) and the bytes; the length is checked against the reader's limit before anything
+   is read. A stream's protocol is proposed with the first bytes (p2p/libp2p/proposal.py).
+4. There is one connection per peer. The daemon decides which peers to connect to: upstream dials all that it once knew.
+5. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
    that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
-10. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
-    a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
-    connection, the first one is probed in the same way.
-11. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
-    are closed. p2p/libp2p/inbound.py accepts them instead.
-12. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
-    (p2p/libp2p/proposal.py).
-13. Names are asked of DNS servers alone, and not of this machine's own list, nor of its network. Here the system
-    resolves them before the dial.
+6. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
+   a connection without a sign of life within `PING_ANSWER_SECONDS` seconds is replaced. When a peer opens a second
+   connection, the first one is probed in the same way.
+7. Names are asked of DNS servers alone, and not of this machine's own list, nor of its network. Here the system
+   resolves them before the dial.
 """
 
 import logging
@@ -53,7 +39,6 @@ from echo2.p2p.libp2p.circuit import RelayClient, remote_address, without_names
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
 from echo2.p2p.libp2p.hole_punch import HolePuncher
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
-from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.mux import PROTOCOL as MUX
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_session import security
@@ -62,7 +47,6 @@ from echo2.p2p.libp2p.relay_service import RelayService
 from echo2.p2p.libp2p.stream import LibP2PStream
 from echo2.p2p.libp2p.upstream_logs import forward_at_debug
 from echo2.p2p.libp2p.yamux import BoundedYamux
-from echo2.p2p.limits.origin import Origin
 from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import is_taken
@@ -131,30 +115,23 @@ class LibP2PTransport:
         patch_streams()
         forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
-        self.host: IHost = new_host(
-            key_pair,
-            security(key_pair),
-            muxers(),
-            config=upstream_limits(limits.connections),
-        )
+        self.host: IHost = new_host(key_pair, security(key_pair), muxers(), upstream_limits(limits.connections))
         self._most = limits.connections + OWN_DIALS
-        self.connections = Connections(limits)
-        upgrader = InboundUpgrader(self.host, self.connections)
-        patch_host(self.host, muxers(), upgrader.serve, self.connections.on_load)
-        self._relay_client = RelayClient(self.host, self.connections.disconnected_from)
+        self.connections = Connections(self.host.get_network(), limits, self._probe_older)
+        patch_host(self.host, muxers(), self.connections.serve, self.connections.on_load)
+        self._relay_client = RelayClient(self.host, self.connections.disconnected_from, self._upgrade)
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
-        self._relay_client.on_relayed_peer = self._upgrade
-        self.connections.on_duplicate = self._probe_older
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
+        self.release = self._relay_client.release
+        self.origin = self.connections.origins.of
+        self.refusals = self.connections.refusals.counts
 
     @property
     def peer_id(self) -> str:
-        """See `Transport`."""
         return str(self.host.get_id())
 
     async def run(self, listening: Callable[[], None]) -> None:
-        """See `Transport`."""
         async with (
             self.host.run(listen_addrs=[one for one in self._listen if not is_taken(str(one))]),
             trio.open_nursery() as self._nursery,
@@ -168,11 +145,9 @@ class LibP2PTransport:
                 await self._close_all()
 
     def addresses(self) -> list[str]:
-        """See `Transport`."""
         return [*(str(address) for address in self.host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
-        """See `Transport`."""
         connections = [connection for connection in self.connections.of(peer) if not connection.is_closed]
         addresses = [
             address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
@@ -180,11 +155,9 @@ class LibP2PTransport:
         return min(addresses, key=lambda address: route_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
-        """See `Transport`."""
         return [str(peer) for peer in self.host.get_connected_peers()]
 
     def routes(self) -> dict[str, Route]:
-        """See `Transport`."""
         routes: dict[str, Route] = {}
         for connection in self.connections.open:
             peer = str(connection.muxed_conn.peer_id)
@@ -193,7 +166,6 @@ class LibP2PTransport:
         return routes
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Transport`."""
         why = ""
         for address in addresses:
             place = address_of(address)
@@ -223,7 +195,7 @@ class LibP2PTransport:
             self._nursery.start_soon(guard_handler(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
 
     async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
-        """Close connections without a sign of life (rule 10). Stock yamux is not probed."""
+        """Close connections without a sign of life (rule 6). Stock yamux is not probed."""
         for connection in self.connections.of(peer):
             muxed = connection.muxed_conn
             if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
@@ -234,7 +206,7 @@ class LibP2PTransport:
                 await connection.close()
 
     async def _connect(self, address: str) -> str:
-        """Connect with the peer at an address, tried at each IP address of its name (rule 13). Each has its share of
+        """Connect with the peer at an address, tried at each IP address of its name (rule 7). Each has its share of
         the time that is left, as one that answers nothing would take all of it from the others."""
         fault: Exception = _UnknownName(f"this machine knows no address of {address_of(address).host}")
         places = await without_names([address])
@@ -251,39 +223,24 @@ class LibP2PTransport:
         raise fault
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Transport`."""
         if self._nursery is None:
             raise Unreachable("the network is not running")
         await self._relay_client.reserve(addresses, self._nursery)
 
-    async def release(self, relay: str) -> None:
-        """See `Transport`."""
-        self._relay_client.release(relay)
-
-    def origin(self, peer: str) -> Origin:
-        """See `Transport`."""
-        return self.connections.origins.of(peer)
-
     def count_relayed_bytes(self) -> int:
-        """See `Transport`."""
         return self.relay_service.bytes_relayed if self.relay_service is not None else 0
-
-    def refusals(self) -> dict[str, int]:
-        """See `Transport`."""
-        return self.connections.refusals.counts()
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
             self._nursery.start_soon(self._hole_puncher.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
-        """Forget a peer's addresses and failed dials (rule 9)."""
+        """Forget a peer's addresses and failed dials (rule 5)."""
         network: Any = self.host.get_network()
         network.peerstore.clear_addrs(peer)
         network._negative_peer_cache.evict(str(peer))
 
     async def open(self, peer: str, protocol: str) -> Stream:
-        """See `Transport`."""
         target = ID.from_string(peer)
         if target not in self.host.get_connected_peers():
             raise Unreachable(f"{peer} is not connected")
@@ -296,8 +253,6 @@ class LibP2PTransport:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """See `Transport`."""
-
         async def serve(stream: INetStream) -> None:
             wrapped = self._wrap(stream)
             await guard_handler(handler)(wrapped)
@@ -306,7 +261,6 @@ class LibP2PTransport:
         self.host.set_stream_handler(TProtocol(protocol), serve)
 
     async def drop(self, peer: str) -> None:
-        """See `Transport`."""
         for connection in self.connections.of(peer):
             await close_socket(connection)  # first: a GOAWAY to a frozen peer would never leave
             # Not `host.disconnect`: it would also forget a new connection of a peer that reconnected meanwhile.

@@ -38,7 +38,7 @@ class TrioThread:
         self._loop = asyncio.get_running_loop()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
-        self._scope: trio.CancelScope | None = None
+        self._scope = trio.CancelScope()
         self._stop = False
 
     async def run(self, main: Callable[[], Awaitable[None]]) -> None:
@@ -77,16 +77,16 @@ class TrioThread:
                 with scope:
                     result = await function(*args, **kwargs)
             except trio.Cancelled:
-                self._post(_settle, outcome, None, Unreachable("the network has stopped"))
+                self.post(_settle, outcome, None, Unreachable("the network has stopped"))
                 raise
             except BaseExceptionGroup as group:
                 error = _without_cancellation(group)
             except Exception as caught:
                 error = caught
             if scope.cancelled_caught:
-                self._post(outcome.cancel)
+                self.post(outcome.cancel)
             else:
-                self._post(_settle, outcome, result, error)
+                self.post(_settle, outcome, result, error)
 
         self._on_trio(self._start, runner, outcome)
         try:
@@ -126,20 +126,15 @@ class TrioThread:
         """Wrap a coroutine function of asyncio so that trio can call it, through `call_back`."""
         return partial(self.call_back, function)
 
-    def post(self, function: Callable[[], object]) -> None:
-        """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""
-        self._post(function)
-
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
         self._calls = trio.CapacityLimiter(CALLS)
         try:
-            with one_error():
+            with one_error(), self._scope:
                 async with trio.open_nursery() as nursery:
-                    self._scope = nursery.cancel_scope
                     self._nursery = nursery
                     self._token = trio.lowlevel.current_trio_token()
                     if self._stop:
-                        nursery.cancel_scope.cancel()
+                        self._scope.cancel()
                     await main()
                     nursery.cancel_scope.cancel()
         finally:
@@ -147,7 +142,7 @@ class TrioThread:
 
     def _start(self, runner: Callable[[], Awaitable[None]], outcome: "asyncio.Future[Any]") -> None:
         if self._nursery is None:
-            self._post(_settle, outcome, None, Unreachable("the network has stopped"))
+            self.post(_settle, outcome, None, Unreachable("the network has stopped"))
         else:
             self._nursery.start_soon(runner)
 
@@ -162,13 +157,10 @@ class TrioThread:
     def _cancel(self) -> None:
         self._stop = True
         with contextlib.suppress(Unreachable):
-            self._on_trio(self._cancel_on_trio)
+            self._on_trio(self._scope.cancel)
 
-    def _cancel_on_trio(self) -> None:
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def _post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+    def post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 

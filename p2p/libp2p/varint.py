@@ -8,7 +8,6 @@ MOST_VARINT_BYTES: Final = 9
 
 
 def encode(number: int) -> bytes:
-    """Return a number in binary form."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -96,16 +96,13 @@ class YamuxStream:
 
     @property
     def unread(self) -> int:
-        """See `MuxStream`."""
         return len(self._buffer)
 
     @property
     def room(self) -> bool:
-        """See `MuxStream`."""
         return False
 
     def keep(self, nbytes: int) -> None:
-        """See `MuxStream`."""
         self._kept = nbytes
         self._count()
 
@@ -123,25 +120,21 @@ class YamuxStream:
         return [piece]
 
     def put(self, data: Bytes) -> None:
-        """See `MuxStream`."""
         self._check()
         self._queue.append(data)
         self._changed.unpark_all()
 
     async def flush(self) -> None:
-        """See `MuxStream`."""
         while self._queue or (self._finishing and not self._finished):
             self._check()
             await self._changed.park()
         self._check()
 
     async def close(self) -> None:
-        """See `MuxStream`."""
         self._finishing = True
         self._changed.unpark_all()
 
     async def reset(self) -> None:
-        """See `MuxStream`."""
         self._fail(ConnectionResetError("this side reset the stream"))
         await self._stream.reset()
         self._scope.cancel()

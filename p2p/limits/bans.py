@@ -59,5 +59,4 @@ class Bans:
         return max(0.0, known.until - now) if known is not None else 0.0
 
     def is_banned(self, peer: str, now: float) -> bool:
-        """Tell whether `peer` is banned now."""
         return self.remaining(peer, now) > 0

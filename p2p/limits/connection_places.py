@@ -2,7 +2,7 @@
 
 1. A connection occupies a place from its acceptance to its end. It is counted before the handshake, which costs this
    side more than the other.
-2. A public subnet (p2p/limits/subnets.py) has at most `per_subnet` connections, handshakes included. New ones are
+2. A public subnet (p2p/limits/party.py) has at most `per_subnet` connections, handshakes included. New ones are
    limited to `DIALS_BURST` at once, then `DIALS_RATE` per second. One household may have `per_subnet` / 2
    handshakes in progress, and half of that rate. Private addresses are exempt: one owner may run many peers, and a
    proxy's address is that of all its clients.
@@ -56,11 +56,6 @@ class ConnectionAdmission:
         self._dials = TokenBuckets(DIALS_RATE, DIALS_BURST)
         self._dials_of_household = TokenBuckets(DIALS_RATE / 2, DIALS_BURST / 2)
 
-    @property
-    def handshakes(self) -> int:
-        """Number of connections in their handshake."""
-        return len(self._handshaking)
-
     def admit(self, name: object, ip: str, open_now: int, now: float) -> object | None:
         """Count a connection that was accepted from `ip`; `open_now` connections have completed their handshakes.
         Return the name of the connection to evict for it, if any. Raises `ConnectionRefused`."""
@@ -85,7 +80,7 @@ class ConnectionAdmission:
         place = self._handshaking.pop(name, None)
         if place is None:
             return
-        _decrement(self._handshaking_of, place.household)
+        self._handshaking_of -= Counter([place.household])
         if place.subnet is None and peer in self._limits.parties.known:
             place = replace(place, known=True)
             self._known_here += 1
@@ -96,12 +91,12 @@ class ConnectionAdmission:
     def on_connection_end(self, name: object) -> None:
         """Note that a connection ended or was evicted. Idempotent."""
         if (place := self._handshaking.pop(name, None)) is not None:
-            _decrement(self._handshaking_of, place.household)
+            self._handshaking_of -= Counter([place.household])
         elif (place := self._open.pop(name, None)) is None:
             return
         self._known_here -= place.known
         if place.subnet is not None:
-            _decrement(self._of_subnet, place.subnet)
+            self._of_subnet -= Counter([place.subnet])
 
     def _classify(self, ip: str, now: float) -> _Connection:
         party = self._limits.parties.accept(ip)
@@ -148,9 +143,3 @@ class ConnectionAdmission:
             name for name, place in self._handshaking.items() if self._handshaking_of[place.household] == crowded
         )
         return oldest if self._handshaking[oldest].since <= until else None
-
-
-def _decrement(counter: Counter[str], name: str) -> None:
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]

@@ -6,7 +6,7 @@ Rules
 2. After a failed dial its host is not dialled for `DIAL_PAUSE_SECONDS` seconds; each further failure doubles that, to
    at most `LONGEST_DIAL_PAUSE_SECONDS`. An answer with another key than the expected one is a failure. A success ends
    the backoff.
-3. A subnet (p2p/limits/subnets.py) may cause `FAILURES` failures at once, then one per `FAILURE_EACH` seconds.
+3. A subnet (p2p/limits/party.py) may cause `FAILURES` failures at once, then one per `FAILURE_EACH` seconds.
 4. An address at which its peer was reached before is limited by rule 1 alone, until it fails. Otherwise false records
    that name an honest peer's host could block dials to it.
 5. A host in a private network is identified with its port: many nodes share it, and no third party can be reached

@@ -20,7 +20,6 @@ class Flow(NamedTuple):
     at: float
 
     def plus(self, nbytes: int, now: float) -> "Flow":
-        """Return the flow after `nbytes` more."""
         return Flow(self.nbytes + nbytes, now)
 
 

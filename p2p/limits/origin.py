@@ -63,7 +63,6 @@ class Origins:
         self._update(peer)
 
     def on_disconnection(self, peer: str, connection: object) -> None:
-        """Note that a connection ended."""
         left = self._open.get(peer, {})
         left.pop(connection, None)
         if left:

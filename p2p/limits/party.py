@@ -138,7 +138,6 @@ class Parties:
         return party
 
     def at(self, ip: str) -> Party:
-        """Return the party of an address."""
         return Party(self.subnet_of(ip) or (PRIVATE if self.private_is_one else ""), household_of(ip))
 
     def name(self, subnet: str | None, connection: str) -> str:

@@ -14,7 +14,7 @@ the share of its owner's uplink that is spent on others:
 """
 
 from collections import Counter
-from enum import Enum
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -46,21 +46,12 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate = RELAYED_RATE
 
 
-class RelayRefusal(Enum):
-    """The reasons for a refusal."""
-
-    FULL = "the relay is full"
-    CROWDED = "too many of one party"
-    NO_RESERVATION = "the target has no reservation here"
-    TOO_MANY = "this peer has too many circuits"
-
-
 class RelayRefused(Exception):
-    """A refused reservation or circuit."""
+    """A refused reservation or circuit. `status`: the protocol's name for the reason."""
 
-    def __init__(self, why: RelayRefusal) -> None:
-        super().__init__(why.value)
-        self.why = why
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 class RelayTable:
@@ -75,13 +66,7 @@ class RelayTable:
 
     @property
     def circuits(self) -> int:
-        """Number of open circuits."""
         return self._circuits.total()
-
-    def holders(self, now: float) -> list[str]:
-        """Return the peers with a reservation."""
-        self._expire(now)
-        return list(self._reservations)
 
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
         """Grant or renew a reservation; return when it expires. `ip`: the peer's address. Raises `RelayRefused`."""
@@ -89,9 +74,9 @@ class RelayTable:
         party = peer if ip is None else self._parties.name(self._parties.subnet_of(ip), peer)
         others = [other for holder, (_, other) in self._reservations.items() if holder != peer]
         if len(others) + self._kept_from(peer, party) >= self.limits.reservations:
-            raise RelayRefused(RelayRefusal.FULL)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         if others.count(party) >= self.limits.per_party:
-            raise RelayRefused(RelayRefusal.CROWDED)
+            raise RelayRefused("RESERVATION_REFUSED", "too many of one party")
         self._reservations[peer] = now + self.limits.life, party
         return now + self.limits.life
 
@@ -103,28 +88,23 @@ class RelayTable:
         here = sum(not known.isdisjoint((holder, of)) for holder, (_, of) in self._reservations.items())
         return max(0, min(self.limits.reservations // 4, len(known)) - here)
 
-    def forget(self, peer: str) -> None:
-        """Remove the reservation of a peer whose connection ended."""
-        self._reservations.pop(peer, None)
+    def keep(self, connected: Collection[str]) -> None:
+        """Remove the reservations of peers that are not connected (rule 1)."""
+        self._reservations = {peer: one for peer, one in self._reservations.items() if peer in connected}
 
     def open(self, source: str, target: str, now: float) -> "Circuit":
         """Open a circuit between two peers. Raises `RelayRefused`."""
         self._expire(now)
         if target not in self._reservations:
-            raise RelayRefused(RelayRefusal.NO_RESERVATION)
+            raise RelayRefused("NO_RESERVATION", "the target has no reservation here")
         if self.circuits >= self.limits.circuits:
-            raise RelayRefused(RelayRefusal.FULL)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
         to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
         if max(from_source, to_target) >= self.limits.per_peer:
-            raise RelayRefused(RelayRefusal.TOO_MANY)
+            raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
         self._circuits[source, target] += 1
         return Circuit(self, source, target, now)
-
-    def _close(self, source: str, target: str) -> None:
-        self._circuits[source, target] -= 1
-        if not self._circuits[source, target]:
-            del self._circuits[source, target]
 
     def _expire(self, now: float) -> None:
         self._reservations = {
@@ -156,4 +136,4 @@ class Circuit:
         """Give the circuit back to the table. Idempotent."""
         if self._open:
             self._open = False
-            self._table._close(*self._ends)
+            self._table._circuits -= Counter([self._ends])

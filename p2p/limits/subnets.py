@@ -1,13 +1,9 @@
 """Limits on the use of this peer by one peer or one subnet. Pure: `now` in seconds, monotonic.
 
-1. A subnet is that of p2p/limits/party.py. p2p/limits/connection_places.py limits its share of the connections and
-   handshakes.
-2. Private and loopback addresses count for no subnet, nor does a relayed connection: their requests count for their
-   party (p2p/limits/origin.py).
-3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
+1. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
-4. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
+2. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
    through this peer. An answer may be larger than its request, since only the requester gets it. Dials to addresses
    learnt from others are limited by p2p/limits/dial_backoff.py.
 """
@@ -50,12 +46,9 @@ class RefusalCounter:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
         self._refused = LogThrottle(clock)
+        self.counts = self._refused.counts
 
     def count(self, limit: str, why: str) -> None:
         """Count one connection refused for `limit` (a word). `why`: the reason, one sentence."""
         if times := self._refused.count(limit):
             log.warning("connection refused: %s (%d since this was last said)", why, times)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of refused connections since the start, by limit."""
-        return self._refused.counts()

@@ -8,12 +8,10 @@
 """
 
 import math
-from collections.abc import Iterator
 from typing import Final
 
 MOST_BUCKETS: Final = 4096
 ROUNDING_SECONDS: Final = 1e-6
-"""Seconds."""
 
 
 class TokenBucket:
@@ -57,13 +55,6 @@ class TokenBuckets:
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
         self._buckets: dict[str, TokenBucket] = {}
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the remembered names, the most recently used last."""
-        return iter(self._buckets)
 
     def delay(self, name: str, now: float) -> float:
         """Return the seconds until the bucket of `name` has a token."""

@@ -55,7 +55,7 @@ class TopicSpread:
 
 
 class GossipExchange:
-    """The topics of one peer, in its transport's event loop."""
+    """The topics of one peer (`p2p.network.Gossip`), in its transport's event loop."""
 
     def __init__(
         self,
@@ -78,12 +78,10 @@ class GossipExchange:
         self._news = anyio.Event()
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Gossip`."""
         self._handlers[topic] = guard_handler(handler)
         self._methods.serve(METHOD, self._answer, limit=MOST_PUSH_BYTES)
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`."""
         if len(data) > GOSSIP_LIMIT:
             raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
         self._spread(topic, data, set())

@@ -64,11 +64,9 @@ class Peer:
 
     @property
     def peer_id(self) -> str:
-        """See `Links`."""
         return self._transport.peer_id
 
     async def run(self) -> None:
-        """See `Host`."""
         try:
             with one_error():
                 async with anyio.create_task_group() as tasks:
@@ -83,25 +81,20 @@ class Peer:
             self._exchange.close()
 
     async def ready(self) -> None:
-        """See `Host`."""
         await self._ready.wait()
         if self._failure is not None:
             raise self._failure
 
     async def addresses(self) -> list[str]:
-        """See `Inbound`."""
         return self._transport.addresses()
 
     async def peers(self) -> list[str]:
-        """See `Links`."""
         return self._transport.peers()
 
     async def routes(self) -> dict[str, Route]:
-        """See `Links`."""
         return self._transport.routes()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Rpc`."""
         # At most as many as the other side admits at once. Further ones wait here while their timeout runs.
         limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(PER_PEER))
         try:
@@ -115,6 +108,5 @@ class Peer:
                 self._asking.pop(peer, None)
 
     async def traffic(self) -> Traffic:
-        """See `PayloadExchange`."""
         moved, transport = self._exchange.traffic(), self._transport
         return msgspec.structs.replace(moved, relayed=transport.count_relayed_bytes(), refused=transport.refusals())

@@ -6,7 +6,7 @@
    server, while a slow line or a slow handler may take as long as the requester's timeout.
 3. A request is checked against its method's limit before it is read. Once it is whole it needs a slot
    (p2p/limits/request_slots.py); without a free one, the answer is BUSY. Requests beyond the rate are delayed first
-   (p2p/limits/subnets.py, rule 3), and occupy no slot meanwhile.
+   (p2p/limits/subnets.py, rule 1), and occupy no slot meanwhile.
 4. While the server waits for the method's name and the request, and while it sends the answer, the connection moves at
    the least rate (p2p/limits/least_rate.py), or the stream is reset.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.

@@ -13,9 +13,9 @@
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predict_seconds
 
@@ -109,16 +109,12 @@ class _FreeSlots:
         }
         self._fanout[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
-    def free(self, feeder: str) -> int:
-        """Return the number of further children that a feeder can have; negative for an overloaded one."""
-        return self._fanout[feeder] - self.feeds[feeder]
-
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
         """Return (place in the order of rule 1, load): lower is better. Return None for a peer that can feed none."""
         if feeder != self.source and not self._links[feeder].dialable:
             return None
         inner = self.inner_stripe.get(feeder, stripe) if feeder != self.source else stripe
-        if self.free(feeder) > 0:
+        if self._fanout[feeder] > self.feeds[feeder]:
             if inner != stripe:
                 return 2, 0.0
             return (0 if self.feeds[feeder] else 1), 0.0
@@ -138,37 +134,28 @@ def _assign_parents(
     heap: list[tuple[int, float, int, int, str]] = []
     count = 0
 
-    def offer(feeders: Iterator[tuple[str, int]]) -> None:
+    def offer(feeders: Iterable[tuple[str, int]]) -> None:
         nonlocal count
         for feeder, depth in feeders:
             rank = slots.rank(feeder, stripe)
             count += 1
             if rank is not None:
-                heap.append((*rank, depth, count, feeder))
+                heappush(heap, (*rank, depth, count, feeder))
 
     offer(_branch(slots.source, 0, children))
-    heapify(heap)
     for peer in orphans:
-        feeder_at = _best_feeder(heap, slots, stripe, excluded.get(peer, ()))
-        if feeder_at is None:
-            feeder_at = (slots.source, 0)
-        feeder, depth = feeder_at
+        feeder, depth = _best_feeder(heap, slots, stripe, excluded.get(peer, ())) or (slots.source, 0)
         parents[peer][stripe] = feeder
         slots.feeds[feeder] += 1
         slots.inner_stripe.setdefault(feeder, stripe)
-        for one, at in [(feeder, depth), *_branch(peer, depth + 1, children)]:
-            rank = slots.rank(one, stripe)
-            count += 1
-            if rank is not None:
-                heappush(heap, (*rank, at, count, one))
+        offer([(feeder, depth), *_branch(peer, depth + 1, children)])
 
 
 def _best_feeder(
     heap: list[tuple[int, float, int, int, str]], slots: _FreeSlots, stripe: int, excluded: Collection[str]
 ) -> tuple[str, int] | None:
     """Take the best feeder and its depth from the heap, updating outdated entries on the way."""
-    put_back = []
-    feeder_at = None
+    put_back, feeder_at = [], None
     while heap and feeder_at is None:
         entry = heappop(heap)
         kind, load, depth, count, feeder = entry

@@ -66,10 +66,6 @@ class Plan:
             children.setdefault(parents[stripe], []).append(peer)
         return children
 
-    def edges(self) -> set[tuple[int, str, str]]:
-        """Return (stripe, parent, child) of all stripes."""
-        return {(stripe, up, peer) for peer, ups in self.parents.items() for stripe, up in enumerate(ups)}
-
 
 def lower_bound(uplink: float, links: Iterable[LinkCapacity], length: float) -> float:
     """Return T* = max(W / U, W / min d, n W / (U + sum u)), seconds: no scheme delivers a payload to all peers
@@ -79,11 +75,6 @@ def lower_bound(uplink: float, links: Iterable[LinkCapacity], length: float) -> 
         return 0.0
     slowest = min(link.downlink for link in known)
     return length * max(1 / uplink, 1 / slowest, len(known) / (uplink + sum(link.uplink for link in known)))
-
-
-def star(uplink: float, peers: int, length: float) -> float:
-    """Return the seconds in which the source alone serves every peer: n W / U."""
-    return peers * length / uplink
 
 
 def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int) -> Plan:

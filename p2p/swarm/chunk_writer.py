@@ -40,7 +40,6 @@ class ChunkWriter:
         await self._wait_below(UNWRITTEN_BYTES)
 
     async def drain(self) -> None:
-        """Wait until every chunk is written."""
         await self._wait_below(0)
 
     async def run(self) -> None:

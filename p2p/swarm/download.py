@@ -58,10 +58,7 @@ class Download:
     ) -> None:
         """`parents`: see `follow`."""
         assert isinstance(shared.payload, PartialPayload)
-        self._transport = context.transport
-        self._bans = context.bans
-        self._received = context.received
-        self._bucket = context.downlink
+        self._context = context
         self._payload: PartialPayload = shared.payload
         self._transfers = transfers
         self._parents = tuple(parents)
@@ -91,11 +88,11 @@ class Download:
                 tasks.start_soon(self._writer.run)
                 while not self._picker.complete:
                     self._recheck, now = anyio.Event(), anyio.current_time()
-                    for peer in self._transport.peers():
+                    for peer in self._context.transport.peers():
                         if (
                             peer not in self._in_session
                             and self._is_useful(peer)
-                            and not self._bans.is_banned(peer, now)
+                            and not self._context.bans.is_banned(peer, now)
                         ):
                             self._in_session.add(peer)
                             self._picker.stream_opened(peer, now)
@@ -111,7 +108,7 @@ class Download:
 
     async def _session(self, peer: str, protocol: str) -> None:
         try:
-            stream = await self._transport.open(peer, protocol)
+            stream = await self._context.transport.open(peer, protocol)
             try:
                 await self._exchange_chunks(peer, stream)
             finally:
@@ -120,9 +117,9 @@ class Download:
         except Unreachable as error:
             log.debug("chunks from %s: %s", peer, error)
         except (Malformed, BadChunk) as fault:
-            term = self._bans.ban(peer, anyio.current_time())
+            term = self._context.bans.ban(peer, anyio.current_time())
             log.warning("peer %s dropped for %.0f s: %s", peer, term, fault)
-            await self._transport.drop(peer)
+            await self._context.transport.drop(peer)
         finally:
             self._writers.pop(peer, None)
             self._picker.on_leave(peer)
@@ -175,7 +172,7 @@ class Download:
                 raise
             return
         now = anyio.current_time()
-        self._received[peer] += len(data)
+        self._context.received[peer] += len(data)
         self._transfers.on_verified_chunk(peer, len(data), now)
         self._failures[peer] = 0
         self._picker.on_chunk(peer, index, now)
@@ -184,12 +181,12 @@ class Download:
     def _pump(self) -> None:
         """Send the requests and cancellations that are due, as far as the owner's limit on the downlink allows."""
         size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._picker.needs_more_peers
-        if self._bucket.rate is None:
+        if self._context.downlink.rate is None:
             requests = self._picker.next_requests(now)
         else:
             requests = []
-            while self._bucket.delay(0, now) <= 0 and (one := self._picker.next_requests(now, 1)):
-                self._bucket.consume(size, now)
+            while self._context.downlink.delay(0, now) <= 0 and (one := self._picker.next_requests(now, 1)):
+                self._context.downlink.consume(size, now)
                 requests += one
         # Cancellations first: a cancelled chunk may be requested anew.
         for peer, indices in _by_peer(self._picker.take_cancellations()).items():
@@ -206,7 +203,7 @@ class Download:
             now = anyio.current_time()
             deadline = self._picker.deadline()
             wait = POLL_INTERVAL if deadline is None else min(max(deadline - now, 0.05), POLL_INTERVAL)
-            if (limit := self._bucket.delay(0, now)) > 0:
+            if (limit := self._context.downlink.delay(0, now)) > 0:
                 wait = min(wait, limit)
             await anyio.sleep(wait)
             self._pump()

@@ -44,7 +44,7 @@ TRANSFER_LOGS_MAX = 64
 
 
 class ChunkExchange:
-    """The payloads that this peer shares, serves and fetches."""
+    """The payloads that this peer shares, serves and fetches (`p2p.network.PayloadExchange`)."""
 
     def __init__(self, transport: Transport, *, seed: int, uplink: Rate = None, downlink: Rate = None) -> None:
         """`uplink`, `downlink`: rate of chunks, for all peers together."""
@@ -60,7 +60,6 @@ class ChunkExchange:
         self._transfers: dict[bytes, TransferLog] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange.share`."""
         shared = self._shared.get(manifest.hash)
         if shared is None or not await anyio.to_thread.run_sync(shared.payload.is_current, path):
             payload = await retry_while_exhausted(self._whole.open, manifest, path)
@@ -68,7 +67,6 @@ class ChunkExchange:
             self._register(SharedPayload(payload))
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange.unshare`."""
         shared = self._shared.pop(payload_hash, None)
         if shared is not None:
             shared.withdraw()
@@ -110,14 +108,12 @@ class ChunkExchange:
         return transfers.report(anyio.current_time())
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange.follow`."""
         self._parents = tuple(parents)
         self._uplink_queue.prioritise(children)
         for download in self._downloads:
             download.follow(self._parents)
 
     async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        """See `PayloadExchange.limit`."""
         change_bandwidth(self._context.downlink, downlink)
         for stream in self._uplink_queue.limit(uplink):
             stream.wake()
@@ -132,9 +128,7 @@ class ChunkExchange:
         try:
             await Upload(stream, self._uplink_queue, self._count_sent).run(self._wait_for)
         finally:
-            self._serving[stream.peer] -= 1
-            if not self._serving[stream.peer]:
-                del self._serving[stream.peer]
+            self._serving -= Counter([stream.peer])
 
     def _count_sent(self, nbytes: int) -> None:
         self._sent += nbytes
@@ -154,7 +148,6 @@ class ChunkExchange:
         )
 
     def close(self) -> None:
-        """Close every file."""
         for shared in self._shared.values():
             shared.withdraw()
         self._shared.clear()

@@ -38,12 +38,6 @@ def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[byte
     return climbed is not None and climbed[-1][2] == root
 
 
-def proof_length(index: int, size: int) -> int:
-    """Return the number of siblings in a proof of leaf `index` of `size`; at most ceil(log2(size)). Raises
-    `IndexError`."""
-    return len(siblings(index, size))
-
-
 def depth(size: int) -> int:
     """Return the length of the longest proof in a tree of `size` leaves."""
     return max(size - 1, 0).bit_length()
@@ -54,7 +48,7 @@ def climb(
 ) -> list[tuple[int, int, bytes]] | None:
     """Return every node that a proof states or implies, as (level, position, digest), the root last; None for a proof
     of the wrong shape. The nodes are true if and only if the last digest is the root."""
-    if not 0 <= index < size or len(proof) != proof_length(index, size):
+    if not 0 <= index < size or len(proof) != len(siblings(index, size)):
         return None
     if any(len(node) != len(digest) for node in proof):
         return None

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from echo2.p2p.errors import Malformed
+from echo2.p2p.wire_types import read
 
 CHUNK_SIZE_MIN = 16 << 10
 CHUNK_SIZE_MAX = 1 << 20
@@ -88,7 +89,6 @@ _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: FromDownloader | FromHolder) -> bytes:
-    """Return the frame of a message."""
     return _encode(message)
 
 
@@ -101,18 +101,12 @@ def encode_chunk(index: int, proof: Sequence[bytes], data: bytes | memoryview) -
 
 def decode_from_downloader(frame: bytes) -> FromDownloader:
     """Decode a downloader's frame. Raises `Malformed`."""
-    try:
-        return _from_downloader.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"chunk request: {error}") from None
+    return read(_from_downloader, frame, "chunk request")
 
 
 def decode_from_holder(frame: bytes) -> FromHolder:
     """Decode a holder's frame. Raises `Malformed`."""
-    try:
-        return _from_holder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"chunk answer: {error}") from None
+    return read(_from_holder, frame, "chunk answer")
 
 
 def pack_bitmap(indices: int, chunks: int) -> bytes:

@@ -17,10 +17,11 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import Final, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
@@ -183,36 +184,17 @@ async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
 
 async def retry_opening(open_: Callable[[*Ts], C], *args: *Ts) -> C:
     """Call a function that returns what it opened, as `retry_while_exhausted` does (rule 4)."""
-    handover = _Handover[C]()
-    try:
-        return await retry_while_exhausted(lambda: handover.take(open_(*args)))
-    except BaseException:
-        handover.leave()
-        raise
+    handover = Future[C]()
 
-
-class _Handover(Generic[C]):
-    """Passes what a thread has opened to a task. Once the task is gone, the later of the two closes it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._opened: C | None = None
-        self._is_left = False
-
-    def take(self, opened: C) -> C:
-        """Keep what was opened, in the thread."""
-        with self._lock:
-            self._opened = opened
-            if self._is_left:
-                opened.close()
+    def open_in_thread() -> C:
+        handover.set_result(opened := open_(*args))
         return opened
 
-    def leave(self) -> None:
-        """Note that the task is gone."""
-        with self._lock:
-            self._is_left = True
-            if self._opened is not None:
-                self._opened.close()
+    try:
+        return await retry_while_exhausted(open_in_thread)
+    except BaseException:
+        handover.add_done_callback(lambda done: done.result().close())  # by the later of task and thread
+        raise
 
 
 @contextmanager

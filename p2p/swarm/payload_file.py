@@ -17,8 +17,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -43,7 +42,8 @@ class PayloadFile:
         self.have = 0
         """Bit i: chunk i is stored and verified."""
         self._files = files
-        self._lost = False
+        self.lost = False
+        """Whether the file was missing or changed on a read (rule 4)."""
 
     @classmethod
     def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
@@ -63,18 +63,12 @@ class PayloadFile:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
         return chunk_count(self.manifest)
 
     @property
     def complete(self) -> bool:
         """Whether every chunk is stored."""
         return self.have == (1 << self.chunks) - 1
-
-    @property
-    def lost(self) -> bool:
-        """Whether the file was missing or changed on a read (rule 4)."""
-        return self._lost
 
     def size(self, index: int) -> int:
         """Return the bytes of a chunk; 0 beyond the end."""
@@ -104,7 +98,7 @@ class PayloadFile:
     def is_current(self, path: Path) -> bool:
         """Tell whether this payload is still offered from `path`: it is not lost, and its file is at that path, or is
         open and was renamed to it."""
-        if self._lost:
+        if self.lost:
             return False
         if path != self.path and not self._files.on_rename((self.manifest.hash, self.path), path):
             return False
@@ -120,9 +114,9 @@ class PayloadFile:
         return self._files.reading(self.manifest, self.path, block=block)
 
     def _lose(self, fault: LocalNetworkFault) -> None:
-        if not self._lost:
+        if not self.lost:
             log.warning("payload no longer offered: %s", fault)
-        self._lost = True
+        self.lost = True
         self.have = 0
 
 
@@ -206,11 +200,9 @@ class PartialPayload(PayloadFile):
         self._descriptor = self._proofs = -1
 
     def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
-        return super()._reading(block) if self._finished else self._own_file()
-
-    @contextmanager
-    def _own_file(self) -> Iterator[OpenPayload]:
-        yield OpenPayload(self._descriptor, self._tree)
+        if self._finished:
+            return super()._reading(block)
+        return nullcontext(OpenPayload(self._descriptor, self._tree))
 
     def _verify(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
         if len(data) != chunk_span(self.manifest, index)[1]:

@@ -34,21 +34,16 @@ class PeerState:
     """Requests that may be open at a peer that is no stripe's parent (p2p/swarm/picker.py, rule 3)."""
 
 
-class StallTimer:
-    """The limit in seconds without a chunk, beyond which a peer is stalled (p2p/swarm/picker.py, rule 4)."""
-
-    def __init__(self, chunk_size: int) -> None:
-        """`chunk_size`: bytes."""
-        self._first = CHUNK_STALL_SECONDS + chunk_size / SLOWEST_LINK_RATE
-        self._endgame_most = ENDGAME_STALL + chunk_size / ENDGAME_SLOW
-
-    def __call__(self, peer_state: PeerState, *, ending: bool) -> float:
-        """Return the limit for a peer. `ending`: whether every missing chunk is requested (the endgame)."""
-        if ending:
-            hasty = math.inf if peer_state.interval is None else max(ENDGAME_MIN, ENDGAME_FACTOR * peer_state.interval)
-            return min(hasty, self._endgame_most)
-        known = self._first if peer_state.interval is None else max(STALL_MIN, STALL_FACTOR * peer_state.interval)
-        return known if peer_state.requested & peer_state.has else 2 * known
+def stall_seconds(peer_state: PeerState, chunk_size: int, *, ending: bool) -> float:
+    """Return the seconds without a chunk after which a peer is stalled (p2p/swarm/picker.py, rule 4). `ending`: whether
+    every missing chunk is requested (the endgame)."""
+    interval = peer_state.interval
+    if ending:
+        hasty = math.inf if interval is None else max(ENDGAME_MIN, ENDGAME_FACTOR * interval)
+        return min(hasty, ENDGAME_STALL + chunk_size / ENDGAME_SLOW)
+    first = CHUNK_STALL_SECONDS + chunk_size / SLOWEST_LINK_RATE
+    known = first if interval is None else max(STALL_MIN, STALL_FACTOR * interval)
+    return known if peer_state.requested & peer_state.has else 2 * known
 
 
 @dataclass

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from echo2.p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
+from echo2.p2p.swarm.peer_state import Availability, PeerState, Stripe, bits, stall_seconds
 
 FALLBACK_GRACE_SECONDS = 0.5
 """Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""
@@ -78,7 +78,7 @@ class ChunkPicker:
         """Whether peers beyond the plan's parents are useful: some loose chunk is not requested from any peer yet."""
         self._fallback = fallback
         self._random = Random(seed)
-        self._stall_timer = StallTimer(chunk_size)
+        self._chunk_size = chunk_size
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
         self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
         self._fallback_window = FALLBACK_WINDOW_MIN
@@ -106,7 +106,6 @@ class ChunkPicker:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk was received."""
         return not self.missing
 
     def follow(self, parents: Sequence[str], now: float) -> None:
@@ -397,8 +396,7 @@ class ChunkPicker:
         return peer_state is not None and not peer_state.stalled
 
     def _stall_timeout(self, peer_state: PeerState) -> float:
-        """Return the seconds without a chunk after which a peer is stalled (rule 4)."""
-        return self._stall_timer(peer_state, ending=not self.missing & ~self._requested)
+        return stall_seconds(peer_state, self._chunk_size, ending=not self.missing & ~self._requested)
 
     def _cancel_request(self, peer: str, peer_state: PeerState, bit: int) -> None:
         index = bit.bit_length() - 1

@@ -45,7 +45,6 @@ class RequestQueue:
             (self._available if here else self._deferred)[index] = None
 
     def cancel(self, indices: Iterable[int]) -> None:
-        """Remove requests."""
         for index in indices:
             self._available.pop(index, None)
             self._deferred.pop(index, None)

@@ -274,7 +274,7 @@ async def test_half_bodies_over_https_take_no_slot_and_are_back_when_the_rate_en
         async with https.client_of(server) as client:
             assert await client.request("coordinator", "hello", b"", timeout=10) == b"https:"
             async with asyncio.timeout(20):
-                while server.https.listener.connections > 2:  # noqa: ASYNC110
+                while len(server.https.listener.clients) > 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             assert await client.request("coordinator", "hello", b"", timeout=10) == b"https:"
         assert server.https.listener._unfinished.total == 0

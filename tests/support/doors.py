@@ -34,7 +34,7 @@ class Door:
 
     def __init__(self, nursery: trio.Nursery, limits: PeerLimits | None = None) -> None:
         self.nursery = nursery
-        self.gate = Connections(limits or PeerLimits())
+        self.gate = Connections(None, limits or PeerLimits(), lambda newest: None)
         self.handlers = Handlers()
         self.server = rpc.Server(self.gate.origins.of, (self.handlers,))
 

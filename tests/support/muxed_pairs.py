@@ -8,11 +8,12 @@ import trio.testing
 
 from echo2._libp2p.io.exceptions import ConnectionClosedError
 from echo2._libp2p.peer.id import ID
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.exceptions import MuxedStreamEOF
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
-from echo2.p2p.libp2p.noise_session import NoiseSession
+from echo2.p2p.libp2p.noise_session import BatchedTransport
 
 KEYS = bytes(32), bytes(range(32))
 
@@ -44,17 +45,16 @@ class Wire:
         await self.stream.aclose()
 
 
-def session(stream: trio.abc.Stream, dialled: bool) -> NoiseSession:
+def session(stream: trio.abc.Stream, dialled: bool) -> SecureSession:
     """Return one end of a Noise connection over `stream`, as after a handshake."""
     pair = create_new_key_pair()
     peer = ID.from_pubkey(pair.public_key)
-    noise_session = NoiseSession(
+    sending, receiving = KEYS if dialled else KEYS[::-1]
+    return SecureSession(
         local_peer=peer, local_private_key=pair.private_key, remote_peer=peer,
         remote_permanent_pubkey=pair.public_key, is_initiator=dialled,
+        conn=BatchedTransport(Wire(stream), Encryptor(sending), Decryptor(receiving), peer),
     )  # fmt: skip
-    sending, receiving = KEYS if dialled else KEYS[::-1]
-    noise_session.start(Wire(stream), Encryptor(sending), Decryptor(receiving))
-    return noise_session
 
 
 @asynccontextmanager

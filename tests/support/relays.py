@@ -6,8 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
-from echo2.p2p.limits.relay_quota import RelayLimits
+from echo2.p2p.limits.relay_quota import RelayLimits, RelayTable
 from tests.support.libp2p_peers import echo, new_peer, running
+
+
+def holders(table: RelayTable, now: float) -> list[str]:
+    """Return the peers with a reservation."""
+    table._expire(now)
+    return list(table._reservations)
 
 
 def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:

@@ -50,7 +50,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
             with pytest.raises(WrongIdentity, match="HTTPS key mismatch"):
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
-        assert server.https.listener.requests == 0
+        assert server.https.listener._server.requests_count == 0
     assert received == []
 
 

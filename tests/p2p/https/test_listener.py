@@ -93,7 +93,7 @@ async def test_a_client_that_reads_too_slowly_is_closed_and_others_are_served():
     ):
         writer.write(b"POST /echo2/1/rpc/much HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         writer.transport.pause_reading()
-        while server.https.listener.connections > 1:
+        while len(server.https.listener.clients) > 1:
             assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
             await asyncio.sleep(0.02)
 
@@ -106,7 +106,7 @@ async def test_a_connection_without_a_handshake_is_closed():
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        assert server.https.listener.connections == 0
+        assert len(server.https.listener.clients) == 0
 
 
 def loopback_is_foreign(ip: str) -> str:
@@ -121,7 +121,7 @@ async def test_connections_beyond_the_limit_per_client_are_closed_at_once():
                     pass
             one[1].write(b"GET /echo2/1/peer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await one[0].read()).endswith(b"coordinator")
-        await until(lambda: server.https.listener.connections == 0)
+        await until(lambda: len(server.https.listener.clients) == 0)
         async with raw(server):
             pass
 
@@ -172,8 +172,8 @@ async def test_a_trusted_proxy_that_sends_no_header_and_a_header_from_elsewhere_
             with pytest.raises((ConnectionError, ssl.SSLError)):
                 async with raw(at):
                     pass
-            assert server.https.count_refusals() == {"proxy": 1}
-            await until(lambda: server.https.listener.connections == 0)
+            assert server.https.listener.refusals.counts() == {"proxy": 1}
+            await until(lambda: len(server.https.listener.clients) == 0)
 
 
 async def test_the_connection_of_a_key_with_accepted_work_is_a_party_of_its_own_at_a_private_address() -> None:

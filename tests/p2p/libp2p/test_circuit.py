@@ -10,7 +10,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import without_names
 from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
-from tests.support.relays import behind_a_relay, relayed, until
+from tests.support.relays import behind_a_relay, holders, relayed, until
 
 pytestmark = pytest.mark.usefixtures("no_upgrade")
 
@@ -25,8 +25,8 @@ async def test_two_peers_that_know_only_the_relay_answer_each_other():
         assert await target.request(source.peer_id, "echo", b"y", timeout=60) == target.peer_id.encode() + b":y"
 
 
-async def holders(transport) -> list[str]:
-    return transport.relay_service.table.holders(trio.current_time())
+async def reserved(transport) -> list[str]:
+    return holders(transport.relay_service.table, trio.current_time())
 
 
 async def end_of_reservation(transport) -> float:
@@ -74,7 +74,7 @@ async def test_a_released_reservation_is_not_renewed_and_not_announced():
         assert not [address for address in await target.addresses() if "p2p-circuit" in address]
 
         async def released() -> bool:
-            return await on_trio(relay, holders) == []
+            return await on_trio(relay, reserved) == []
 
         await until(released)
 
@@ -84,7 +84,7 @@ async def test_a_lost_relay_is_dialled_again_and_the_reservation_renewed():
         await on_trio(relay, lambda transport: transport.drop(target.peer_id))
 
         async def back() -> bool:
-            return target.peer_id in await relay.peers() and await on_trio(relay, holders) == [target.peer_id]
+            return target.peer_id in await relay.peers() and await on_trio(relay, reserved) == [target.peer_id]
 
         await until(back)
         assert await source.dial(relayed(target, await relay.addresses())) == target.peer_id

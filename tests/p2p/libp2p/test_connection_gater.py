@@ -43,7 +43,7 @@ async def break_a_rule(violator: ThreadedPeer, victim: ThreadedPeer) -> None:
 
 
 async def charged(transport) -> list[str]:
-    return list(transport.connections._bans._charges)
+    return list(transport.connections._bans._charges._buckets)
 
 
 async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_ban_ends():
@@ -87,7 +87,7 @@ async def loses_its_socket(transport, peer: str) -> None:
 
 
 async def has_its_bytes_changed_on_the_path(transport, peer: str) -> None:
-    await muxed(transport, peer).secured_conn.raw_conn.write(b"\x00\x20" + bytes(32))
+    await muxed(transport, peer).transport.conn.write(b"\x00\x20" + bytes(32))
 
 
 async def reads_a_byte_at_a_time(transport, peer: str) -> None:

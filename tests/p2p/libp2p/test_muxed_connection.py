@@ -151,7 +151,7 @@ def test_a_close_sends_the_queued_bytes_and_ends_the_other_side():
 def test_a_close_waits_no_longer_than_a_farewell_for_a_frozen_peer():
     async def main() -> None:
         async with connected() as (near, _):
-            near.secured_conn.raw_conn.frozen = True
+            near.transport.conn.frozen = True
             start = trio.current_time()
             await near.close()
             assert near.is_closed
@@ -165,7 +165,7 @@ def test_a_close_waits_no_longer_than_a_farewell_for_a_frozen_peer():
 def test_a_silent_peer_is_pinged_and_then_disconnected():
     async def main() -> None:
         async with connected() as (near, far):
-            far.secured_conn.raw_conn.mute = True
+            far.transport.conn.mute = True
             start = trio.current_time()
             with pytest.raises(MuxedConnUnavailable, match="nothing received for"):
                 await near.accept_stream()
@@ -180,7 +180,7 @@ def test_a_ping_is_answered_at_once_and_its_absence_is_noticed_in_time():
             start = trio.current_time()
             assert await near.alive(5.0)
             assert trio.current_time() - start < 1
-            far.secured_conn.raw_conn.mute = True
+            far.transport.conn.mute = True
             assert not await near.alive(5.0)
             assert trio.current_time() - start == pytest.approx(5, abs=1)
             assert near.is_established, "a missed ping alone closes nothing"
@@ -309,14 +309,14 @@ def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(
         async with connected() as (near, far):
             one, other = await opened(near, far)
             slow, sizes = 0.0, []
-            honest = near.secured_conn.send
+            honest = near.transport.send
 
             async def send(*pieces: Bytes) -> None:
                 sizes.append(sum(map(len, pieces)))
                 await trio.sleep(slow)
                 await honest(*pieces)
 
-            monkeypatch.setattr(near.secured_conn, "send", send)
+            monkeypatch.setattr(near.transport, "send", send)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read_all, other)
                 await one.write(bytes(8 << 20))

@@ -19,7 +19,7 @@ def test_a_write_that_never_leaves_closes_the_connection():
     async def main() -> None:
         async with connected() as (near, far):
             one, _ = await opened(near, far)
-            near.secured_conn.raw_conn.frozen = True
+            near.transport.conn.frozen = True
             start = trio.current_time()
             await one.write(b"x")
             with pytest.raises(MuxedStreamReset):
@@ -32,7 +32,7 @@ def test_a_write_that_never_leaves_closes_the_connection():
 def test_bytes_that_fail_authentication_close_the_connection_with_the_reason(caplog):
     async def main() -> None:
         async with connected() as (near, far):
-            await near.secured_conn.raw_conn.write(b"\x00\x20" + bytes(32))
+            await near.transport.conn.write(b"\x00\x20" + bytes(32))
             with pytest.raises(MuxedConnUnavailable):
                 await far.accept_stream()
 

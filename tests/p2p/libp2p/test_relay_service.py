@@ -14,7 +14,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 from tests.support.peers import payload_file
-from tests.support.relays import behind_a_relay, relayed, until
+from tests.support.relays import behind_a_relay, holders, relayed, until
 
 MB = 1_000_000
 
@@ -40,8 +40,8 @@ async def passed(transport) -> int:
     return transport.relay_service.bytes_relayed
 
 
-async def holders(transport) -> list[str]:
-    return transport.relay_service.table.holders(trio.current_time())
+async def reserved(transport) -> list[str]:
+    return holders(transport.relay_service.table, trio.current_time())
 
 
 async def test_a_full_relay_refuses_with_the_reason_and_keeps_serving():
@@ -120,7 +120,7 @@ async def test_a_relay_survives_malformed_and_excessive_requests():
         await on_trio(source, abuse)
 
         async def lives() -> bool:
-            return set(await on_trio(relay, holders)) <= {source.peer_id, target.peer_id}
+            return set(await on_trio(relay, reserved)) <= {source.peer_id, target.peer_id}
 
         await until(lives)
         other = new_peer()

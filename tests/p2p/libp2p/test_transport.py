@@ -214,7 +214,7 @@ async def test_a_dial_replaces_a_dead_connection_and_no_other(monkeypatch):
             async def lost(*pieces: bytes) -> None:
                 pass
 
-            only.muxed_conn.secured_conn.send = lost
+            only.muxed_conn.transport.send = lost
 
         first = await on_trio(b, connection)
         assert await b.dial(addresses) == a.peer_id

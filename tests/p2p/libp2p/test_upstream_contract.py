@@ -16,15 +16,15 @@ from echo2._libp2p.network.connection.swarm_connection import SwarmConn
 from echo2._libp2p.network.stream.net_stream import NetStream
 from echo2._libp2p.network.swarm import Swarm
 from echo2._libp2p.noise.connection import NoiseConnection
-from echo2._libp2p.security.noise.patterns import PatternXX
+from echo2._libp2p.peer.id import ID
 from echo2._libp2p.security.noise.transport import Transport as Noise
+from echo2._libp2p.security.secure_session import SecureSession
 from echo2._libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.transport.upgrader import TransportUpgrader
+from echo2.p2p.libp2p.connection_gater import Connections
 from echo2.p2p.libp2p.identity_keys import create_new_key_pair
-from echo2.p2p.libp2p.inbound import InboundUpgrader
 from echo2.p2p.libp2p.muxed_connection import MuxConn, MuxStream
-from echo2.p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from echo2.p2p.libp2p.patches import STREAM_EVENTS
 from echo2.p2p.libp2p.transport import LibP2PTransport
 from tests.support.paths import ROOT
@@ -50,15 +50,27 @@ def test_the_handshake_leaves_its_cipher_states():
     assert one.noise_protocol.cipher_state_encrypt.k == other.noise_protocol.cipher_state_decrypt.k
 
 
-def test_upstream_noise_builds_its_pattern_of_these_parts():
-    assert list(inspect.signature(Noise.get_pattern).parameters) == ["self"]
-    assert list(inspect.signature(PatternXX.__init__).parameters)[1:5] == [
-        "local_peer", "libp2p_privkey", "noise_static_key", "early_data"
-    ]  # fmt: skip
-    assert list(inspect.signature(PatternXX.handshake_inbound).parameters) == ["self", "conn"]
-    assert list(inspect.signature(PatternXX.handshake_outbound).parameters) == ["self", "conn", "remote_peer"]
-    noise = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
-    assert isinstance(noise.get_pattern(), _PatternXX)
+def test_upstream_noise_secures_connections_by_these_methods():
+    assert list(inspect.signature(Noise.secure_inbound).parameters) == ["self", "conn"]
+    assert list(inspect.signature(Noise.secure_outbound).parameters) == ["self", "conn", "peer_id"]
+
+
+def test_a_secure_session_reads_messages_of_its_transport_and_hands_out_what_it_read_ahead():
+    class Transport:
+        async def read_msg(self) -> bytes:
+            return b"abcdef"
+
+    async def main() -> None:
+        pair = create_new_key_pair()
+        peer = ID.from_pubkey(pair.public_key)
+        session = SecureSession(
+            local_peer=peer, local_private_key=pair.private_key, remote_peer=peer,
+            remote_permanent_pubkey=pair.public_key, is_initiator=True, conn=Transport(),
+        )  # fmt: skip
+        assert await session.read(2) == b"ab"
+        assert (session._drain(None), session._drain(None)) == (b"cdef", b"")
+
+    trio.run(main)
 
 
 def test_a_muxer_s_class_is_called_with_connection_and_peer_and_is_negotiated_by_these_parts():
@@ -119,7 +131,7 @@ def test_accepted_connections_go_through_our_handler_which_takes_no_token_for_li
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
         network = transport.host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
-        assert network._handle_inbound_connection.__func__ is InboundUpgrader.serve
+        assert network._handle_inbound_connection.__func__ is Connections.serve
 
     trio.run(main)
 

@@ -66,7 +66,7 @@ def test_a_silent_handshake_is_evicted_for_a_new_one_from_the_address_with_most_
         assert places.admit(f"silent {number}", "192.168.0.66", 0, 0) is None
     assert places.admit("newcomer", "192.168.0.2", 0, 0) == "silent 0"
     assert places.admit("another", "192.168.0.3", 0, 0) == "silent 1"
-    assert places.handshakes == HANDSHAKES_MIN
+    assert len(places._handshaking) == HANDSHAKES_MIN
 
 
 def test_without_a_free_place_a_long_handshake_is_evicted_and_a_fresh_one_is_not() -> None:

@@ -74,6 +74,6 @@ def test_the_most_recently_used_names_are_remembered(use: Callable[[TokenBuckets
         use(buckets, str(number), 1.0)
         if not number % 1000:
             use(buckets, "eve", 1.0)
-    assert len(buckets) == MOST_BUCKETS
+    assert len(buckets._buckets) == MOST_BUCKETS
     assert buckets.delay("old", 1.0) == 0, "forgotten, and so full"
     assert buckets.delay("eve", 1.0) > 0

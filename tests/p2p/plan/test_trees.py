@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2.p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predict_seconds, star
+from echo2.p2p.plan.trees import LinkCapacity, build, fanout, lower_bound, predict_seconds
 from tests.support.plans import LINES, LOAD, MB, check, network
 
 
@@ -42,7 +42,6 @@ def test_the_bound_is_that_of_the_slowest_of_three_limits():
     assert lower_bound(100 * MB, [LinkCapacity(MB)] * 10, 40 * MB) == pytest.approx(400 / 110)
     assert lower_bound(10 * MB, [*lines, LinkCapacity(downlink=MB)], 40 * MB) == pytest.approx(40.0)
     assert lower_bound(10 * MB, [], 40 * MB) == 0
-    assert star(10 * MB, 9, 40 * MB) == pytest.approx(36.0)
 
 
 @pytest.mark.parametrize(("number", "most"), {1: 1.02, 4: 1.05, 16: 1.08, 100: 1.12, 1000: 1.15, 4000: 1.2}.items())

@@ -40,7 +40,7 @@ def test_every_leaf_of_every_small_tree_is_proved_and_no_other_bytes_are(size):
     root = merkle.root(leaves, sha256)
     for index, leaf in enumerate(leaves):
         proof = merkle.proof(leaves, index, sha256)
-        assert len(proof) == merkle.proof_length(index, size) <= merkle.depth(size)
+        assert len(proof) == len(merkle.siblings(index, size)) <= merkle.depth(size)
         assert merkle.verify(root, leaf, index, size, proof, sha256)
         assert not merkle.verify(root, leaf + b"x", index, size, proof, sha256)
         for other in range(size):

@@ -17,8 +17,8 @@ from echo2.p2p.swarm.peer_state import (
     STALL_MIN,
     Availability,
     PeerState,
-    StallTimer,
     bits,
+    stall_seconds,
 )
 
 
@@ -56,7 +56,7 @@ LAST = ENDGAME_STALL + CHUNK / ENDGAME_SLOW
 )
 def test_the_time_without_a_chunk_after_which_a_peer_is_stalled(has, interval, ending, seconds):
     peer_state = PeerState(progress=0.0, has=has, requested=1, interval=interval)
-    assert StallTimer(CHUNK)(peer_state, ending=ending) == pytest.approx(seconds)
+    assert stall_seconds(peer_state, CHUNK, ending=ending) == pytest.approx(seconds)
 
 
 def test_the_members_of_a_set_of_chunks_come_one_by_one():
