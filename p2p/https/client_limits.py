@@ -25,6 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.token_bucket import TokenBuckets
@@ -232,4 +233,4 @@ class ClientConnections:
 
     def _uncount(self, client: _Client) -> None:
         self._known -= client.known
-        self._open -= Counter([client.holder])
+        take_one(self._open, client.holder)

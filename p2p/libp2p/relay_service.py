@@ -24,6 +24,7 @@ from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
 from echo2.p2p.libp2p.muxed_connection import MuxStream
+from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
@@ -61,7 +62,7 @@ class RelayService:
             asked = await receive(stream, pb.HopMessage)
             circuit = await self._grant(stream, peer, asked)
         finally:
-            self._requests -= Counter([peer])
+            take_one(self._requests, peer)
         if circuit is not None:
             await self._carry(stream, circuit, ID(asked.peer.id), peer)
 

@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
+from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits
 from echo2.p2p.limits.token_bucket import TokenBuckets
 
@@ -80,7 +81,7 @@ class ConnectionAdmission:
         place = self._handshaking.pop(name, None)
         if place is None:
             return
-        self._handshaking_of -= Counter([place.household])
+        take_one(self._handshaking_of, place.household)
         if place.subnet is None and peer in self._limits.parties.known:
             place = replace(place, known=True)
             self._known_here += 1
@@ -91,12 +92,12 @@ class ConnectionAdmission:
     def on_connection_end(self, name: object) -> None:
         """Note that a connection ended or was evicted. Idempotent."""
         if (place := self._handshaking.pop(name, None)) is not None:
-            self._handshaking_of -= Counter([place.household])
+            take_one(self._handshaking_of, place.household)
         elif (place := self._open.pop(name, None)) is None:
             return
         self._known_here -= place.known
         if place.subnet is not None:
-            self._of_subnet -= Counter([place.subnet])
+            take_one(self._of_subnet, place.subnet)
 
     def _classify(self, ip: str, now: float) -> _Connection:
         party = self._limits.parties.accept(ip)

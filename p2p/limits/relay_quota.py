@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from echo2.p2p.limits.bandwidth import Rate, bandwidth
+from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.party import Parties
 from echo2.runtime.units import MBIT
 
@@ -136,4 +137,4 @@ class Circuit:
         """Give the circuit back to the table. Idempotent."""
         if self._open:
             self._open = False
-            self._table._circuits -= Counter([self._ends])
+            take_one(self._table._circuits, self._ends)

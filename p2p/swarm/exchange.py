@@ -24,6 +24,7 @@ import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
 from echo2.p2p.limits.bandwidth import FairQueue, Rate, bandwidth, change_bandwidth
+from echo2.p2p.limits.counts import take_one
 from echo2.p2p.network import FetchReport, Traffic
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm.download import Download, DownloadContext
@@ -128,7 +129,7 @@ class ChunkExchange:
         try:
             await Upload(stream, self._uplink_queue, self._count_sent).run(self._wait_for)
         finally:
-            self._serving -= Counter([stream.peer])
+            take_one(self._serving, stream.peer)
 
     def _count_sent(self, nbytes: int) -> None:
         self._sent += nbytes
