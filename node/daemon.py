@@ -214,14 +214,14 @@ class NodeDaemon:
         """Make the socket at which the owner's commands ask, and what answers them."""
         self.commands = ControlCommands(
             DaemonParts(
-                config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
-                payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
-                ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange, run_state=self.run_state,
-                own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
+                config=self._config, context=self.context, network=self.network, fleet=self.fleet,
+                follower=self.follower, payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts,
+                outbox=self.outbox, ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange,
+                run_state=self.run_state, own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
                 ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
             )
         )  # fmt: skip
-        self._control = CommandServer(socket_path(config.home), self.commands.by_name())
+        self._control = CommandServer(socket_path(self._config.home), self.commands.by_name())
 
     async def run(self) -> Exit:
         """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises

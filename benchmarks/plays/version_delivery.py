@@ -1,4 +1,4 @@
-"""How the versions of a simulated run reach its nodes: peers pass them on, or the coordinator sends each node a copy."""
+"""The way of a simulated run's versions to its nodes: peers pass them on, or the coordinator sends each node a copy."""
 
 import random
 from collections.abc import Callable, Sequence
