@@ -133,7 +133,11 @@ class SimulatedRun:
         self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
         self.paid = 0.0
         self.delivery = VersionDelivery(scene, self.clock, self.random, self._hear)
-        if scene.order is not None:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let the active nodes ask, each after a moment."""
+        if self.scene.order is not None:
             self._activate()
         for node in self.nodes:
             self._count_hours(node)
