@@ -283,7 +283,8 @@ class Coordinator:
 
     async def on_verdict(self, word: str, lease: str, why: str) -> str:
         """Have a verdict checked again, or reverse it; return the outcome as a sentence. Raises `LocalFault`."""
-        said = verdict_commands.carry_out(self.group_service, word, lease, why, self.now())
+        may_load = self.learning.scoring.visits.weights.may_load  # of the scorer that checks verdicts again
+        said = verdict_commands.carry_out(self.group_service, word, lease, why, self.now(), may_load=may_load)
         self.learning.arrived.set()
         await self.group_service.durable()
         return said

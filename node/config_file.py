@@ -10,6 +10,7 @@ Rules
 """
 
 import errno
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from echo2.node.config import (
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
+from echo2.runtime.settings import means_removal
 
 
 class WrittenSetting(NamedTuple):
@@ -64,6 +66,15 @@ def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: 
     set_key(key, text, environ, own)
     config, origins = load_config({"home": home}, environ)
     return WrittenSetting(key, config, _path(environ, own), own, origins[key])
+
+
+def removal_hint(key: str, text: str | None, home: Path | None) -> str:
+    """Return the end of the sentence about a text that a key refused: how the key is removed, where that was meant;
+    else nothing. `home`: see `write_setting`."""
+    if text is None or not means_removal(text):
+        return ""
+    place = "" if home is None else f" --home {shlex.quote(str(home))}"
+    return f"; `echo2-node config unset {key}{place}` removes the setting"
 
 
 def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path | None = None) -> NodeConfig:

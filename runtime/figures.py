@@ -13,6 +13,7 @@ from typing import Final
 MOST_DECIMALS: Final = 15
 """Most decimals, and most digits before the point: the precision of a float."""
 _SIGNIFICANT_DIGITS: Final = 3
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
@@ -38,6 +39,15 @@ def number_of(count: int, noun: str) -> str:
         return f"1 {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
     return f"{count} {plural}"
+
+
+def size(value: float) -> str:
+    """Format a number of bytes, in powers of 1000."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(_UNITS) - 1:
+        value /= 1000
+        power += 1
+    return f"{value:.3g} {_UNITS[power]}"
 
 
 def _tells(value: float, text: str) -> bool:

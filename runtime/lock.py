@@ -74,6 +74,22 @@ def lock_folder(path: Path) -> Lock:
     return Lock(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Tell whether a process holds the lock of a file; False where there is no file. The file stays as it is. Raises
+    OSError where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _lock(path: Path, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -46,6 +46,7 @@ _WANTED_KINDS: Final = {
     "finite_number": "a finite number",
 }
 """pydantic's type of error -> the expected value in plain words, where pydantic's own words are for programmers."""
+_REMOVAL_WORDS: Final = frozenset(("", "unset", "none", "null", "default"))
 
 
 class SettingsFault(LocalFault):
@@ -64,6 +65,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsFault(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
     except (ValueError, RecursionError) as error:  # besides what is no TOML, numbers and lists beyond Python's
         raise SettingsFault(f"{path} is not TOML: {error}") from error
+
+
+def means_removal(text: str) -> bool:
+    """Tell whether a text that a setting refused was meant to remove it: it is blank, or a word such as none."""
+    return text.strip(" \t\"'").lower() in _REMOVAL_WORDS
 
 
 def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:

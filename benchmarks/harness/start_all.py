@@ -74,7 +74,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     "load.large": ((FOLDER, "--groups", "1000"),),
     "market": (("--quick", "--prices"),),
     "modes": _RUN,
-    "pacing": (("--quick", "--bars"),),
+    "pacing": (("--quick", "--bars"), ("--quick", "--parts")),
     "same_tokens": (("--quick", "--tokens", "500"),),
     "selection": (
         (

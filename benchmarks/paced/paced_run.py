@@ -38,8 +38,13 @@ LEFT_OUT: Final = 5
 BATCH: Final = 8
 """Groups per step."""
 NODES: Final = 4
-TIMED: Final = dataclasses.replace(TINY_DEMO, warm_up={**TINY_DEMO.warm_up, "steps": 20})
-"""The demo's settings with a short warm-up: where times are given, the policy's skill does not count."""
+TIMED: Final = dataclasses.replace(
+    TINY_DEMO,
+    warm_up={**TINY_DEMO.warm_up, "steps": 20},
+    more={"guard": {"warn_only": ["cut", "too-hard", "floor", "no-signal", "same-answer"]}},
+)
+"""The demo's settings with a short warm-up: where times are given, the policy's skill does not count, and no run is
+paused for the lack of it."""
 SETTINGS: Final = dataclasses.replace(
     TIMED,
     run={**TINY_DEMO.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32,
@@ -183,6 +188,8 @@ def _watched(pace: Pace, crew: Crew, folder: Path) -> tuple[Looked, Looked]:
                 nodes.keep(state.invite)
             if state.phase in ("finishing", "finished"):
                 return seen[0], seen[-1]
+            if state.phase == "paused":
+                raise crew.fault("the run is paused", "coordinator")
             if state.step >= LEFT_OUT:
                 seen[1:] = [_look(state)] if seen else []
                 seen = seen or [_look(state)]

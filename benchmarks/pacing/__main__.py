@@ -16,6 +16,7 @@ without a bar: versions every 2 and 3 steps; and the same table where nodes ask 
 cheapest for 1.1 and 1.5 times the need (coordinator/market/activation.py). `--seeds` and `--steps`: runs per cell
 with a bar (others have two), and steps per run; idle shares under churn differ by some percent from seed to seed.
 `--rival`: these two tables, without bars, of a bound by the least latency (bound_window.py) in place of `room`.
+`--parts`: another table, the least part of its rate's share that a node has (least_parts.py); three seeds, or one.
 `--starts`: no table, but so many runs from made-up measurements and through a change (random_starts.py); none may stay
 unsettled.
 """
@@ -28,6 +29,7 @@ import sys
 from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, close, header, table
+from benchmarks.pacing import least_parts
 from benchmarks.pacing.bound_window import BoundWindow
 from benchmarks.pacing.random_starts import unsettled
 from benchmarks.plays.comparison import NANO, PRICE_SPREAD
@@ -170,6 +172,18 @@ def play_starts(starts: int) -> list[Claim]:
     return [Claim("starts that do not settle", len(left) / starts, "all", 0.0, at_most=True)]
 
 
+def play_parts(seeds: int) -> list[Claim]:
+    """Play the fleets of least_parts.py; print the table, and return the claims."""
+    steps = least_parts.STEPS
+    rows = [least_parts.parts_of(nodes, supply, steps, seeds) for nodes in least_parts.FLEETS for supply in SUPPLIES]
+    print(f"least part of its rate's share that a node has; {steps} steps, {seeds} seeds, S = 8\n")
+    table(
+        ("nodes", "supply", "room", "window"),
+        [(one.nodes, f"{one.supply:g}", f"{one.room:.2f}", f"{one.window:.2f}") for one in rows],
+    )
+    return least_parts.claims_of(rows)
+
+
 def main() -> int:
     """Print the table and the closing lines; return the exit status."""
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -178,6 +192,7 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=4)
     options.add_argument("--rival", action="store_true", help="two tables, with a bound by the least latency")
     options.add_argument("--starts", type=int, help="runs from made-up measurements, in place of the tables")
+    options.add_argument("--parts", action="store_true", help="the least parts of nodes twenty times apart in speed")
     options.add_argument("--bars", action="store_true", help="the two tables that have bars alone")
     chosen = options.parse_args()
     steps, seeds = (40, 1) if chosen.quick else (chosen.steps, chosen.seeds)
@@ -185,6 +200,8 @@ def main() -> int:
     header(f"the window of leases against {other} alone, simulated", [])
     if chosen.starts is not None:
         return close(play_starts(chosen.starts))
+    if chosen.parts:
+        return close(play_parts(1 if chosen.quick else 3))
     print(
         f"{steps} steps, {seeds} seeds per cell with a bar; S = 4; age and idle over the last four fifths\n", flush=True
     )

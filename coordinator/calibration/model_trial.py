@@ -90,7 +90,7 @@ def _folder_of(
         elif weights is not None and (folder / model_folder.MODEL_CONFIG).is_file():
             pass  # a folder whose own weights are not looked at
         else:
-            model_folder.check_importable(folder)
+            model_folder.check_importable(folder, (model_folder.SMOLLM2,))
             _limit(folder, trial)
             for remark in model_folder.check_model(folder):
                 tell(remark)

@@ -56,13 +56,20 @@ def status(
     url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
-    """Print the state of a running coordinator."""
+    """Print the state of a running coordinator; in a copy of its folder, what the copy has."""
     from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files
 
     place = RunFolder(home)
-    body = asked.fetch(url) if url else asked.fetch_of(place, None, root_files.run_id(place))
+    try:
+        body = asked.fetch(url) if url else asked.fetch_of(place, None, root_files.run_id(place))
+    except asked.OtherFolder:
+        if not as_json:
+            from echo2.coordinator.metrics.stored_run import stored_lines
+
+            print("\n".join(stored_lines(place, command_options.now())))
+        raise
     print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body), home)))
 
 

@@ -106,7 +106,7 @@ def plan(
     node_tokens: Annotated[float | None, figure(0.001, "Tokens per second of a node.")] = None,
     staleness: Annotated[int | None, figure(0, "S, steps that a group may be old.")] = None,
     publish_every: Annotated[int | None, figure(1, "Steps from one version to the next (kappa).", "auto")] = None,
-    gamma: Annotated[float, figure(1.0, "Supply over the need, as leases.gamma.")] = 1.1,
+    gamma: Annotated[float | None, figure(1.0, "Supply over the need.", "the run's, else 1.1")] = None,
     version_mb: Annotated[float | None, figure(0.0, "MB of a version's diff.")] = None,
     uplink: Annotated[float | None, figure(0.001, "Uplink of the coordinator, Mbit/s.")] = None,
     node_uplink: Annotated[float | None, figure(0.0, "Uplink of a node, Mbit/s.")] = None,

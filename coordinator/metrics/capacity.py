@@ -1,15 +1,17 @@
 """Compute how many rollouts per second keep the learner busy, and advise on settings. Pure formulas.
 
-T: seconds per step of the learner. B: seconds from publishing a version to the verdict on a group generated under it
-(p90: broadcast, load, generate, submit, wait). R: rollouts per step. S: staleness limit. kappa: steps between two
-published versions. mu: rollouts per second. gamma: safety factor.
+T: seconds per step of the learner. B: seconds from publishing a version to the verdict on a group generated under it,
+where the group hardly waits: p90 of the broadcast, and the median of the quicker half from lease to verdict.
+R: rollouts per step. S: staleness limit. kappa: steps between two published versions. mu: rollouts per second.
+gamma: safety factor.
 
 Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by simulation:
 
 1. Overlap is free while kappa + ceil(B/T) <= S; the largest such period is kappa* = S - ceil(B/T), at least 1.
 2. mu_min = max(R/T, R / ((S - kappa + 1) T - B)), defined where (S - kappa + 1) T > B.
 3. Provision gamma mu_min; with zero-variance groups refilled, over (1 - z), z = their share.
-4. If mu_min = R/T, a smaller mu leaves the learner idle for 1 - mu/mu_min of its time.
+4. A smaller mu makes a step last T' = max(T, R/mu, (B + R/mu) / (S - kappa + 1)): while the learner waits versions get
+   no older, so longer steps leave S more room. It is idle for 1 - T/T' of its time; if mu_min = R/T, for 1 - mu/mu_min.
 5. Limits on open leases: coordinator/leases/open_lease_limit.py.
 6. S = 0 has no overlap: a step costs T + B + R/mu.
 7. The supply is the smaller of the rollouts that nodes deliver and that the scorers verify. One of four limits the
@@ -26,6 +28,10 @@ from echo2.coordinator.metrics.views import CapacityView
 from echo2.runtime.figures import apart, figure
 
 Bottleneck = Literal["nodes", "scorer", "uplink", "staleness"]
+
+
+_SCARCE = 2.0
+"""By how many times S may raise the need above what the learner takes, until S is the advice and not the nodes."""
 
 
 class Advice(NamedTuple):
@@ -67,9 +73,13 @@ def need(least: float, *, zero_variance: float = 0.0, gamma: float) -> float:
     return gamma * least / (1.0 - zero_variance)
 
 
-def idle_share(supply: float, step: float, rollouts: float) -> float:
-    """Return the learner's idle share of its time if mu_min = R/T (4)."""
-    return max(0.0, 1.0 - supply * step / rollouts)
+def idle_share(staleness: int, period: int, step: float, turnaround: float, rollouts: float, supply: float) -> float:
+    """Return the learner's idle share of its time (4)."""
+    steps = staleness - period + 1
+    if supply <= 0 or steps <= 0:
+        return 1.0
+    making = rollouts / supply
+    return 1.0 - step / max(step, making, (turnaround + making) / steps)
 
 
 def least_staleness(period: int, step: float, turnaround: float) -> int:
@@ -123,13 +133,15 @@ def _advise_period(staleness: int, period: int, gamma: float, measured: Measured
     if (measured.broadcast_seconds or 0.0) > period * step:
         return Advice(wanted, "uplink", _slow_uplink(period, best, step, measured.broadcast_seconds or 0.0))
     if measured.supply < wanted or (measured.verified or math.inf) < wanted:
-        return _short(wanted, step, measured)
+        supply = min(measured.supply, measured.verified or math.inf)
+        if least > _SCARCE * rollouts / step:
+            return Advice(wanted, "staleness", _little_room(staleness, period, step, turnaround))
+        return _short(wanted, supply, idle_share(staleness, period, step, turnaround, rollouts, supply), measured)
     return Advice(wanted, None, "Enough: the nodes can deliver more than the learner needs.")
 
 
-def _short(wanted: float, step: float, measured: Measured) -> Advice:
-    supply = min(measured.supply, measured.verified or math.inf)
-    short, idle = figure(wanted - supply), f"{idle_share(supply, step, measured.rollouts_per_step):.0%}"
+def _short(wanted: float, supply: float, share: float, measured: Measured) -> Advice:
+    short, idle = figure(wanted - supply), f"{share:.0%}"
     if supply < measured.supply:
         verify = "The scorer verifies" if measured.scorers == 1 else f"{measured.scorers} scorers verify"
         sentence = (
@@ -139,6 +151,14 @@ def _short(wanted: float, step: float, measured: Measured) -> Advice:
         return Advice(wanted, "scorer", sentence)
     return Advice(
         wanted, "nodes", f"Short by {short} rollouts/s: the learner idles about {idle} of its time; more nodes help."
+    )
+
+
+def _little_room(staleness: int, period: int, step: float, turnaround: float) -> str:
+    left, needed = apart((staleness - period + 1) * step - turnaround, turnaround, decimals=1)
+    return (
+        f"S = {staleness} is scarce: a version needs {needed} s to come back as groups, which leaves {left} s to make"
+        f" a batch. Take S = {period + math.ceil(turnaround / step)}, or faster nodes and uplinks."
     )
 
 

@@ -21,6 +21,7 @@ from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
+from echo2.runtime.lock import is_locked
 
 if TYPE_CHECKING:
     from echo2.coordinator.settings.network_config import WebSection
@@ -36,6 +37,10 @@ MOST_CHANGES: Final = 3
 STARTING_SENTENCE: Final = ": the learner loads the model, and then the first version is published"
 _AS_IN: Final = "write its address as the log of `echo2-coord run` does, as in http://127.0.0.1:8420"
 _COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
+
+
+class OtherFolder(Unreachable):
+    """The coordinator that answers has this run in another folder."""
 
 
 def address_of(web: "WebSection") -> str:
@@ -89,7 +94,8 @@ def _settings_in(folder: RunFolder) -> "WebSection":
 
 def fetch_of(folder: RunFolder, web: "WebSection | None", run: bytes) -> bytes:
     """Fetch the API's JSON of the coordinator of a run folder, undecoded. `web`: the same as in `address_in`. `run`:
-    the run's id. Raises `Unreachable`, also where the coordinator of another run has the port, and `SettingsFault`."""
+    the run's id. Raises `Unreachable`, also where the coordinator of another run has the port, `OtherFolder`, and
+    `SettingsFault`."""
     url = address_in(folder, web)
     body = fetch(url, folder.path)
     if (state := decode(body)).run != run.hex():
@@ -97,7 +103,20 @@ def fetch_of(folder: RunFolder, web: "WebSection | None", run: bytes) -> bytes:
             f"no coordinator runs in {folder.path}: at {url} that of another run answers, {state.name}; "
             f"start yours with `{with_home('echo2-coord run', folder.path)}`, and another --port where both are to run"
         )
+    if not _is_served(folder):
+        raise OtherFolder(
+            f"no coordinator runs in {folder.path}: the one of this run at {url} serves another folder, and this is a "
+            "copy. Name that folder with --home, or that page with `echo2-coord status --url`"
+        )
     return body
+
+
+def _is_served(folder: RunFolder) -> bool:
+    """Tell whether a coordinator runs in a folder. True where that cannot be read, as in another user's folder."""
+    try:
+        return is_locked(folder.lock)
+    except OSError:
+        return True
 
 
 def fetch(url: str, home: Path = Path()) -> bytes:

@@ -1,6 +1,7 @@
 """Describe a path that was named as a model and is none, and name what to type in its place."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +12,16 @@ _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED: Final = "a folder with config.json, tokenizer.json and a safetensors model"
 
 
-def describe(path: Path) -> str:
-    """Return a sentence for the operator."""
+def describe(path: Path, presets: Sequence[str]) -> str:
+    """Return a sentence for the operator. `presets`: names that the command takes beside paths and models of the
+    hub."""
     if not path.exists():
         if _HUB_NAME.fullmatch(str(path)):
             return (
                 f"there is no folder {path}: a model of the hub is named hf:{path}, or hf:{path}@REVISION for one "
                 "of its commits, branches or tags"
             )
-        return f"no model folder at {path}: name tiny, smollm2 or {_WANTED}"
+        return f"no model folder at {path}: name {', '.join((*presets, 'hf:ORG/NAME', 'RUN@VERSION'))}, or {_WANTED}"
     if path.is_file():
         if path.suffix == ".gguf":
             return f"{path} is a GGUF file, which is a converted model: name {_WANTED}, from which it was converted"

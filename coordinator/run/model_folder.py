@@ -158,13 +158,14 @@ def task_named(name: str, version: int | None = None) -> Task:
         raise LocalFault(f"{error}{hint}") from error
 
 
-def check_importable(folder: Path) -> None:
-    """Check a folder that an operator named for import (rule 3). Raises `LocalFault`."""
+def check_importable(folder: Path, presets: Sequence[str] = (TINY_MODEL, SMOLLM2)) -> None:
+    """Check a folder that an operator named for import (rule 3). `presets`: names of models that the command takes
+    too. Raises `LocalFault`."""
     if not (folder / MODEL_CONFIG).is_file():
-        raise LocalFault(foreign_models.describe(folder))
+        raise LocalFault(foreign_models.describe(folder, presets))
     facts(folder)
     if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
-        raise LocalFault(foreign_models.describe(folder))
+        raise LocalFault(foreign_models.describe(folder, presets))
 
 
 def check_model(folder: Path, *, divided: bool = False) -> list[str]:

@@ -30,7 +30,7 @@ from echo2.weights.errors import WeightsError
 from echo2.weights.journaled import Rolling, finish_replace, remove, replace_folder
 from echo2.weights.shown_ranges import shown_of
 from echo2.weights.snapshot import Snapshot
-from echo2.weights.update_path import path_to
+from echo2.weights.update_path import path_to, reachable
 
 _SPOILED_WEIGHTS_ERRORS: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
 """Kinds of the scorer's errors that mean damaged weights."""
@@ -109,6 +109,15 @@ class VersionMoves:
             except ChildError as error:
                 faults += 1
                 await self._mend(error, faults)
+
+    def may_load(self, root: bytes) -> bool:
+        """Tell whether `root` can still be loaded, by what the scorer and the store have now. True while no version is
+        loaded: only a try shows what the scorer's folder has."""
+        loaded = self._scorer.loaded
+        if loaded is None:
+            return True
+        near = {loaded.root, *loaded.behind, *loaded.ahead, *self._publisher.snapshots()}
+        return root in reachable(self._publisher.payloads(), near)
 
     def before(self, root: bytes) -> Published | None:
         """Return the version before the one of `root`, if it is of the same era and the scorer, which has `root`

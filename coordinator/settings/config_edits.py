@@ -4,7 +4,8 @@ Rules
 1. A key that stands in coordinator.toml changes in place, with its comment; a new one is added. All other lines stay as
    they are. The new file is whole or absent (runtime/files.py).
 2. Several keys change together or not at all. Nothing is written unless all settings are valid with the new values.
-3. A signed setting binds nodes, and its change is refused: another run has it. A live one counts at once in a
+3. What cannot be is blamed on the command, as the file alone was valid; a variable that contradicts it is named.
+4. A signed setting binds nodes, and its change is refused: another run has it. A live one counts at once in a
    running coordinator (training/live_settings.py). All others count from the coordinator's next start.
 """
 
@@ -18,9 +19,10 @@ import tomlkit
 from echo2.coordinator.settings import config
 from echo2.coordinator.settings.config import SIGNED_KEYS, CoordinatorConfig, Settings, sections
 from echo2.coordinator.settings.config_section import is_live
+from echo2.coordinator.settings.named_home import with_home
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
-from echo2.runtime.settings import DEFAULT_ORIGIN, SettingsFault
+from echo2.runtime.settings import DEFAULT_ORIGIN, SettingsFault, means_removal
 
 SIGNED: Final = frozenset(f"run.{key}" for key in (*SIGNED_KEYS, "kind", "template", "thinking"))
 """Settings that are in the signed RunSpec, or follow from what is."""
@@ -29,6 +31,8 @@ LIVE_KEYS: Final = frozenset(
 )
 """Settings that a running coordinator takes without a new start."""
 NEXT_START: Final = "it counts from the coordinator's next start"
+_MOST_WORD: Final = 80
+"""Most characters of a typed word that a message repeats."""
 
 
 def list_settings(path: Path, key: str | None, *, origin: bool, env: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -121,11 +125,25 @@ def prepare(
     for key in keys:
         section, _, name = key.partition(".")
         source = _with_key(source, section, name, None if key in removed else values[section][name])
-    file = tomlkit.parse(source).unwrap()
-    after, origins = config.parse(file, source=path.name), config.load_with_origins(path, env=env, flags=flags)[1]
-    in_force = config.parse(file, source=path.name, env=env, flags=flags)
+    file, origins = tomlkit.parse(source).unwrap(), config.load_with_origins(path, env=env, flags=flags)[1]
+    typed = _command_of(assigned, removed)
+    try:
+        after = config.parse(file, source=typed)
+        in_force = config.parse(file, source=typed, env=env, flags=flags)
+    except SettingsFault as error:
+        blank = next((key for key, _, text in (word.partition("=") for word in assigned) if means_removal(text)), None)
+        if blank is None:
+            raise
+        unset = with_home(f"echo2-coord config unset {blank}", path.parent)
+        raise SettingsFault(f"{error}; `{unset}` removes the setting") from error
     overridden = {key: origins[key] for key in keys if origins[key] not in (path.name, DEFAULT_ORIGIN)}
     return Edit(path, source, keys, before, after, in_force, overridden)
+
+
+def _command_of(assigned: Sequence[str], removed: Sequence[str]) -> str:
+    """Return the command that was typed, for messages; of a long word its begin."""
+    words = (word if len(word) <= _MOST_WORD else f"{word[:_MOST_WORD]}..." for word in assigned or removed)
+    return f"`echo2-coord config {'set' if assigned else 'unset'} {' '.join(words)}`"
 
 
 def _is_live(section: str, name: str) -> bool:

@@ -48,7 +48,6 @@ from echo2.coordinator.verdicts.doubted_days import ToCome, none_to_come
 from echo2.coordinator.verdicts.draw_record import record_draw
 from echo2.coordinator.verdicts.group_at_verdict import GroupsAtVerdict
 from echo2.coordinator.verdicts.lease_entries import LeaseEntries
-from echo2.coordinator.verdicts.lease_expiries import LeaseExpiries
 from echo2.coordinator.verdicts.recent_verdicts import RecentVerdicts
 from echo2.coordinator.verdicts.replay_buffer import DrawnGroup, ReplayBuffer
 from echo2.coordinator.verdicts.reviews import LOST_REVIEW, Review, Reviews
@@ -126,9 +125,8 @@ class GroupService:
 
         receipts = Receipts(database, sealing.seal, context.spec.run, self.leases.paid_work)
         entries = LeaseEntries(accounting, pay_rule(context.spec.price_mode), self._receivers(accounting))
-        self.expiries = LeaseExpiries(database, self.leases, entries)
         self.verdicts = VerdictService(
-            database, accounting, context, self.classes, self.reviews, receipts, entries, self.expiries,
+            database, accounting, context, self.classes, self.reviews, receipts, entries, self.leases,
             self.audits.confirms, check_wanted=self.arrived.set, to_come=to_come,
         )  # fmt: skip
         self.submissions = SubmissionService(
@@ -180,7 +178,7 @@ class GroupService:
         after each start."""
         away = self.leases.resume(now)
         self._waiting.restore()
-        while self.expiries.expire(now):
+        while self.verdicts.expiries.expire(now):
             pass
         return away
 
@@ -195,7 +193,7 @@ class GroupService:
         self.steps.tick(now)
         self._busy.stand(busy, now)
         self.lease_ends.forget(now)
-        return self.expiries.expire(now)
+        return self.verdicts.expiries.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
@@ -230,8 +228,8 @@ class GroupService:
         returned = self.leases.open_among(node, report.returned)
         recalled = [lease for lease in returned if lease in self._recalled]
         superseded = self.leases.waited_behind_work(node, [*report.waiting, *returned], recalled)
-        self.expiries.end_early(superseded, "superseded", now)
-        self.expiries.end_early([lease for lease in returned if lease not in superseded], "declined", now)
+        self.verdicts.expiries.end_early(superseded, "superseded", now)
+        self.verdicts.expiries.end_early([lease for lease in returned if lease not in superseded], "declined", now)
         may_begin = [lease for lease in self.leases.open_among(node, report.waiting) if lease not in self._recalled]
         self._reports.note(node, may_begin)
         return [lease for lease in report.waiting if lease not in may_begin]

@@ -6,9 +6,10 @@ Rules
    the scorer, and only one process writes the file.
 3. A re-run needs the whole group, which is stored for the challenge window of 24 hours, or until it gave way to others
    (token_storage.py, rule 6). After that the command says what is left, and does nothing. Nor is a group run again that
-   failed its first check or came late (reviews.py, rule 2).
+   failed its first check or came late (reviews.py, rule 2), or one whose version can no longer be loaded.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from echo2.coordinator.database.database import Database
@@ -40,11 +41,26 @@ def lease_of(text: str) -> bytes:
     return lease
 
 
-def carry_out(service: GroupService, word: str, lease: str, why: str, now: int) -> str:
-    """Have a verdict checked again ("rerun"), or reverse it ("reverse"); return the outcome as a sentence. Raises
-    `LocalFault`."""
+def carry_out(
+    service: GroupService,
+    word: str,
+    lease: str,
+    why: str,
+    now: int,
+    *,
+    may_load: Callable[[bytes], bool] = lambda root: True,
+) -> str:
+    """Have a verdict checked again ("rerun"), or reverse it ("reverse"); return the outcome as a sentence. `may_load`:
+    see `VersionMoves`. Raises `LocalFault`."""
     named = lease_of(lease)
     if word == "rerun":
+        record = service.leases.find(named)
+        if record is not None and service.reviews.can_check(named) and not may_load(record.lease.root):
+            raise LocalFault(
+                f"{lease} cannot be checked again: version {record.lease.version}, by which its group was generated, "
+                "is no longer kept (`echo2-coord policy ls` shows those that are). Its verdict stands, unless you "
+                "reverse it: `echo2-coord verdict reverse`"
+            )
         if not service.reviews.ask(named, "operator", now):
             hindrance = service.reviews.by_its_bytes(named)
             raise LocalFault(hindrance or _no_evidence(service.database, service.classes, named))

@@ -12,6 +12,8 @@ from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import MBIT
 
 MB = 1_000_000
+USUAL_GAMMA = 1.1
+"""The default of leases.gamma."""
 
 
 class PlanFlags(NamedTuple):
@@ -24,7 +26,7 @@ class PlanFlags(NamedTuple):
     node_tokens: float | None = None
     staleness: int | None = None
     publish_every: int | None = None
-    gamma: float = 1.1
+    gamma: float | None = None
     version_mb: float | None = None
     uplink: float | None = None
     node_uplink: float | None = None
@@ -64,7 +66,7 @@ def describe_run_plan(flags: PlanFlags, state: RunState | None) -> list[str]:
             raise LocalFault("--own-tokens needs --tokens too: how many tokens a rollout has")
         rate = flags.own_tokens if state is None else flags.own_tokens / (flags.tokens or 1)
         own = Machines(tokens_per_second=rate, price=flags.own_price)
-    return sentences(run, node, nodes, own)
+    return sentences(run, node, nodes, own, None if state is None else state.idle)
 
 
 def _from_flags(flags: PlanFlags) -> tuple[RunTerms, NodeTerms, int | None]:
@@ -75,7 +77,7 @@ def _from_flags(flags: PlanFlags) -> tuple[RunTerms, NodeTerms, int | None]:
     run = RunTerms(
         step_seconds=values["step_seconds"], rollouts=values["rollouts"], group_size=values["group"],
         tokens=values["tokens"], payload=values["version_mb"] * MB, uplink=values["uplink"] * MBIT,
-        staleness=values["staleness"], period=flags.publish_every, gamma=flags.gamma,
+        staleness=values["staleness"], period=flags.publish_every, gamma=flags.gamma or USUAL_GAMMA,
         scorer=ScorerTerms(tokens_per_second=values["scorer_tokens"], number=flags.scorers), price=flags.learner_price,
     )  # fmt: skip
     node = NodeTerms(
@@ -101,8 +103,8 @@ def _from_run(flags: PlanFlags, state: RunState) -> tuple[RunTerms, NodeTerms, i
         step_seconds=step, scorer=scorer, rollouts=flags.rollouts or round(capacity.rollouts_per_step),
         group_size=flags.group or state.group_size, tokens=1.0,
         staleness=state.staleness_limit if flags.staleness is None else flags.staleness,
-        period=flags.publish_every or capacity.publish_every, gamma=flags.gamma, price=flags.learner_price,
-        broadcast=state.broadcast.p90 or 0.0, turnaround=back,
+        period=flags.publish_every or capacity.publish_every, price=flags.learner_price,
+        gamma=flags.gamma or capacity.gamma or USUAL_GAMMA, broadcast=state.broadcast.p90 or 0.0, turnaround=back,
     )  # fmt: skip
     node = NodeTerms(tokens_per_second=capacity.supply / working, price=flags.node_price)
     return run, node, flags.nodes or working

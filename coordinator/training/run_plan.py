@@ -19,6 +19,8 @@ Rules
    takes as long as they take to verify its groups, and the nodes are planned for that.
 10. The bottleneck is the nodes where there are fewer than are enough for the step of rule 9, else the scorers where
    they do not keep up, else the learner. Where no number of nodes is enough, it is S.
+11. In a run under way the learner's idle share was measured too. It stands beside the one that follows from the
+   formulas, which take each group to come back as the quicker half does (B), and nodes as they were last.
 """
 
 import math
@@ -42,6 +44,8 @@ Bottleneck = Literal["learner", "nodes", "scorers", "staleness"]
 OVER_BEST: Final = 1.25
 """A broadcast's time over T*."""
 MOST_NODES: Final = 1_000_000
+_NEAR: Final = 0.05
+"""Difference of two idle shares that needs no explanation."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +115,7 @@ class FleetPlan(NamedTuple):
     broadcast_seconds: float
     turnaround: float
     nodes: int | None
-    idle: float | None
+    idle: float
     cost: float | None
     bottleneck: Bottleneck
 
@@ -151,7 +155,7 @@ def plan_fleet(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> Flee
     broadcast, back = broadcast_seconds(run, node, count), turnaround(run, node, count)
     longest = best_period(run.staleness, run.step_seconds, back)
     idle, cost = _idle(run, node, count), None
-    if idle is not None and idle < 1:
+    if idle < 1:
         hours = run.step_seconds / (1 - idle) / 3600
         cost = hours * (run.price + count * node.price)
         idle = 1 - (1 - idle) * alone.step_seconds / run.step_seconds
@@ -178,8 +182,10 @@ _BOTTLENECKS: Final[dict[Bottleneck, str]] = {
 }
 
 
-def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines | None) -> list[str]:
-    """Return the plan in words."""
+def sentences(
+    run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines | None, measured_idle: float | None = None
+) -> list[str]:
+    """Return the plan in words. `measured_idle`: see rule 11; None: no run is under way."""
     if run.staleness == 0:
         return [_sequential(run, node, nodes or 1)]
     plan = plan_fleet(run, node, nodes)
@@ -192,8 +198,9 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
     ]
     told += [] if run.queue is None else [_of_scorers(run.queue, run.gamma)]
     run = run.as_scored()
+    measured = [] if measured_idle is None else [_of_idle(measured_idle, plan)]
     if plan.nodes is None:
-        return [*told, _no_number(run, node), _BOTTLENECKS[plan.bottleneck]]
+        return [*told, _no_number(run, node), _BOTTLENECKS[plan.bottleneck], *measured]
     told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes), _BOTTLENECKS[plan.bottleneck]]
     if plan.nodes > _for_rate(run, node):
         later = plan_fleet(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
@@ -205,7 +212,7 @@ def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines |
         told.append(f"A step costs {_money(plan.cost)}, the learner's device and these nodes together.")
     if own is not None:
         told.append(_of_own(run, node, plan, own))
-    return told
+    return told + measured
 
 
 def _sequential(run: RunTerms, node: NodeTerms, nodes: int) -> str:
@@ -248,10 +255,20 @@ def _of_nodes(run: RunTerms, plan: FleetPlan, nodes: int | None) -> str:
     if nodes is None:
         return f"{plan.nodes} such nodes keep the learner busy, with a reserve of {run.gamma - 1:.0%}."
     assert plan.nodes is not None
-    idle = "" if plan.idle is None else f", and the learner is idle for {plan.idle:.0%} of its time"
+    idle = f", and the learner is idle for {plan.idle:.0%} of its time"
     if nodes >= plan.nodes:
         return f"{plan.nodes} such nodes are enough: {nodes - plan.nodes} of {nodes} are to spare{idle}."
     return f"{plan.nodes} such nodes would be enough; {plan.nodes - nodes} {_are(plan.nodes - nodes)} missing{idle}."
+
+
+def _of_idle(measured: float, plan: FleetPlan) -> str:
+    told = f"Measured in this run, the learner is idle for {measured:.0%} of its time since its first step."
+    if abs(plan.idle - measured) < _NEAR:
+        return told
+    return (
+        f"{told} For the terms above the formulas give {plan.idle:.0%}: they take each group to come back as the "
+        "quicker half does (B), and nodes and scorers to work as they did last."
+    )
 
 
 def _are(count: float | None) -> str:
@@ -333,10 +350,7 @@ def _enough(run: RunTerms, node: NodeTerms) -> int | None:
     return None
 
 
-def _idle(run: RunTerms, node: NodeTerms, nodes: int) -> float | None:
-    """Return the learner's idle share with so many nodes; None where no supply is enough."""
-    least = _least(run, node, nodes)
-    if least is None:
-        return None
-    supply = nodes * node.tokens_per_second / run.tokens
-    return idle_share(supply, run.rollouts / least, run.rollouts)
+def _idle(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+    """Return the learner's idle share with so many nodes."""
+    period, back, supply = _period(run, node, nodes), turnaround(run, node, nodes), node.tokens_per_second / run.tokens
+    return idle_share(run.staleness, period, run.step_seconds, back, run.rollouts, nodes * supply)

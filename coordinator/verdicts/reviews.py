@@ -110,13 +110,17 @@ class Reviews:
         """Ask for a check of a verdict by the operator or an audit; tell whether its group can be checked (rules 1 and
         2). A check that was asked for before is not asked for twice while it waits."""
         row = self._database.one("SELECT node FROM verdicts WHERE lease = ?", (lease,))
-        if row is None or not self.is_stored(lease) or not self.was_received(lease):
+        if row is None or not self.can_check(lease):
             return False
         known = self.find(lease, by)
         if known is None or known.state != "waiting":
             self._database.do("DELETE FROM reviews WHERE lease = ? AND by = ?", (lease, by))
             self._put(lease, by, row[0], now)
         return True
+
+    def can_check(self, lease: bytes) -> bool:
+        """Tell whether the group of a lease can be checked: it was received, and is stored whole (rules 1 and 2)."""
+        return self.is_stored(lease) and self.was_received(lease)
 
     def by_its_bytes(self, lease: bytes) -> str | None:
         """Return the sentence about a decided group that was never received (rule 2); None: it was, or there is no
@@ -174,7 +178,7 @@ class Reviews:
 
     def group(self, review: Review) -> Undecided | None:
         """Read the group of a check; None: it is no longer stored, or was never received (rule 2)."""
-        if not self.is_stored(review.lease) or not self.was_received(review.lease):
+        if not self.can_check(review.lease):
             return None
         document, payload, at = self._database.all(
             "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?",

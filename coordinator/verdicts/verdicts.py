@@ -43,6 +43,7 @@ from echo2.coordinator.accounts.vesting import VESTED_AFTER
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.learner.age import fresh
 from echo2.coordinator.leases.lease_rows import LeaseRecord
+from echo2.coordinator.leases.lease_table import LeaseTable
 from echo2.coordinator.leases.lease_terms import Progress
 from echo2.coordinator.leases.rollout_context import RolloutContext
 from echo2.coordinator.verdicts.doubted_days import DoubtedDays, ToCome
@@ -77,7 +78,7 @@ Confirms = Callable[[bytes, Sequence[ClaimedRollout]], bool]
 
 
 class VerdictService:
-    """The verdicts on groups. `expiries`: the ends of leases without a group."""
+    """The verdicts on groups. `expiries`: the ends of leases without a group. `leases`: leases of the run."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class VerdictService:
         reviews: Reviews,
         receipts: Receipts,
         entries: LeaseEntries,
-        expiries: LeaseExpiries,
+        leases: LeaseTable,
         confirms: Confirms,
         *,
         check_wanted: Callable[[], None],
@@ -101,7 +102,7 @@ class VerdictService:
         self._costs, self._quarantine = accounting.costs, accounting.quarantine
         self._pay = pay_rule(context.spec.price_mode)
         self._classes, self._confirms = classes, confirms
-        self._entries, self.receipts, self.expiries = entries, receipts, expiries
+        self._entries, self.receipts, self.expiries = entries, receipts, LeaseExpiries(database, leases, entries)
         self.evidence = EvidenceTable(database)
         self._landings = DeviceLandings(database)
         self.near_ties = NearTieTable(database)

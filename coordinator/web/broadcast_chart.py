@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from echo2.coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from echo2.coordinator.web import charts, formatting
 from echo2.coordinator.web.charts import Tick
+from echo2.runtime import figures
 
 COLOURS = ("s1", "s2", "s3", "s4", "s5")
 """CSS classes of the nodes that sent most; the coordinator has `SOURCE`, all other nodes `OTHERS`."""
@@ -173,7 +174,7 @@ class _Layout:
             done += nbytes
             left, width = self.span(start, end)
             yield BarSegment(
-                left, width, style, f"{formatting.size(nbytes)} from {name}, {charts.percent(nbytes / total)}"
+                left, width, style, f"{figures.size(nbytes)} from {name}, {charts.percent(nbytes / total)}"
             )
 
     def flows(self) -> Iterator[Ribbon]:
@@ -192,7 +193,7 @@ class _Layout:
                 arrow=f"M0 {y1:g}l{2 * head:g} {-head:g}v{2 * head:g}z",
                 width=width,
                 style=self.colour(feed.peer),
-                hint=f"{self.name(feed.peer)} sent {self.name(take.node)} {formatting.size(feed.nbytes)},"
+                hint=f"{self.name(feed.peer)} sent {self.name(take.node)} {figures.size(feed.nbytes)},"
                 f" from {formatting.moment(feed.began)} to {formatting.moment(feed.ended)}",
             )
 

@@ -4,7 +4,6 @@ import re
 from decimal import ROUND_HALF_EVEN, Decimal
 
 _PROJECT = re.compile(r"@ git\+(https://[\w.-]+(?::\d+)?(?:/[\w.~-]+)+)")
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def count(value: float) -> str:
@@ -20,15 +19,6 @@ def short(value: float) -> str:
         if abs(value) >= 0.9995 * limit:
             return f"{value / limit:.3g}{suffix}"
     return f"{value:.3g}"
-
-
-def size(value: float) -> str:
-    """Format a number of bytes, in powers of 1000."""
-    power = 0
-    while abs(value) >= 999.5 and power < len(_UNITS) - 1:
-        value /= 1000
-        power += 1
-    return f"{value:.3g} {_UNITS[power]}"
 
 
 def amount(units: int) -> str:

@@ -25,13 +25,13 @@ from echo2.coordinator.run.task_processes import TaskPlace, inspect_task
 from echo2.coordinator.settings.computing import computing_of
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.verdicts.token_storage import stored_bytes
-from echo2.coordinator.web.formatting import size
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import Unreachable
 from echo2.p2p.identity import peer_id
 from echo2.p2p.multiaddr import address_of
 from echo2.protocol.authority import RunSpec
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.figures import size
 from echo2.runtime.host_memory import memory_limit
 from echo2.runtime.printable import printable
 from echo2.runtime.settings import SettingsFault

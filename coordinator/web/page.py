@@ -25,6 +25,7 @@ from echo2.coordinator.web.charts import Bar
 from echo2.coordinator.web.node_rows import Page
 from echo2.ledger.standing import Rank, Standing, describe, minute
 from echo2.protocol.task_kinds import public_name
+from echo2.runtime import figures
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
@@ -195,7 +196,7 @@ def _environment() -> Environment:
     numbers = (
         formatting.count,
         formatting.short,
-        formatting.size,
+        figures.size,
         formatting.times,
         formatting.points,
         formatting.amount,

@@ -3,7 +3,8 @@
 1. The state is built at most once per second, for at most `REFRESH_TIME_SHARE` of the time. Each body is rendered and
    compressed once per state, so 1,000 visitors cost as much as one. Threads do this beside the event loop, one task at
    a time for each state. Meanwhile visitors get the state before, for at most `GRACE_SECONDS` after a new one was due;
-   the new one is shown with the bodies that were asked for of the one before.
+   the new one is shown with the bodies that were asked for of the one before. Where that fails the old one stays for as
+   long, and the first failure in a row is logged.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 import anyio.to_thread
 import msgspec
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
@@ -64,6 +66,8 @@ LEAST_REFRESH_SECONDS: Final = 1.0
 REFRESH_TIME_SHARE: Final = 0.2
 GRACE_SECONDS: Final = 1.0
 _WORTH_PACKING = 1000  # bytes
+
+log = structlog.get_logger("coordinator")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Render = Callable[[RunState], bytes]
@@ -155,6 +159,7 @@ class ResponseCache:
         self._shown: StateBodies | None = None
         self._refreshing: asyncio.Task[StateBodies] | None = None
         """The refresh that goes on, or one that failed."""
+        self._failing = False
 
     def add_to(self, app: web.Application, prefix: str = "") -> None:
         """Add a route for each body, and end a refresh with the application. `prefix`: begin of all paths."""
@@ -182,11 +187,25 @@ class ResponseCache:
         now, shown = self._clock(), self._shown
         if shown is not None and now < shown.due + GRACE_SECONDS:
             if now >= shown.due and self._refreshing is None:
-                self._refreshing = asyncio.create_task(self._refresh())
+                self._begin_refresh()
             return shown
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh())
+            self._begin_refresh()
+        assert self._refreshing is not None
         return await asyncio.shield(self._refreshing)
+
+    def _begin_refresh(self) -> None:
+        self._refreshing = asyncio.create_task(self._refresh(), name="page's refresh")
+        self._refreshing.add_done_callback(self._note_end)
+
+    def _note_end(self, refresh: asyncio.Task[StateBodies]) -> None:
+        """Log that a refresh failed, unless the one before did too: perhaps nobody waits for it."""
+        if refresh.cancelled():
+            return
+        error = refresh.exception()
+        if error is not None and not self._failing:
+            log.error("page not refreshed", kind=type(error).__name__, reason=str(error))
+        self._failing = error is not None
 
     async def _refresh(self) -> StateBodies:
         """Build a state, render what was asked for of the one before, and show it."""

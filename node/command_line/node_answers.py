@@ -5,12 +5,19 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from echo2.node.errors import BadConfig
+from echo2.runtime.figures import size
 from echo2.runtime.printable import printable
+
+_BYTE_COUNTS: Final = {
+    "received_bytes": "received", "sent_bytes": "sent", "payload_bytes": "fetched", "nbytes": "size",
+    "memory_used": "memory_used", "memory": "memory",
+}  # fmt: skip
+"""Values that are bytes -> their names for people."""
 
 
 def invite_text(invite: str | None, file: Path | None) -> str | None:
@@ -81,11 +88,11 @@ def say(text: object) -> None:
 
 
 def show(answer: dict[str, Any], as_json: bool) -> None:
-    """Print an answer of the node: a row for each value, or JSON."""
+    """Print an answer of the node: a row for each value, or JSON, in which bytes are numbers."""
     if as_json:
         typer.echo(json.dumps(answer))
         return
-    for name, value in answer.items():
+    for name, value in _with_units(answer).items():
         if isinstance(value, list):
             say(f"{name.replace('_', ' ')}: {'none' if not value else ''}")
             for text in _rows(value):
@@ -94,6 +101,14 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
             say(f"{name.replace('_', ' ')}: {_count_words(value)}")
         elif value not in (None, ""):
             say(f"{name.replace('_', ' ')}: {value}")
+
+
+def _with_units(named: dict[str, Any]) -> dict[str, Any]:
+    """Return values under their names, with the counts of bytes as people read them."""
+    return {
+        _BYTE_COUNTS.get(name, name): size(value) if name in _BYTE_COUNTS and value is not None else value
+        for name, value in named.items()
+    }
 
 
 def _count_words(named: dict[str, Any]) -> str:
@@ -105,7 +120,7 @@ def _rows(rows: list[Any]) -> list[str]:
     if not rows or isinstance(rows[0], str):
         return rows
     used = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    rows = [{name: row[name] for name in used} for row in rows]
+    rows = [_with_units({name: row[name] for name in used}) for row in rows]
     table = [[name.replace("_", " ") for name in rows[0]]]
     table += [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

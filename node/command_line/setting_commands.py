@@ -123,12 +123,19 @@ def config_schema() -> None:
 
 
 def _write_setting(key: str, value: str | None, home: Path | None) -> None:
-    from echo2.node.config_file import write_setting
+    from echo2.node.config_file import removal_hint, write_setting
     from echo2.node.control.ask_orders import check, consequences
+    from echo2.protocol.sealed_asks import BadAsk
+    from echo2.runtime.settings import SettingsFault
 
     at = config_of(home=home).home
-    run = check(at, value) if key == "ask" else None
-    written = write_setting(key, value, os.environ, home)
+    try:
+        run = check(at, value) if key == "ask" else None
+        written = write_setting(key, value, os.environ, home)
+    except (SettingsFault, BadAsk) as error:
+        if hint := removal_hint(key, value, home):
+            raise SettingsFault(f"{error}{hint}") from error
+        raise
     after = ["it counts from the next start of the node on"]
     if key == "ask":
         after = consequences(at, run, value or written.config.ask)

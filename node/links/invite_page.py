@@ -4,7 +4,8 @@ Rules
 1. A page is an address with https:// or http://, or a host name with a dot and perhaps a path, which means https://.
    Its invite lies at `invite` below the path, beside it, or at the top of the host: the first that is there counts.
 2. Whoever serves the page chooses the run. So the run's fingerprint is shown and confirmed; over http://, or with a
-   certificate that does not hold, it must be typed, or given by --accept-fingerprint, and is not shown.
+   certificate that does not hold, it must be typed, or given by --accept-fingerprint, and is not shown. Where one
+   letter was mistyped its group is named: a forged page that comes so near takes 2^71 hashes.
 3. The home keeps the run of each confirmed page. It is not asked about again, and while the page cannot be read the
    invite of the run joined last serves. A page that serves another run than before is refused, unless
    --accept-fingerprint names that run.
@@ -27,7 +28,7 @@ import aiohttp
 
 from echo2.node.errors import BadConfig, TryLater
 from echo2.node.home import invite_of_joined_run
-from echo2.node.links.local_discovery import normal
+from echo2.node.links.local_discovery import fingerprint_form, normal
 from echo2.p2p.discovery.invite import MOST_INVITE_CHARACTERS, PREFIX, Invite
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -84,7 +85,7 @@ def invite_of_page(
     """Return the invite that a page serves, confirmed by rules 2 and 3. `accepted`: the fingerprint that the owner
     gives. `ask`: shows a question, and returns the answer; None: a person at this terminal. Raises `BadConfig`,
     `TryLater`."""
-    known, accepted = _known_pages(home), normal(accepted) if accepted is not None else None
+    known = _known_pages(home)
     try:
         served = asyncio.run(fetch(page))
     except TryLater:
@@ -95,10 +96,10 @@ def invite_of_page(
     invite = served.invite
     before = known.get(page)
     if accepted is not None:
-        if normal(invite.fingerprint) != accepted:
+        if normal(invite.fingerprint) != normal(accepted):
             raise BadConfig(
-                f"{page} serves the invite of another run than that of the fingerprint {accepted}: correct "
-                "--accept-fingerprint, or ask the operator for the invite"
+                f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(accepted)}: "
+                f"correct --accept-fingerprint{_one_letter(accepted, invite)}, or ask the operator for the invite"
             )
     elif before is not None and before != invite.run.hex():
         raise BadConfig(
@@ -188,5 +189,16 @@ def _confirm(page: str, served: ServedInvite, ask: Callable[[str], str] | None) 
             raise BadConfig("not joined: the fingerprint was not confirmed")
         return
     print(f"{page}: {served.doubt}.", file=sys.stderr)
-    if normal(ask("Type the fingerprint that the operator gave you: ")) != normal(served.invite.fingerprint):
-        raise BadConfig(f"{page} serves the invite of another run than that of the fingerprint typed: ask the operator")
+    typed = ask("Type the fingerprint that the operator gave you: ")
+    if normal(typed) != normal(served.invite.fingerprint):
+        raise BadConfig(
+            f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(typed)}: "
+            f"compare it with the operator's{_one_letter(typed, served.invite)}"
+        )
+
+
+def _one_letter(typed: str, served: Invite) -> str:
+    """Return which group of a fingerprint has one wrong letter, in brackets; empty: more than a letter is wrong."""
+    letters, right = normal(typed), normal(served.fingerprint)
+    wrong = [place for place, pair in enumerate(zip(letters, right, strict=False)) if pair[0] != pair[1]]
+    return f" (one letter in group {wrong[0] // 4 + 1})" if len(letters) == len(right) and len(wrong) == 1 else ""

@@ -16,6 +16,8 @@ from echo2.runtime.terminal_question import ask_text
 
 LISTENING_SECONDS: Final = 3.0
 """Time to listen for announcements."""
+_LETTERS: Final = 16
+"""Letters of a fingerprint."""
 
 
 def look(seconds: float = LISTENING_SECONDS) -> list[Announcement]:
@@ -54,7 +56,7 @@ def choose(
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
         raise BadConfig(
-            f"no announced run has the fingerprint {wanted or '(nothing)'}; the local network announces "
+            f"no announced run has the fingerprint {fingerprint_form(wanted)}; the local network announces "
             f"{_announcement_list(announcements)}: correct the fingerprint, or ask the operator for an invite"
         )
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
@@ -65,6 +67,16 @@ def choose(
 def normal(fingerprint: str) -> str:
     """Return a fingerprint in the form for comparison: letters and digits, in capitals."""
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
+
+
+def fingerprint_form(fingerprint: str) -> str:
+    """Return what was given as a fingerprint in the form in which fingerprints are printed, XXXX-XXXX-XXXX-XXXX; of
+    more letters than one has, the first; "(nothing)" for none."""
+    letters = normal(fingerprint)
+    if not letters:
+        return "(nothing)"
+    shown = "-".join(letters[at : at + 4] for at in range(0, min(len(letters), _LETTERS), 4))
+    return f"{shown}..." if len(letters) > _LETTERS else shown
 
 
 def _announcement_list(announcements: Sequence[Announcement]) -> str:

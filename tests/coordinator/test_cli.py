@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,13 +17,16 @@ from typer.testing import CliRunner
 
 from echo2.coordinator import cli
 from echo2.coordinator.command_line import command_options, making_app
+from echo2.coordinator.database.database import Database
 from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.demo.demo import Played
 from echo2.coordinator.demo.demo_settings import DemoOptions
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import BroadcastView, CapacityView, FaultView, RunState
+from echo2.coordinator.metrics.history import History
+from echo2.coordinator.metrics.views import BroadcastView, CapacityView, FaultView, RunState, StepPoint
 from echo2.coordinator.run import model_folder, setup
 from echo2.coordinator.settings.network_config import WebSection
+from echo2.ledger.standing import minute
 from echo2.p2p.discovery.invite import Invite
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW, write_model
@@ -363,7 +367,8 @@ def test_status_finds_the_coordinator_by_its_run_folder(home: Path, answering: C
     url = answering(200, msgspec.json.encode(a_picture_of(home)))
     os.environ["ECHO2_COORD_WEB_PORT"] = url.rpartition(":")[2]
     try:
-        assert said("status", "--home", home)[0] == 0
+        with lock_run(RunFolder(home)):
+            assert said("status", "--home", home)[0] == 0
     finally:
         del os.environ["ECHO2_COORD_WEB_PORT"]
 
@@ -404,9 +409,37 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
 def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
     url = answering(200, msgspec.json.encode(a_picture_of(home)))
     (home / "page").write_text(f"{url}\n")  # as the coordinator leaves it
-    code, out, _ = said("status", "--home", home, "--json")
+    with lock_run(RunFolder(home)):
+        code, out, _ = said("status", "--home", home, "--json")
     assert code == 0
     assert json.loads(out)["name"] == "mine"
+
+
+def test_status_in_a_copy_of_a_run_folder_shows_what_the_copy_has_and_not_the_coordinator_of_the_other(
+    home: Path, tmp_path: Path, answering: Callable[[int, bytes], str]
+) -> None:
+    """Before, it showed the other folder's state: the two have one run, one port and one page."""
+    copy = tmp_path / "copy"
+    (home / "page").write_text(url := answering(200, msgspec.json.encode(a_picture_of(home))))
+    shutil.copytree(home, copy)
+    history = History(copy / "history.jsonl")
+    history.add(StepPoint(step=3, at=NOW, reward=0.5, success=0.5, staleness=0.0, seconds=1.0, metrics={}))
+    history.close()
+    Database.open(RunFolder(copy).database, now=NOW).close()
+    with lock_run(RunFolder(home)):
+        code, out, told = said("status", "--home", copy)
+        assert said("status", "--home", copy, "--json")[:2] == (Exit.UNREACHABLE, "")
+        assert said("status", "--home", home)[0] == 0
+    assert code == Exit.UNREACHABLE
+    assert told == (
+        f"echo2-coord: no coordinator runs in {copy}: the one of this run at {url} serves another folder, and this is "
+        "a copy. Name that folder with --home, or that page with `echo2-coord status --url`\n"
+    )
+    rows = out.splitlines()
+    assert rows[1] == f"phase    no coordinator runs in {copy}; step 3, made {minute(NOW)}"
+    assert rows[2:] == [
+        "groups   0 accepted, 0 refused, 0 expired, 0 too old; 0 undecided, 0 leased", "nodes    0 known"
+    ]  # fmt: skip
 
 
 # --- the invite of a run whose ports the system chooses
@@ -425,7 +458,8 @@ def test_the_invite_is_that_of_the_running_coordinator_where_the_system_chose_th
     text = setup.load_run(home, env={}, now=NOW).invite(["/ip4/127.0.0.1/tcp/39001"])
     url = answering(200, msgspec.json.encode(msgspec.structs.replace(a_picture_of(home), invite=text)))
     (home / "page").write_text(f"{url}\n")
-    code, out, _ = said("invite", "--home", home)
+    with lock_run(RunFolder(home)):
+        code, out, _ = said("invite", "--home", home)
     assert (code, out.strip()) == (0, text)
 
 

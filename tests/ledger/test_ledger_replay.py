@@ -82,7 +82,7 @@ class History(World):
         self.accounts.remark(BOB, "node.noted", "a note", self.now)
         self.lease(bytes([9]) * 32)
         self.now += 10_000_000
-        while self.service.expiries.expire(self.now):
+        while self.service.verdicts.expiries.expire(self.now):
             pass
         self.now += 70_000
         assert self.service.lease_ends.write_entry(self.now)

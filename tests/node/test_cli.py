@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from echo2.node import cli
+from echo2.node.command_line import node_answers
 from echo2.node.config import NodeConfig
 from echo2.node.control.command_server import CommandServer
 from echo2.node.home import lock_home, run_folder
@@ -145,6 +146,20 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "half a watt": (["config", "set", "power", "1.5"], {}, Exit.CONFIG, "power should be a whole number"),
         "rows of nothing": (["run", "--rows", "0"], {}, Exit.CONFIG, "rows should be greater"),
         "a priority above all": (["run", "--priority", "max"], {}, Exit.CONFIG, "'idle', 'low' or 'normal', not 'max'"),
+        "an empty upload": (["config", "set", "uplink", ""], {}, Exit.CONFIG, "; `echo2-node config unset uplink` rem"),
+        "an ask of nothing": (
+            ["config", "set", "ask="],
+            {},
+            Exit.CONFIG,
+            "; `echo2-node config unset ask` removes the",
+        ),
+        "a server called none": (["config", "set", "server", "none"], {}, Exit.CONFIG, "config unset server` removes"),
+        "a duty called unset": (
+            ["config", "set", "duty", "unset", "--home", f"{worked}/a b"],
+            {},
+            Exit.CONFIG,
+            f"; `echo2-node config unset duty --home '{worked}/a b'` removes the setting",
+        ),
         "a device that is none": (["run", "--gpu", "gpu9"], {}, Exit.CONFIG, "not 'gpu9'"),
         "a list without its key": (["config", "set", "directories", "https://a.b/x"], {}, Exit.CONFIG, "runs.json#KEY"),
         "a removal with a typing error": (["config", "unset", "uplnk"], {}, Exit.CONFIG, "did you mean uplink"),
@@ -289,6 +304,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
     shown = command("status", "--home", str(home)).stdout.splitlines()
     assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows", "  transformers  8"]
+
+
+def test_counts_of_bytes_are_shown_with_their_units_and_are_bytes_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = {"device": "cpu", "memory_used": 61_203_283_968, "memory": 67_362_791_424}
+    answer = {"engines": [engine, {**engine, "memory_used": None}], "received_bytes": 0, "sent_bytes": 1_204_000,
+              "payload_bytes": 27_000, "payloads": [{"era": 1, "version": 2, "nbytes": 999_600}]}  # fmt: skip
+    node_answers.show(answer, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "engines: ", "  device  memory used  memory", "  cpu     61.2 GB      67.4 GB",
+        "  cpu                  67.4 GB",
+        "received: 0 B", "sent: 1.2 MB", "fetched: 27 kB", "payloads: ", "  era  version  size", "  1    2        1 MB",
+    ]  # fmt: skip
+    node_answers.show(answer, as_json=True)
+    assert json.loads(capsys.readouterr().out) == answer
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2.runtime.figures import apart, figure, number_of
+from echo2.runtime.figures import apart, figure, number_of, size
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,14 @@ from echo2.runtime.figures import apart, figure, number_of
 )
 def test_numbers_of_one_message_are_written_together(values: tuple[float, ...], texts: tuple[str, ...]) -> None:
     assert apart(*values) == texts
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (27_000, "27 kB"), (999_600, "1 MB"), (67_362_791_424, "67.4 GB"), (5e15, "5e+03 TB")],
+)
+def test_bytes_are_written_in_the_unit_in_which_they_have_three_digits(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text
 
 
 def test_at_least_as_many_decimals_as_are_asked_for() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.runtime.lock import AlreadyLocked, lock_file, lock_folder
+from echo2.runtime.lock import AlreadyLocked, is_locked, lock_file, lock_folder
 
 HOLDER = """
 import sys, time
@@ -18,6 +18,15 @@ with lock_file(Path(sys.argv[1]), name_holder=True):
     print("holds", flush=True)
     time.sleep(60)
 """
+
+
+def test_whether_a_file_is_locked_is_seen_without_locking_or_making_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert (is_locked(path), path.exists()) == (False, False)
+    with lock_file(path):
+        assert is_locked(path)
+    assert not is_locked(path)
+    lock_file(path).release()
 
 
 def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:

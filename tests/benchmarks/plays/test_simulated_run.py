@@ -5,11 +5,13 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.pacing import least_parts
 from benchmarks.plays import simulated_run
 from benchmarks.plays.run_scene import RunScene, fleet
 from benchmarks.plays.simulated_node import SimulatedNode
 from benchmarks.plays.simulated_run import SimulatedRun
 from echo2.coordinator.leases.room_shares import Denial, Requester, Room
+from echo2.coordinator.metrics.capacity import idle_share
 
 STEPS = 25
 
@@ -153,8 +155,8 @@ def test_a_scorer_that_does_not_keep_up_leaves_its_groups_young() -> None:
     assert two.idle < 0.03
 
 
-@pytest.mark.parametrize(("supply", "least"), [(1.1, 0.7), (1.5, 0.8), (3.0, 0.8)])
-@pytest.mark.parametrize("nodes", [4, 12])
+@pytest.mark.parametrize(("supply", "least"), least_parts.BARS.items())
+@pytest.mark.parametrize("nodes", least_parts.FLEETS)
 @pytest.mark.slow_but("4-1.5-0.8")
 def test_no_node_is_starved_where_the_quickest_is_twenty_times_as_quick(
     nodes: int, supply: float, least: float
@@ -162,13 +164,23 @@ def test_no_node_is_starved_where_the_quickest_is_twenty_times_as_quick(
     """The slowest group takes three steps of S = 8. By shares of measured rates alone the least part was 0.25 at 1.5
     times the supply: a slow node's groups are on their way for longer, and the fewer it is granted, the lower its rate.
     At 1.1 times all nodes are at work all the time, and slow ones lose what they finish before each version."""
-    turnarounds = tuple(3.0 * 20.0 ** (-place / (nodes - 1)) for place in range(nodes))
-    batch = round(8 * sum(1 / turnaround for turnaround in turnarounds) / supply)
-    scene = RunScene(turnarounds, at_once=8, batch=batch, staleness=8, step_seconds=2.0)
-    run = SimulatedRun(scene, windowed=True, seed=1)
-    result = run.run(70)
+    run = SimulatedRun(least_parts.scene_of(nodes, supply), windowed=True, seed=1)
+    result = run.run(least_parts.STEPS)
     assert run.least_part() >= least
     assert result.age <= 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("staleness", "turnaround", "supply"), [(4, 2.0, 0.9), (4, 3.0, 0.7), (2, 1.3, 1.1)])
+def test_the_idle_share_of_the_capacity_model_is_that_of_a_fleet_below_its_need(
+    staleness: int, turnaround: float, supply: float
+) -> None:
+    """By 1 - mu/mu_min the second and the third had none: no supply would be enough, if idle steps were no longer."""
+    scene = RunScene((turnaround,) * round(16 * supply * turnaround), batch=16, staleness=staleness, step_seconds=10.0)
+    idle = SimulatedRun(scene, windowed=True, seed=1).run(60).idle
+    back = scene.broadcast + turnaround + scene.verdict
+    assert idle_share(staleness, 1, 1.0, back, 16, 16 * supply) == pytest.approx(idle, abs=0.06)
+    assert idle > 0.05
 
 
 class Blindfolded(SimulatedRun):

@@ -101,6 +101,17 @@ def test_each_mistake_is_one_sentence(tiny: tiny_model.OnDisk, words: list[str],
     assert result.stderr.count("\n") == 1
 
 
+def test_an_unknown_model_is_answered_by_the_names_that_the_command_takes_and_no_other() -> None:
+    """Before, it named tiny, and refused it."""
+    unknown, tiny = (CliRunner().invoke(cli.app, ["task", "try", "add", "--model", name]) for name in ("nix", "tiny"))
+    assert unknown.exit_code == tiny.exit_code == Exit.CONFIG
+    assert unknown.stderr == (
+        "echo2-coord: no model folder at nix: name smollm2, hf:ORG/NAME, RUN@VERSION, or a folder with config.json, "
+        "tokenizer.json and a safetensors model\n"
+    )
+    assert "made by init, for its run" in tiny.stderr
+
+
 def test_the_folder_of_a_run_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "run.spec").touch()
     result = CliRunner().invoke(cli.app, ["task", "try", "add", "--model", str(tmp_path)])

@@ -230,4 +230,4 @@ def test_a_path_that_is_no_model_is_named_for_what_it_is(tmp_path: Path, home: P
         home: f"is the folder of a run: name {home}@VERSION",
         tmp_path: "has a GGUF file",
     }.items():
-        assert sentence in describe(path)
+        assert sentence in describe(path, ())

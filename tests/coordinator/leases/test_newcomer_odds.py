@@ -82,7 +82,7 @@ def test_leases_that_free_keys_give_back_at_once_lower_their_chance_alone(tmp_pa
     world = World(tmp_path, batch_groups=16)
     known(world)
     for lease in idle_leases(world, REMEMBERED_ENDS):
-        world.group_service.expiries.end_early([lease.id], "declined", world.now)
+        world.group_service.verdicts.expiries.end_early([lease.id], "declined", world.now)
     assert world.group_service.leases.newcomers.chance(world.now) < 1.0
     assert world.group_service.leases.window.last.windows == []
     world.close()

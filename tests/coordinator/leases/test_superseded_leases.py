@@ -238,7 +238,7 @@ def test_a_node_whose_lease_was_superseded_stays_reliable_if_it_begins_leases_in
     world.now += 10
     later = world.lease(BOB, version=2)
     steps = [
-        lambda: service.expiries.end_early([waiting_one.id], "superseded", world.now),
+        lambda: service.verdicts.expiries.end_early([waiting_one.id], "superseded", world.now),
         lambda: world.submit(group(later), BOB),
     ]
     for step in steps if in_order else reversed(steps):
@@ -256,7 +256,7 @@ def test_a_superseded_lease_is_no_time_in_which_its_node_had_a_lease(tmp_path: P
     database = world.group_service.database
     before = read_delivery_record(database, ALICE)
     world.now += 60_000
-    world.group_service.expiries.end_early([leases[-1].id], "superseded", world.now)
+    world.group_service.verdicts.expiries.end_early([leases[-1].id], "superseded", world.now)
     assert read_delivery_record(database, ALICE) == before
     database.do("DELETE FROM superseded")
     assert read_delivery_record(database, ALICE).rate < before.rate

@@ -66,8 +66,15 @@ def test_the_least_staleness_is_just_enough(step: float, back: float) -> None:
 
 
 def test_idle_and_need() -> None:
-    assert capacity.idle_share(80.0, 1.0, 100.0) == pytest.approx(0.2)
-    assert capacity.idle_share(120.0, 1.0, 100.0) == 0.0
+    assert capacity.idle_share(4, 1, 1.0, 2.0, 100.0, 80.0) == pytest.approx(0.2)
+    assert capacity.idle_share(4, 1, 1.0, 2.0, 100.0, 120.0) == 0.0
+    late = 1 - 4 / (3.8 + 100 / 90)  # by 1 - mu/mu_min, with the room of S for unchanged steps, 0.82
+    assert capacity.idle_share(4, 1, 1.0, 3.8, 100.0, 90.0) == pytest.approx(late)
+    assert capacity.idle_share(4, 5, 1.0, 2.0, 100.0, 120.0) == capacity.idle_share(4, 1, 1.0, 2.0, 100.0, 0.0) == 1.0
+    for supply in (60.0, 90.0, 120.0, 300.0, 600.0):  # none idle from mu_min on, and only from there
+        least = capacity.least_supply(4, 2, 1.0, 2.7, 100.0)
+        assert least == pytest.approx(100 / 0.3)
+        assert (capacity.idle_share(4, 2, 1.0, 2.7, 100.0, supply) == 0.0) == (supply >= least)
     assert capacity.need(100.0, gamma=1.1) == pytest.approx(110.0)
     assert capacity.need(100.0, zero_variance=0.5, gamma=1.1) == pytest.approx(220.0)
     assert capacity.sequential_step(2.0, 3.0, 100.0, 50.0) == 7.0
@@ -108,6 +115,7 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
         ({"broadcast_seconds": 9.0}, "uplink", "S leaves room for at most every 7 steps"),
         ({"broadcast_seconds": 9.0, "turnaround_seconds": 7.5}, "uplink", "S leaves room for every step; raise S"),
         ({"turnaround_seconds": 9.0}, "staleness", "S = 8 is too small"),
+        ({"turnaround_seconds": 7.9}, "staleness", "which leaves 0.1 s to make a batch. Take S = 9"),
     ],
 )
 def test_the_advice_names_what_limits_the_run(changes: dict[str, float], bottleneck: str | None, said: str) -> None:

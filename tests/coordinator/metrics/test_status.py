@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import LedgerView, LinksView
 from echo2.coordinator.settings import objective_choices
@@ -85,18 +85,22 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_an_invite_is_waited_for_while_the_coordinator_starts(tmp_path: Path, answers: list[str]) -> None:
     answers += ["", "", "echo2://the-run"]
-    assert status.invite_of_the_running(RunFolder(tmp_path), WebSection(), RUN) == "echo2://the-run"
+    with lock_run(RunFolder(tmp_path)):
+        assert status.invite_of_the_running(RunFolder(tmp_path), WebSection(), RUN) == "echo2://the-run"
 
 
 def test_a_coordinator_that_never_has_an_address_is_named(tmp_path: Path, answers: list[str]) -> None:
     answers.append("")
-    with pytest.raises(Unreachable, match="still starting"):
+    with lock_run(RunFolder(tmp_path)), pytest.raises(Unreachable, match="still starting"):
         status.invite_of_the_running(RunFolder(tmp_path), WebSection(), RUN)
 
 
 def test_the_state_of_another_run_on_the_same_port_is_not_shown(tmp_path: Path, answers: list[str]) -> None:
     answers.append("echo2://the-run")
-    assert status.decode(status.fetch_of(RunFolder(tmp_path), WebSection(), RUN)).name == pictures.BUSY.name
+    with lock_run(RunFolder(tmp_path)):
+        assert status.decode(status.fetch_of(RunFolder(tmp_path), WebSection(), RUN)).name == pictures.BUSY.name
+    with pytest.raises(status.OtherFolder, match="serves another folder, and this is a copy"):
+        status.fetch_of(RunFolder(tmp_path), WebSection(), RUN)
     with pytest.raises(Unreachable, match=f"no coordinator runs in {tmp_path}: .* another run answers"):
         status.fetch_of(RunFolder(tmp_path), WebSection(), bytes(32))
     with pytest.raises(Unreachable, match="only while the run runs"):

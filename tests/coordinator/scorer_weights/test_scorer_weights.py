@@ -73,6 +73,27 @@ def test_the_version_before_is_one_step_back_or_there_is_none(loaded: Loaded, ve
     assert weights.before(LINE[version]) == (None if before is None else versions[before])
 
 
+@pytest.mark.parametrize(
+    ("loaded", "snapshots", "stored", "loadable"),
+    [
+        pytest.param(at(4, behind=1), [5], EDGES[5:6], [3, 4, 5], id="the journals and the newest snapshot"),
+        pytest.param(at(5), [5], EDGES[:3], [0, 1, 2, 5], id="payloads from nothing on"),
+        pytest.param(at(5), [2], EDGES[6:], [2, 4, 5], id="an edge over several versions"),
+        pytest.param(None, [], [], range(6), id="nothing is loaded, so nothing is known to be gone"),
+    ],
+)
+def test_a_version_can_be_loaded_where_journals_snapshots_or_payloads_lead_to_it(
+    loaded: Loaded | None, snapshots: list[int], stored: list[Edge], loadable: list[int]
+) -> None:
+    publisher = SimpleNamespace(
+        snapshots=lambda: {LINE[one]: Path() for one in snapshots}, payloads=lambda: dict.fromkeys(stored, Path())
+    )
+    weights = ScorerWeights(
+        SimpleNamespace(loaded=loaded), publisher, model=Path(), folder=Path(), oldest=lambda: (1, 0)  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert [number for number, root in enumerate(LINE) if weights.may_load(root)] == list(loadable)
+
+
 def test_unknown_weights_and_lost_payloads_give_no_move() -> None:
     stranger = Loaded(root=bytes(31) + b"x", parameters=1, nbytes=1)
     assert next_move(stranger, LINE, LINE[0], EDGES, LINE[3]) is None

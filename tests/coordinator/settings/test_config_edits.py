@@ -92,6 +92,30 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(path: Path, assigned: 
     assert path.read_text() == TEXT, "none is written, not even the valid one"
 
 
+TYPED = {
+    "a word": (["run.steps=many"], "`echo2-coord config set run.steps=many`: run.steps should be a whole number, not "),
+    "against the file": (["leases.maximum_seconds=20"], "`echo2-coord config set leases.maximum_seconds=20`: leases: "),
+    "of several": (["web.port=1", "run.steps=0"], "`echo2-coord config set web.port=1 run.steps=0`: run.steps should"),
+    "a long one": ([f"run.steps={'9' * 100}x"], f"`echo2-coord config set run.steps={'9' * 70}...`: run.steps should"),
+    "nothing": (["web.port="], "not ''; `echo2-coord config unset web.port --home {home}` removes the setting"),
+    "a word for nothing": (["run.steps=None"], "not 'None'; `echo2-coord config unset run.steps --home {home}` remo"),
+}
+
+
+@pytest.mark.parametrize("case", TYPED)
+def test_a_wrong_value_is_blamed_on_the_command_that_has_it_and_not_on_the_file(path: Path, case: str) -> None:
+    assigned, said = TYPED[case]
+    with pytest.raises(SettingsFault) as refused:
+        change(path, *assigned)
+    assert said.format(home=path.parent) in str(refused.value)
+    assert "coordinator.toml" not in str(refused.value)
+
+
+def test_a_variable_that_contradicts_a_typed_value_is_named(path: Path) -> None:
+    with pytest.raises(SettingsFault, match=r"^ECHO2_COORD_RUN_STEPS: run\.steps should be a whole number, not 'x'"):
+        change(path, "web.port=1", env={"ECHO2_COORD_RUN_STEPS": "x"})
+
+
 def test_a_key_is_named_once(path: Path) -> None:
     for assigned, removed in ((["run.steps=5", "run.steps=6"], []), (["run.steps=5"], ["run.steps"])):
         with pytest.raises(SettingsFault, match=r"run\.steps is named 2 times: name it once"):

@@ -92,6 +92,35 @@ def test_a_run_under_way_brings_its_measurements() -> None:
     assert "S = 3 leaves little time: at S = 4 12 are enough." in short
 
 
+@pytest.mark.parametrize(
+    ("idle", "flags", "said"),
+    [
+        (
+            0.12,
+            PlanFlags(),
+            "is idle for 12% of its time since its first step. For the terms above the formulas give 53%",
+        ),
+        (0.12, PlanFlags(staleness=2), "For the terms above the formulas give 57%: they take"),
+        (0.51, PlanFlags(), "is idle for 51% of its time since its first step."),
+    ],
+)
+def test_the_idle_share_that_the_run_measured_stands_beside_the_one_of_the_formulas(
+    idle: float, flags: PlanFlags, said: str
+) -> None:
+    """Before, the formulas' share alone was there, and `status` had another."""
+    told = describe_run_plan(flags, msgspec.structs.replace(UNDER_WAY, idle=idle))
+    assert told[-1].startswith("Measured in this run, the learner is idle for ")
+    assert said in told[-1]
+    assert ("formulas" in told[-1]) == (idle == 0.12)
+
+
+def test_the_reserve_of_a_run_is_its_own_unless_a_flag_names_another() -> None:
+    capacity = msgspec.structs.replace(UNDER_WAY.capacity, gamma=2.0)
+    state = msgspec.structs.replace(UNDER_WAY, capacity=capacity)
+    assert "18 such nodes would be enough" in " ".join(describe_run_plan(PlanFlags(), state))
+    assert "10 such nodes would be enough" in " ".join(describe_run_plan(PlanFlags(gamma=1.1), state))
+
+
 def test_the_rate_of_a_run_is_that_of_all_its_scorers() -> None:
     capacity = msgspec.structs.replace(UNDER_WAY.capacity, verified=20.0, scorers=2)
     words = " ".join(describe_run_plan(PlanFlags(), msgspec.structs.replace(UNDER_WAY, capacity=capacity)))

@@ -376,6 +376,25 @@ def test_what_a_node_lacks_is_stated_and_nobody_owes_it(court: Court) -> None:
     assert court.balance() == 0
 
 
+def test_a_rerun_is_not_promised_where_the_version_of_the_group_is_gone(court: Court) -> None:
+    """Before, the operator read that it would be checked again, and the log that it could not be."""
+    court.world.accepted()
+    lease, asked = court.refused(), list[bytes]()
+
+    def may_load(root: bytes) -> bool:
+        asked.append(root)
+        return False
+
+    with pytest.raises(LocalFault, match=r"again: version 0, by which .* is no longer kept") as fault:
+        carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now, may_load=may_load)
+    assert "`echo2-coord verdict reverse`" in str(fault.value)
+    assert court.service.reviews.of(lease.id) == []
+    past_the_window(court)
+    with pytest.raises(LocalFault, match="its group is no longer stored"):
+        carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now, may_load=may_load)
+    assert asked == [lease.root]
+
+
 def test_appeals_take_a_hundredth_of_the_scoring_time_and_the_operator_does_not_wait(court: Court) -> None:
     court.world.accepted()
     lease = court.refused()

@@ -1,12 +1,14 @@
 """The site over HTTP: headers, compression, caching, size, and a taken port."""
 
 import asyncio
+import gc
 import gzip
 import queue
 
 import msgspec
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from echo2.coordinator.metrics.broadcast_stats import MOST_TAKES
 from echo2.coordinator.metrics.views import NodeRow, RunState
@@ -188,6 +190,39 @@ async def test_a_state_that_cannot_be_built_is_asked_for_again() -> None:
             await cache.current_state()
     source.fault = None
     assert (await cache.current_state()).phase == "learning"
+
+
+async def test_a_refresh_that_fails_while_nobody_waits_is_logged_once_and_leaves_the_page() -> None:
+    """Before, asyncio alone logged it, as an exception that was never retrieved, when the task was collected."""
+    unheard, loop = list[dict[str, object]](), asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    clock, source = Clock(), SlowRun(pictures.BUSY)
+    cache = ResponseCache(source.current_state, clock)
+    source.may_build.set()
+    await cache.current_state()
+    source.fault = ValueError("no state")
+    with capture_logs() as logged:
+        for _ in range(2):
+            clock.now += 1.0
+            assert (await cache.current_state()).phase == "learning"
+            await asyncio.sleep(0.01)
+            clock.now -= 1.0
+        clock.now += 1.0 + GRACE_SECONDS
+        with pytest.raises(ValueError, match="no state"):
+            await cache.current_state()
+        source.fault = None
+        assert (await cache.current_state()).phase == "learning"
+        source.fault = OSError("disk")
+        clock.now += 1.0
+        await cache.current_state()
+        await asyncio.sleep(0.01)
+    del cache
+    gc.collect()
+    told = [(one["log_level"], one["event"], one["kind"], one["reason"]) for one in logged]
+    assert told == [
+        ("error", "page not refreshed", *words) for words in (("ValueError", "no state"), ("OSError", "disk"))
+    ]
+    assert unheard == []
 
 
 async def test_post_is_not_allowed(visit: Visit) -> None:

@@ -183,6 +183,30 @@ def test_a_doubted_page_joins_by_its_fingerprint_alone_which_is_not_shown(
     assert join(tmp_path, INVITE, INVITE.fingerprint, doubt=doubt) == INVITE
 
 
+@pytest.mark.parametrize("doubt", ["", "http:// does not show who answers"])
+def test_a_wrong_fingerprint_is_repeated_as_fingerprints_are_printed_and_one_wrong_letter_is_placed(
+    doubt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, it was repeated without its dashes."""
+    right = INVITE.fingerprint
+    one = f"{right[:6]}{'A' if right[6] != 'A' else 'B'}{right[7:]}"
+    for typed, shown, placed in (
+        (one.lower().replace("-", " "), one, " (one letter in group 2)"),
+        (OTHER.fingerprint.replace("-", ""), OTHER.fingerprint, ""),
+        (right[:-1], right[:-1], ""),
+        (right * 2, f"{right}...", ""),
+    ):
+        with pytest.raises(BadConfig) as given:
+            join(tmp_path, INVITE, typed, doubt=doubt)
+        assert f"that of the fingerprint {shown}: correct --accept-fingerprint{placed}, or ask" in str(given.value)
+        if doubt:
+            with pytest.raises(BadConfig) as asked:
+                join(tmp_path, INVITE, ask=lambda question, typed=typed: typed, doubt=doubt)
+            assert str(asked.value).endswith(f"the fingerprint {shown}: compare it with the operator's{placed}")
+        if shown[:19] != right:
+            assert right not in f"{given.value}{capsys.readouterr().err}"
+
+
 def test_without_a_terminal_the_fingerprint_is_an_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(BadConfig, match=f"--accept-fingerprint FINGERPRINT.*{INVITE.fingerprint}"):

@@ -77,3 +77,8 @@ def test_without_a_terminal_and_a_fingerprint_nothing_is_joined(tmp_path, monkey
     monkeypatch.setattr(local_discovery, "discover", _nothing)
     with pytest.raises(BadConfig, match="none is announced"):
         invite_of(NodeConfig(home=tmp_path))
+
+
+def test_a_fingerprint_that_no_run_has_is_repeated_as_fingerprints_are_printed():
+    with pytest.raises(BadConfig, match="no announced run has the fingerprint AAAA-BBBB-CCCC-DDDD; the local network"):
+        choose([HONEST], "aaaa bbbbccccdddd", never)
