@@ -143,33 +143,47 @@ class Coordinator:
         )  # fmt: skip
         self.absence = Absence(self.group_service.leases, self._running_time)
 
-        self.advertiser = Advertiser(run, network.links, network.inbound, records.registry.records, self.now)
-        self.publisher = Publisher(
-            signing_of(run), store, network, head_file=run.folder.head, addresses=self.advertiser.addresses,
-            clock=clock, on_announce=records.broadcasts.on_announcement,
-        )  # fmt: skip
-        self.feeding = self._planner()
+        self._publish(store)
         self.learning = Learning(
             run, hosts, self.group_service, self.publisher, self.history, models, clock, lambda: self.settings.finish()
         )
         self.settings = LiveSettings(run, [host.facts for host in hosts], self.group_service, self.learning, clock)
         self.settings.others.append(self._take_settings)
 
-        watch = self.learning.training.watch
+        self._check_ledger()
+        self._control = self._answer_nodes()
+        self._answer_operator(models)
+
+    def _publish(self, store: Store) -> None:
+        """Make the parts that sign versions, and bring them to the nodes."""
+        run, network, service = self._run, self._network, self.group_service
+        self.advertiser = Advertiser(run, network.links, network.inbound, service.registry.records, self.now)
+        self.publisher = Publisher(
+            signing_of(run), store, network, head_file=run.folder.head, addresses=self.advertiser.addresses,
+            clock=self._clock, on_announce=service.broadcasts.on_announcement,
+        )  # fmt: skip
+        self.feeding = self._planner()
+
+    def _check_ledger(self) -> None:
+        """Make the parts that compare the ledger with the heads that nodes hold, and with itself."""
+        database, watch = self.group_service.database, self.learning.training.watch
         self.foreign_heads = ForeignHeads(
-            run, database, network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
+            self._run, database, self._network.rpc, watch.stop, self.now, lambda: self.run_logs.logs, self._works,
             lambda: trusted_parties.trusted_nodes(database),
         )  # fmt: skip
         self.ledger_check = LedgerCheck(database.path, watch.stop)
-        self._control = self._answer_nodes()
+
+    def _answer_operator(self, models: Models) -> None:
+        """Make the parts that show the run, and do what the operator asks."""
         self.view_builder = RunViewBuilder(
-            run=run, group_service=self.group_service, training=self.learning.training, scoring=self.learning.scoring,
-            publisher=self.publisher, faults=models.faults, started=self.now(), clock=clock,
-            installing=public_install_command(), market=None if self.market is None else self.market.figures,
+            run=self._run, group_service=self.group_service, training=self.learning.training,
+            scoring=self.learning.scoring, publisher=self.publisher, faults=models.faults, started=self.now(),
+            clock=self._clock, installing=public_install_command(),
+            market=None if self.market is None else self.market.figures,
         )  # fmt: skip
         self.operator = OperatorSocket(
-            run.folder.path, watch, self.renew, self.remark, self.learning.guarding.order, self.on_verdict, self.pay,
-            self.payments_wait, self.settings.finish, self.settings.change,
+            self._run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
+            self.on_verdict, self.pay, self.payments_wait, self.settings.finish, self.settings.change,
         )  # fmt: skip
 
     def _answer_nodes(self) -> RequestHandler:

@@ -146,16 +146,7 @@ class NodeDaemon:
             OwnerCaps(config, self._local_time), network.exchange, self.connectivity.plan_client, self.run_state,
             context.folder / MONTH_FILE, self.device_limits.set_duty,
         )  # fmt: skip
-        self.commands = ControlCommands(
-            DaemonParts(
-                config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
-                payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
-                ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange, run_state=self.run_state,
-                own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
-                ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
-            )
-        )  # fmt: skip
-        self._control = CommandServer(socket_path(config.home), self.commands.by_name())
+        self._answer_owner(sensors)
         self._tasks: TaskGroup | None = None
         self._patience: anyio.CancelScope | None = None
         """Scope of the start, the work and the drain; `end_soon` gives it a deadline."""
@@ -218,6 +209,19 @@ class NodeDaemon:
             for worker in workers:
                 worker.group_milliseconds = choice.group_milliseconds
         self.rollouts = EngineWorkers(self.fleet, workers, client, self.outbox_relay, self.run_state, served)
+
+    def _answer_owner(self, sensors: DeviceSensors | None) -> None:
+        """Make the socket at which the owner's commands ask, and what answers them."""
+        self.commands = ControlCommands(
+            DaemonParts(
+                config=self._config, context=self.context, network=self.network, fleet=self.fleet,
+                follower=self.follower, payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts,
+                outbox=self.outbox, ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange,
+                run_state=self.run_state, own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
+                ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
+            )
+        )  # fmt: skip
+        self._control = CommandServer(socket_path(self._config.home), self.commands.by_name())
 
     async def run(self) -> Exit:
         """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises

@@ -46,10 +46,9 @@ class StubLearner:
         return Opened(step=step, drawn=list(self._drawn), parameters=1, export=export)
 
     def step(self, batch: Batch) -> Stepped:
-        self._drawn = [*self._drawn, *drawn_by(batch)][-_MOST_DRAWN:]
+        self._drawn = [*self._drawn, *batch.groups][-_MOST_DRAWN:]
         self._folder.with_name(DRAWN).write_bytes(msgspec.msgpack.encode(self._drawn))
-        asked = getattr(batch, "export", True)  # at commit 439044d a batch has no such field
-        export = self._export(batch.step) if asked else None
+        export = self._export(batch.step) if batch.export else None
         return Stepped(
             step=batch.step,
             metrics={"loss": 0.0, "reward": 0.5, "success": 0.5, "staleness_mean": 1.0},
@@ -78,12 +77,6 @@ class StubLearner:
     def _snapshot(self, version: int) -> Snapshot:
         path = self._folder / f"v{version}.safetensors"
         return Snapshot(path) if path.exists() else write_weights(path, version)
-
-
-def drawn_by(batch: Batch) -> list[bytes]:
-    """Return the lease ids of a batch, whose groups are ids, or whole groups at commit 439044d."""
-    groups: list[Any] = list(batch.groups)
-    return [getattr(group, "id", group) for group in groups]
 
 
 def main() -> None:

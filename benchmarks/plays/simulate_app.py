@@ -8,7 +8,7 @@ import typer
 from benchmarks.plays import comparison, drawn_runs, told
 from echo2.coordinator.command_line.checkout_commands import PASSED_APP
 from echo2.coordinator.command_line.command_options import errors_reported
-from echo2.coordinator.command_line.trials_app import MOST_FIGURE
+from echo2.coordinator.command_line.trials_app import figure
 from echo2.runtime.errors import LocalFault
 
 simulate_app = typer.Typer(**PASSED_APP)
@@ -18,42 +18,22 @@ simulate_app = typer.Typer(**PASSED_APP)
 @errors_reported
 def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
-    minutes: Annotated[float, typer.Option(min=1, max=MOST_FIGURE, help="Simulated time.")] = 60.0,
-    supply: Annotated[
-        float, typer.Option(min=0.01, max=MOST_FIGURE, help="Supply of the nodes, over the consumption of the learner.")
-    ] = 1.5,
+    minutes: Annotated[float, figure(1, "Simulated time.")] = 60.0,
+    supply: Annotated[float, figure(0.01, "Supply of the nodes, over the consumption of the learner.")] = 1.5,
     equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups per step.")] = 64,
-    staleness: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="S, steps that a group may be old.")] = 4,
-    publish_every: Annotated[
-        int, typer.Option(min=1, max=MOST_FIGURE, help="Steps from one version to the next (kappa).")
-    ] = 1,
-    at_once: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups at once in a node.")] = 1,
-    step_seconds: Annotated[
-        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Seconds of the learner's step (T).")
-    ] = 60.0,
-    life: Annotated[
-        float | None,
-        typer.Option(min=0.1, max=MOST_FIGURE, help="Mean minutes until a node leaves.", show_default="it stays"),
-    ] = None,
-    away: Annotated[float, typer.Option(min=0.1, max=MOST_FIGURE, help="Mean minutes until it is back.")] = 5.0,
-    broadcast: Annotated[
-        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds of a version to the nodes.")
-    ] = 12.0,
-    star: Annotated[
-        float,
-        typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds of a version to all nodes without peers, for --ablate."),
-    ] = 0.0,
-    gamma: Annotated[
-        float, typer.Option(min=1.0, max=MOST_FIGURE, help="Supply of the active nodes over the need.")
-    ] = 1.1,
-    price: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Median ask per hour; 0: nobody asks.")] = 0.0,
-    learner_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of the learner's device per hour.")
-    ] = 0.0,
-    scorer_load: Annotated[
-        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Time of one scorer for a step's groups, over the step's.")
-    ] = 0.3,
+    batch: Annotated[int, figure(1, "Groups per step.")] = 64,
+    staleness: Annotated[int, figure(1, "S, steps that a group may be old.")] = 4,
+    publish_every: Annotated[int, figure(1, "Steps from one version to the next (kappa).")] = 1,
+    at_once: Annotated[int, figure(1, "Groups at once in a node.")] = 1,
+    step_seconds: Annotated[float, figure(0.001, "Seconds of the learner's step (T).")] = 60.0,
+    life: Annotated[float | None, figure(0.1, "Mean minutes until a node leaves.", "it stays")] = None,
+    away: Annotated[float, figure(0.1, "Mean minutes until it is back.")] = 5.0,
+    broadcast: Annotated[float, figure(0.0, "Seconds of a version to the nodes.")] = 12.0,
+    star: Annotated[float, figure(0.0, "Seconds of a version to all nodes without peers, for --ablate.")] = 0.0,
+    gamma: Annotated[float, figure(1.0, "Supply of the active nodes over the need.")] = 1.1,
+    price: Annotated[float, figure(0.0, "Median ask per hour; 0: nobody asks.")] = 0.0,
+    learner_price: Annotated[float, figure(0.0, "Price of the learner's device per hour.")] = 0.0,
+    scorer_load: Annotated[float, figure(0.001, "Time of one scorer for a step's groups, over the step's.")] = 0.3,
     scorers: Annotated[int, typer.Option(min=1, max=1024, help="Scorers.")] = 1,
     length_spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
@@ -65,19 +45,11 @@ def simulate(
         list[str] | None,
         typer.Option("--class", help="COUNT:SPEED:ASK of nodes alike, repeated; for --nodes, --equal and --price."),
     ] = None,
-    version_mb: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="MB of a version; for --broadcast and --star.")
-    ] = None,
-    uplink: Annotated[
-        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Uplink of the coordinator, Mbit/s.")
-    ] = 1000.0,
-    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Uplink of a node, Mbit/s.")] = 100.0,
-    node_downlink: Annotated[
-        float, typer.Option(min=0.001, max=MOST_FIGURE, help="Downlink of a node, Mbit/s.")
-    ] = 1000.0,
-    uplink_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price per GB that the coordinator sends.")
-    ] = 0.0,
+    version_mb: Annotated[float | None, figure(0.001, "MB of a version; for --broadcast and --star.")] = None,
+    uplink: Annotated[float, figure(0.001, "Uplink of the coordinator, Mbit/s.")] = 1000.0,
+    node_uplink: Annotated[float, figure(0.0, "Uplink of a node, Mbit/s.")] = 100.0,
+    node_downlink: Annotated[float, figure(0.001, "Downlink of a node, Mbit/s.")] = 1000.0,
+    uplink_price: Annotated[float, figure(0.0, "Price per GB that the coordinator sends.")] = 0.0,
     prompts: Annotated[
         int, typer.Option(min=0, max=65_536, help="Prompts of several difficulties; 0: all are alike.")
     ] = 0,

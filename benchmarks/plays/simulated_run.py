@@ -30,6 +30,7 @@ from benchmarks.plays.run_scene import RunResult, RunScene, StepRecord
 from benchmarks.plays.simulated_clock import SimulatedClock
 from benchmarks.plays.simulated_node import GroupWork, OpenLease, SimulatedNode
 from benchmarks.plays.simulated_prompts import LeasedPrompt, SelectionFigures, SimulatedPrompts
+from benchmarks.plays.version_delivery import VersionDelivery
 from echo2.coordinator.learner.age import fresh, oldest_fresh
 from echo2.coordinator.leases.delivery_record import PastLease
 from echo2.coordinator.leases.lease_lifetime import (
@@ -130,10 +131,13 @@ class SimulatedRun:
         """Prompts that are chosen ahead, in the order in which they are leased."""
         self._next_position = 0
         self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
-        self.paid, self.copies, self._sends = 0.0, 0.0, False
-        self.waiting: dict[SimulatedNode, None] = {}
-        """Nodes that wait for a copy of a version, in the order in which they are sent one."""
-        if scene.order is not None:
+        self.paid = 0.0
+        self.delivery = VersionDelivery(scene, self.clock, self.random, self._hear)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let the active nodes ask, each after a moment."""
+        if self.scene.order is not None:
             self._activate()
         for node in self.nodes:
             self._count_hours(node)
@@ -161,7 +165,7 @@ class SimulatedRun:
             self.paid / self.step,
             self.lost / max(1, self.given),
             1 - self.learned / max(1e-9, self.sampled - sum(one.prompt.length for one in self.buffer)),
-            self.copies / self.step,
+            self.delivery.copies / self.step,
             self.scored / (self.clock.now * self.scene.scorers),
             self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
             self.prompts.figures() if self.prompts else SelectionFigures(),
@@ -347,7 +351,7 @@ class SimulatedRun:
             if (one := self.open.get(lease)) is not None:
                 self.open[lease] = one._replace(expires=min(one.expires, self._now()))
             self._expired(lease)
-        self._catch_up(node)
+        self.delivery.catch_up(node, self.published)
         self._count_hours(node)
         self._leave_later(node)
         self._ask(node)
@@ -390,7 +394,7 @@ class SimulatedRun:
         self.clock.after(EPOCH, self._activate)
 
     def _begin_again(self, node: SimulatedNode) -> None:
-        self._catch_up(node)
+        self.delivery.catch_up(node, self.published)
         self._ask(node)
 
     def _now(self) -> int:
@@ -474,44 +478,8 @@ class SimulatedRun:
         if self.step % scene.publish_every == 0:
             self.published, self.published_at = self.step, self._now()
             self.broadcasts.on_announcement(1, self.published, self.published_at)
-            self._broadcast()
+            self.delivery.send(self.nodes, self.published)
         self._draw()
-
-    # versions
-
-    def _broadcast(self) -> None:
-        self.copies += 0 if self.scene.star else self.scene.copies
-        for node in self.nodes:
-            if self.scene.star:
-                self._queue(node)
-            elif node.here:
-                late = self.scene.broadcast * self.random.uniform(0.7, 1.3)
-                self.clock.after(late * self.step_seconds, self._hear, node, self.published)
-
-    def _queue(self, node: SimulatedNode) -> None:
-        """Let a node wait for its copy of the newest version."""
-        self.waiting.setdefault(node)
-        self._send_next()
-
-    def _send_next(self) -> None:
-        while self.waiting and not self._sends:
-            node = next(iter(self.waiting))
-            del self.waiting[node]
-            if node.here and node.active and node.newest < self.published:
-                self._sends = True
-                self.clock.after(self.scene.star * self.step_seconds, self._sent, node, self.published)
-
-    def _sent(self, node: SimulatedNode, version: int) -> None:
-        self._sends, self.copies = False, self.copies + 1
-        self._hear(node, version)
-        self._send_next()
-
-    def _catch_up(self, node: SimulatedNode) -> None:
-        """Let a node that was away or inactive have the newest version."""
-        if self.scene.star:
-            self._queue(node)
-        else:
-            node.newest = self.published
 
 
 def _share_of(node: SimulatedNode, lifetime: LeaseLifetime) -> Share:

@@ -59,15 +59,10 @@ def init(
     ] = None,
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
-    from echo2.coordinator.calibration import own_classes
     from echo2.coordinator.command_line import policy_folder
     from echo2.coordinator.run import keys, model_folder, root_keys, setup
-    from echo2.coordinator.run.draft import left_over
-    from echo2.runtime.logs import set_up_logging, to_stream
 
-    set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
-    for sentence in left_over(folder):
-        print_error(PROGRAM, sentence)
+    _report_left_over(folder)
     root_plan = root_keys.plan(root_key_plan, root_out, folder)
     flags = settings_of_init(sets, name=name, task=task, steps=steps, port=port)
     with policy_folder.model_of_version(model) as source:
@@ -85,13 +80,29 @@ def init(
             root_plan=root_plan,
             check_model=partial(model_folder.check_model, divided=config.learner.ranks * config.learner.hosts > 1),
         )
-    if calibrate:
-        closed = own_classes.calibrate_own(new_run, command_options.now(), _say)
-    else:
-        closed = own_classes.how_to_open(new_run)
+    closed = _open_classes(new_run, calibrate=calibrate)
     _print_made(new_run, root_keys.meaning(root_plan, new_run.folder.path))
     for sentence in closed:
         print_error(PROGRAM, sentence)
+
+
+def _report_left_over(folder: Path) -> None:
+    """Set the log up, and report what an `init` that was killed has left beside the folder."""
+    from echo2.coordinator.run.draft import left_over
+    from echo2.runtime.logs import set_up_logging, to_stream
+
+    set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
+    for sentence in left_over(folder):
+        print_error(PROGRAM, sentence)
+
+
+def _open_classes(new_run: "Run", *, calibrate: bool) -> list[str]:
+    """Calibrate the admitted classes that are not exact, if so; return what is to be said of those that stay closed."""
+    from echo2.coordinator.calibration import own_classes
+
+    if calibrate:
+        return own_classes.calibrate_own(new_run, command_options.now(), _say)
+    return own_classes.how_to_open(new_run)
 
 
 def settings_of_init(

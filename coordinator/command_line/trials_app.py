@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 trials_app = typer.Typer()
 MOST_FIGURE: Final = 1_000_000_000
 """No figure of a plan is larger, nor infinite: 30 years, in seconds."""
+
+
+def figure(least: float, meaning: str, default: str | bool = True) -> Any:
+    """Make the option of a figure of a plan. `meaning`: its text of help. `default`: words for its default; True: the
+    value itself."""
+    return typer.Option(min=least, max=MOST_FIGURE, help=meaning, show_default=default)
 
 
 class DemoFormat(Enum):
@@ -93,62 +99,32 @@ def plan(
     home: Annotated[
         Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="only flags")
     ] = None,
-    step_seconds: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Seconds of the learner's step (T).")
-    ] = None,
-    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST_FIGURE, help="Rollouts per step (R).")] = None,
-    group: Annotated[int | None, typer.Option(min=2, max=MOST_FIGURE, help="Rollouts per group.")] = None,
-    tokens: Annotated[float | None, typer.Option(min=1, max=MOST_FIGURE, help="Sampled tokens per rollout.")] = None,
-    node_tokens: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second of a node.")
-    ] = None,
-    staleness: Annotated[
-        int | None, typer.Option(min=0, max=MOST_FIGURE, help="S, steps that a group may be old.")
-    ] = None,
-    publish_every: Annotated[
-        int | None,
-        typer.Option(min=1, max=MOST_FIGURE, help="Steps from one version to the next (kappa).", show_default="auto"),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(min=1.0, max=MOST_FIGURE, help="Supply over the need.", show_default="the run's, else 1.1"),
-    ] = None,
-    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="MB of a version's diff.")] = None,
-    uplink: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Uplink of the coordinator, Mbit/s.")
-    ] = None,
-    node_uplink: Annotated[
-        float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="Uplink of a node, Mbit/s.")
-    ] = None,
-    node_downlink: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Downlink of a node, Mbit/s.")
-    ] = None,
-    at_once: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Groups at once in a node (c).")] = 1,
-    load_seconds: Annotated[
-        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Seconds in which a node loads a version.")
-    ] = 1.0,
-    scorer_tokens: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second that a scorer verifies.")
-    ] = None,
-    scorers: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Scorers.")] = 1,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, max=MOST_FIGURE, help="Plan for so many.", show_default="as needed")
-    ] = None,
-    node_price: Annotated[float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of a node per hour.")] = 0.0,
-    learner_price: Annotated[
-        float, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of the learner's device per hour.")
-    ] = 0.0,
-    own_tokens: Annotated[
-        float | None, typer.Option(min=0.001, max=MOST_FIGURE, help="Tokens per second of a machine of yours.")
-    ] = None,
-    own_price: Annotated[
-        float | None, typer.Option(min=0.0, max=MOST_FIGURE, help="Price of such a machine per hour.")
-    ] = None,
+    step_seconds: Annotated[float | None, figure(0.001, "Seconds of the learner's step (T).")] = None,
+    rollouts: Annotated[int | None, figure(1, "Rollouts per step (R).")] = None,
+    group: Annotated[int | None, figure(2, "Rollouts per group.")] = None,
+    tokens: Annotated[float | None, figure(1, "Sampled tokens per rollout.")] = None,
+    node_tokens: Annotated[float | None, figure(0.001, "Tokens per second of a node.")] = None,
+    staleness: Annotated[int | None, figure(0, "S, steps that a group may be old.")] = None,
+    publish_every: Annotated[int | None, figure(1, "Steps from one version to the next (kappa).", "auto")] = None,
+    gamma: Annotated[float | None, figure(1.0, "Supply over the need.", "the run's, else 1.1")] = None,
+    version_mb: Annotated[float | None, figure(0.0, "MB of a version's diff.")] = None,
+    uplink: Annotated[float | None, figure(0.001, "Uplink of the coordinator, Mbit/s.")] = None,
+    node_uplink: Annotated[float | None, figure(0.0, "Uplink of a node, Mbit/s.")] = None,
+    node_downlink: Annotated[float | None, figure(0.001, "Downlink of a node, Mbit/s.")] = None,
+    at_once: Annotated[int, figure(1, "Groups at once in a node (c).")] = 1,
+    load_seconds: Annotated[float, figure(0.0, "Seconds in which a node loads a version.")] = 1.0,
+    scorer_tokens: Annotated[float | None, figure(0.001, "Tokens per second that a scorer verifies.")] = None,
+    scorers: Annotated[int, figure(1, "Scorers.")] = 1,
+    nodes: Annotated[int | None, figure(1, "Plan for so many.", "as needed")] = None,
+    node_price: Annotated[float, figure(0.0, "Price of a node per hour.")] = 0.0,
+    learner_price: Annotated[float, figure(0.0, "Price of the learner's device per hour.")] = 0.0,
+    own_tokens: Annotated[float | None, figure(0.001, "Tokens per second of a machine of yours.")] = None,
+    own_price: Annotated[float | None, figure(0.0, "Price of such a machine per hour.")] = None,
     model: Annotated[
         Path | None, typer.Option(help="A model's folder: what it takes of a card's memory.", show_default="none")
     ] = None,
     card: Annotated[str | None, typer.Option(help="Memory of a card: 80GB.", show_default="this machine's")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MOST_FIGURE, help="Tokens of the longest rollout.")] = 8192,
+    limit: Annotated[int, figure(1, "Tokens of the longest rollout.")] = 8192,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs; or, with --model, what the learner
     takes of a card's memory, and the settings with which it fits."""

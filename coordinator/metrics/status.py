@@ -14,16 +14,8 @@ import msgspec
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.market_views import MarketView, PaymentView
-from echo2.coordinator.metrics.views import (
-    AuditView,
-    CanaryView,
-    GuardView,
-    PauseView,
-    RunState,
-    StagesView,
-    StageView,
-    TaskRow,
-)
+from echo2.coordinator.metrics.trouble_views import GuardView, PauseView
+from echo2.coordinator.metrics.views import AuditView, CanaryView, RunState, StagesView, StageView, TaskRow
 from echo2.coordinator.settings.named_home import with_home
 from echo2.p2p.errors import Unreachable
 from echo2.protocol.money_text import amount_text as money

@@ -7,18 +7,13 @@ coordinator/web/templates/live.html shows it, and coordinator/web/prometheus.py 
 itself.
 """
 
-from typing import Literal
-
 import msgspec
 
 from echo2.coordinator.metrics.market_views import MarketView, NodePay
+from echo2.coordinator.metrics.trouble_views import GuardView, TroubleView
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the parts of the state."""
-
-
-class NodeRow(View, frozen=True, kw_only=True, gc=False):
+class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: balance of its ledger account.
     `route`: route of its last request (direct, relay, https); None: no request since the coordinator's start.
     `reached`: how peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or
@@ -49,7 +44,7 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     score: int = 0
 
 
-class TeamRow(View, frozen=True, kw_only=True):
+class TeamRow(msgspec.Struct, frozen=True, kw_only=True):
     """One team. `id`: the commitment to its name in the ledger, hexadecimal digits. `name`: empty: it was blotted out.
     `members`: nodes that state it now. `groups`, `weight` (milli-RE): of its members, each from the moment of its
     joining on. `score`: that work, halved every 7 days, milli-RE."""
@@ -62,7 +57,7 @@ class TeamRow(View, frozen=True, kw_only=True):
     score: int
 
 
-class MadeGroup(View, frozen=True, kw_only=True):
+class MadeGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group that a node made. `at`: time of the verdict, ms. `code`: reason of a refusal; empty: accepted."""
 
     lease: str
@@ -72,14 +67,14 @@ class MadeGroup(View, frozen=True, kw_only=True):
     rollouts: int
 
 
-class LearnedStep(View, frozen=True, kw_only=True):
+class LearnedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that learned from groups of a node."""
 
     step: int
     groups: int
 
 
-class NodeView(View, frozen=True, kw_only=True):
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node and what became of its work. `groups`: the newest decided ones, at most 50. `learned`: those of the last
     250 steps that learned from it, the newest first."""
 
@@ -88,7 +83,7 @@ class NodeView(View, frozen=True, kw_only=True):
     learned: list[LearnedStep]
 
 
-class StepPoint(View, frozen=True, kw_only=True):
+class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
     `cut_answers`: share of its rollouts that the token limit cut; None: not known."""
 
@@ -102,7 +97,7 @@ class StepPoint(View, frozen=True, kw_only=True):
     cut_answers: float | None = None
 
 
-class TaskEvaluation(View, frozen=True, kw_only=True):
+class TaskEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Held-out exact match on one task's prompts."""
 
     task: str
@@ -111,7 +106,7 @@ class TaskEvaluation(View, frozen=True, kw_only=True):
     greedy: float
 
 
-class Evaluation(View, frozen=True, kw_only=True):
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Held-out exact match of a version: `sampled` at the run's temperature with fixed seeds, `greedy` beside it; over
     the prompts of all tasks. `tasks`: each alone."""
 
@@ -123,7 +118,7 @@ class Evaluation(View, frozen=True, kw_only=True):
     tasks: list[TaskEvaluation] = []
 
 
-class ReserveView(View, frozen=True, kw_only=True):
+class ReserveView(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that a reserve of supply takes, and the age that it gives (coordinator/metrics/freshness.py).
     `reserve`: supply over the need. `need`: rollouts per second. `nodes`: nodes of those here that make it, the
     quickest first; None: all of them do not. `age`: mean of the groups learned from, estimated, steps; None: up to
@@ -135,7 +130,7 @@ class ReserveView(View, frozen=True, kw_only=True):
     age: float | None
 
 
-class CapacityView(View, frozen=True, kw_only=True):
+class CapacityView(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `longest_period`: kappa*.
     `scorers`: scorers that can work. `verified`: rollouts per second that they can verify together. `bottleneck`:
     nodes, scorer, uplink or staleness; None: nothing limits the run. `advice`: one sentence. `gamma`: the reserve of
@@ -157,7 +152,7 @@ class CapacityView(View, frozen=True, kw_only=True):
     newcomers: float | None = None
 
 
-class StageView(View, frozen=True, kw_only=True):
+class StageView(msgspec.Struct, frozen=True, kw_only=True):
     """A stage of the way of the groups learned lately (metrics/group_stages.py). `name`: what ends it: held, leased,
     begun, generated, received, judged or drawn; whole: all of them together. `meaning`: what happens in it. `groups`:
     those measured. `seconds`, `steps`: medians over them; `mean_seconds`, `mean_steps`: means. Steps: None: no step's
@@ -172,7 +167,7 @@ class StageView(View, frozen=True, kw_only=True):
     mean_steps: float | None
 
 
-class StagesView(View, frozen=True, kw_only=True):
+class StagesView(msgspec.Struct, frozen=True, kw_only=True):
     """The way of the groups learned lately, taken apart. `groups`: their number. `step_seconds`: step seconds of a
     step; None: not known. `whole`: from the publication of a group's version to its draw. `largest`: name of the part
     of the largest mean; empty: no group was learned from yet. `sentence`: names it in words."""
@@ -185,7 +180,7 @@ class StagesView(View, frozen=True, kw_only=True):
     sentence: str = ""
 
 
-class TransferView(View, frozen=True, kw_only=True):
+class TransferView(msgspec.Struct, frozen=True, kw_only=True):
     """A node's report of the bytes of a version that one peer sent it. `began`, `ended`: seconds after the Head."""
 
     peer: str
@@ -194,7 +189,7 @@ class TransferView(View, frozen=True, kw_only=True):
     ended: float
 
 
-class DeliveryView(View, frozen=True, kw_only=True):
+class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
     """The delivery of a version to one node, seconds after its first Head was published. `heard`: the node got the
     Head. `complete`: it had the payloads. `applied`: its engine had loaded the version. `counted`: work of the node was
     accepted before, so its times count for the run."""
@@ -207,7 +202,7 @@ class DeliveryView(View, frozen=True, kw_only=True):
     feeds: list[TransferView]
 
 
-class BroadcastView(View, frozen=True, kw_only=True):
+class BroadcastView(msgspec.Struct, frozen=True, kw_only=True):
     """The deliveries of the last versions. `median`, `p90`, `p95`, `slowest`: T_bcast, seconds from a version's first
     Head to its payloads at a node. `applied`: p90 until the engine has loaded it, as the capacity model uses it. All
     are over `samples` acknowledgements; None before the first. `version`: the newest version acknowledged by a node
@@ -226,7 +221,7 @@ class BroadcastView(View, frozen=True, kw_only=True):
     unshown: int = 0
 
 
-class VersionRow(View, frozen=True, kw_only=True):
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A published version. `diff_bytes`: diff bytes of its smallest diff; None: it has no
     diff. `full_bytes`: full bytes of its snapshot. `first_node_seconds`: first node seconds from its publication to the
     first lease request under it; None: no request yet."""
@@ -239,74 +234,7 @@ class VersionRow(View, frozen=True, kw_only=True):
     first_node_seconds: float | None
 
 
-class PauseView(View, frozen=True, kw_only=True):
-    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: that of a `GuardRow`.
-    `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may type;
-    empty: `echo2-coord resume`."""
-
-    kind: str
-    why: str
-    since: int
-    until: int | None
-    remedy: str = ""
-
-
-class RollbackView(View, frozen=True, kw_only=True):
-    """A version that was published again. `era`, `version`: era and version of the one that came again; `new_era`,
-    `new_version`: new era and new version as which. `automatic`: not ordered by the operator. `rate`: factor of
-    learner.learning_rate since then."""
-
-    at: int
-    era: int
-    version: int
-    new_era: int
-    new_version: int
-    why: str
-    automatic: bool
-    rate: float
-
-
-GuardMood = Literal["unknown", "ok", "warning", "paused"]
-
-
-class GuardRow(View, frozen=True, kw_only=True):
-    """A way in which the run may die, `title`. `now`: what the guard last read; empty: nothing yet. `holds`: count of
-    steps or evaluations in which its rule has held. `pause_after`: number of them that pauses the run; None: it only
-    warns. `remedy`: what the operator may do."""
-
-    kind: str
-    title: str
-    now: str
-    mood: GuardMood
-    holds: int
-    pause_after: int | None
-    remedy: str
-
-
-class GuardView(View, frozen=True, kw_only=True):
-    """The guard of the run (training/run_guard.py). `best_era`, `best_version`: best era and best version by held-out
-    results; None: there is none yet. `left`: share of the best that the last exam had, per task; a task is missing
-    while its rule is off. `rollbacks`: the last ones. `rate`: factor of learner.learning_rate. `ordered`: the version
-    that is about to be published again. `rows`: the rules."""
-
-    best_era: int | None = None
-    best_version: int | None = None
-    left: dict[str, float] = {}
-    rollbacks: list[RollbackView] = []
-    rate: float = 1.0
-    ordered: int | None = None
-    rows: list[GuardRow] = []
-
-
-class SetAsideView(View, frozen=True, kw_only=True):
-    """A batch at which the learner failed: its groups are paid and never trained on."""
-
-    at: int
-    groups: int
-    reason: str
-
-
-class LinksView(View, frozen=True, kw_only=True):
+class LinksView(msgspec.Struct, frozen=True, kw_only=True):
     """Connections. `open`: present ones over libp2p. `refused`: number since the coordinator's start, per limit.
     `shortages`: how often no file descriptor was free. `hidden`: sentence where all newcomers seem to be at private
     addresses; empty: they do not."""
@@ -317,7 +245,7 @@ class LinksView(View, frozen=True, kw_only=True):
     hidden: str = ""
 
 
-class LedgerView(View, frozen=True, kw_only=True):
+class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger. `entries`: their number. `number`, `size`, `issued`: number, size and issued of the newest signed
     head, ms; 0: there is none. `note`: that head as a checkpoint in text. `foreign`: that a node holds a signed head
     which this ledger lacks, a sentence; empty: none is known to."""
@@ -330,19 +258,7 @@ class LedgerView(View, frozen=True, kw_only=True):
     foreign: str = ""
 
 
-class TroubleView(View, frozen=True, kw_only=True):
-    """The learner's troubles. `set_aside`: the last batches at which it failed. `reasons`: groups set aside per reason,
-    since the run began. `waiting`: why the learner waits; empty: it does not wait, or not for long. `episodes`: failed
-    episodes of the environment per reason, since the coordinator's start."""
-
-    paused: PauseView | None = None
-    set_aside: list[SetAsideView] = []
-    reasons: dict[str, int] = {}
-    waiting: str = ""
-    episodes: dict[str, int] = {}
-
-
-class TaskRow(View, frozen=True, kw_only=True):
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """One task of the run. `share`: share of the prompts. `accepted`, `unscored`: groups since the run began, all and
     those of which fewer than two rollouts have a finite reward. `groups`: the last ones with rewards, over which
     `reward` and `success` are means of the rollouts, `signal` the share of groups whose rewards are not all equal, and
@@ -397,7 +313,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0
 
 
-class SettingChange(View, frozen=True, kw_only=True):
+class SettingChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of a setting. `step`: the first one that it counts for; None: the learner has not opened since. `old`,
     `new`: values as in coordinator.toml, or "unset"."""
 
@@ -413,14 +329,14 @@ class SettingChange(View, frozen=True, kw_only=True):
         return f"{self.key} = {self.new}, it was {self.old}{when}"
 
 
-class FaultView(View, frozen=True, kw_only=True):
+class FaultView(msgspec.Struct, frozen=True, kw_only=True):
     """A fault of the coordinator's own processes. `at`: ms since the Unix epoch. `what`: a sentence."""
 
     at: int
     what: str
 
 
-class ExampleAnswer(View, frozen=True, kw_only=True):
+class ExampleAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that the public page shows. `reward`: None: not scored."""
 
     text: str
@@ -428,7 +344,7 @@ class ExampleAnswer(View, frozen=True, kw_only=True):
     success: bool | None
 
 
-class ExampleView(View, frozen=True, kw_only=True):
+class ExampleView(msgspec.Struct, frozen=True, kw_only=True):
     """A group that the public page shows, where the operator's settings say so. `index`: index of the prompt in its
     task. `answers`: the best and the worst."""
 
@@ -439,7 +355,7 @@ class ExampleView(View, frozen=True, kw_only=True):
     answers: list[ExampleAnswer]
 
 
-class RunState(View, frozen=True, kw_only=True):
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
     learned from. `rollouts`: rollouts of accepted groups.

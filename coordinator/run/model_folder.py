@@ -119,6 +119,16 @@ def room_of(folder: Path, limit: int) -> int | None:
     return None if context is None else context - limit
 
 
+def check_context(folder: Path, limit: int) -> None:
+    """Check that the model's context has room for a prompt before the signed `limit`. Raises `LocalFault`."""
+    room = room_of(folder, limit)
+    if room is not None and room < 1:
+        raise LocalFault(
+            f"run.limit is {limit}, the model's context {room + limit} tokens: no room is left for a prompt; "
+            "make another run with a smaller limit"
+        )
+
+
 def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int, limit: int) -> None:
     """Check that a task's prompt has tokens of the model, and that the context has room for `limit` tokens after it.
     Raises `LocalFault`."""

@@ -196,23 +196,12 @@ def init(
     caller knows that it can be trained. `check_task`: checks the name of a task that `inspect` opens. Raises
     `LocalFault`, `SettingsFault`; no run has been made then.
     """
-    check_libraries()
     target, opened = RunFolder(folder), None
-    check_free(target)
-    if model not in PRESETS and hub_fetch.parse(model) is None:
-        model_folder.check_importable(Path(model))
-    config = _check_asked(config, report, check_task)
-    if adapter is not None:
-        check_ranks(config.learner)
-    model = model_folder.fetch_named(model, report)
-    source = Path(model)
+    model, config = _check_before(target, model, config, adapter, report, check_task)
     if model not in PRESETS:
-        model_folder.check_importable(source)
-    check_room_to_make(folder, model, config.scorer.own_number, trains_all=adapter is None)
-    if model not in PRESETS:
-        opened = _open_tasks(source, config, inspect, report)
-        report(f"loading {source}, to see whether it can be trained")
-        for remark in check_model(source):
+        opened = _open_tasks(Path(model), config, inspect, report)
+        report(f"loading {model}, to see whether it can be trained")
+        for remark in check_model(Path(model)):
             report(remark)
     with drafting(folder) as draft:
         try:
@@ -227,6 +216,31 @@ def init(
         except OSError as error:
             raise LocalFault(sentence_of(error, f"cannot make {folder}: {error.strerror}")) from error
     return load_run(folder, env={}, now=now, secret=secret)
+
+
+def _check_before(
+    target: RunFolder,
+    model: str,
+    config: CoordinatorConfig,
+    adapter: AdapterOrder | None,
+    report: Callable[[str], None],
+    check_task: Callable[[str], None],
+) -> tuple[str, CoordinatorConfig]:
+    """Check all that `init` can check before it opens a task, and fetch a model of the hub. Return the model, tiny,
+    smollm2 or the path of a folder, and the settings as `_check_asked` leaves them. Raises `LocalFault`,
+    `SettingsFault`."""
+    check_libraries()
+    check_free(target)
+    if model not in PRESETS and hub_fetch.parse(model) is None:
+        model_folder.check_importable(Path(model))
+    config = _check_asked(config, report, check_task)
+    if adapter is not None:
+        check_ranks(config.learner)
+    model = model_folder.fetch_named(model, report)
+    if model not in PRESETS:
+        model_folder.check_importable(Path(model))
+    check_room_to_make(target.path, model, config.scorer.own_number, trains_all=adapter is None)
+    return model, config
 
 
 def _make_model(
@@ -329,7 +343,7 @@ def load_run(
     check_task(config, spec)
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
-    check_context(place, spec)
+    model_folder.check_context(place.model, spec.limit)
     check_memory(config.run)
     if (place.model / ADAPTER).exists():
         check_ranks(config.learner)
@@ -442,16 +456,6 @@ def check_model(place: RunFolder, spec: RunSpec) -> None:
         raise LocalFault(f"cannot read {weights}: {error.strerror}; put it back from your backup") from error
     except WeightsError as error:
         raise LocalFault(f"{weights} is damaged ({error}): put it back from your backup") from error
-
-
-def check_context(place: RunFolder, spec: RunSpec) -> None:
-    """Check that the model's context has room for a prompt before the signed limit. Raises `LocalFault`."""
-    room = model_folder.room_of(place.model, spec.limit)
-    if room is not None and room < 1:
-        raise LocalFault(
-            f"run.limit is {spec.limit}, the model's context {room + spec.limit} tokens: no room is left for a prompt; "
-            "make another run with a smaller limit"
-        )
 
 
 def _task_places(model: Path, section: RunSection) -> list[TaskPlace]:

@@ -5,7 +5,7 @@
 2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). A value of
    another type is an error too: nothing is converted. Variables hold TOML values, or plain words for a text.
 3. Every key has a line of explanation that names its unit, if it has one. The commented coordinator.toml and the table
-   in docs/reference/settings.md are generated from these lines (coordinator.settings.config_docs).
+   in docs/reference/settings.md are made from these lines (config_docs.py, tests/docs/settings_table.py).
 4. The keys signed in the RunSpec (`SIGNED_KEYS`) cannot be changed here after `init`: coordinator.run.setup refuses.
 """
 

@@ -120,12 +120,7 @@ class GroupService:
         )
         writer = LeaseWriter(database, self.leases, sealing.seal, entropy, self.classes)
         served = [task.name for task in context.spec.tasks if task.kind in ANSWERED_KINDS]
-        answers = CanaryAnswers(database, self.accounts, served, entropy)
-        self.canaries = CanaryLeases(database, writer, self.leases.twins, answers, terms.canaries, entropy)
-        pairs = AuditPairs(database, terms.audits, entropy)
-        self.audits = AuditLeases(database, self.leases, writer, pairs, self._check_again)
-        plain = PlainLeases(database, self.leases, writer, served, self.audits.on_plain_grant)
-        self._kinds: Sequence[LeaseKind] = (self.audits, self.canaries, plain)
+        self._kinds = self._make_kinds(writer, served)
         self.issuer = LeaseIssuer(database, self.leases, self._kinds, self.classes)
 
         receipts = Receipts(database, sealing.seal, context.spec.run, self.leases.paid_work)
@@ -141,6 +136,17 @@ class GroupService:
         self.steps = StepService(
             database, self.leases, self.accounts, context, seconds=section.seconds, workers=section.workers
         )
+
+    def _make_kinds(self, writer: LeaseWriter, served: Sequence[str]) -> Sequence[LeaseKind]:
+        """Make the kinds of lease, in the order in which they offer one. `served`: names of the tasks whose turns the
+        coordinator answers."""
+        database, terms, entropy = self.database, self.terms, self._entropy
+        answers = CanaryAnswers(database, self.accounts, served, entropy)
+        self.canaries = CanaryLeases(database, writer, self.leases.twins, answers, terms.canaries, entropy)
+        pairs = AuditPairs(database, terms.audits, entropy)
+        self.audits = AuditLeases(database, self.leases, writer, pairs, self._check_again)
+        plain = PlainLeases(database, self.leases, writer, served, self.audits.on_plain_grant)
+        return self.audits, self.canaries, plain
 
     def _receivers(self, accounting: Accounting) -> Sequence[OnDecided]:
         """Return what follows from the end of a lease, in order (coordinator/accounts/decided.py)."""

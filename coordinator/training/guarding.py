@@ -25,7 +25,8 @@ import structlog
 
 from echo2.coordinator.learner.messages import Republish
 from echo2.coordinator.metrics.setting_changes import read_changes
-from echo2.coordinator.metrics.views import Evaluation, GuardMood, GuardRow, GuardView, RollbackView
+from echo2.coordinator.metrics.trouble_views import GuardMood, GuardRow, GuardView, RollbackView
+from echo2.coordinator.metrics.views import Evaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.publishing.publisher import Publisher
 from echo2.coordinator.settings.config import GuardSection

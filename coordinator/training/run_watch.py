@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from echo2.coordinator.metrics.views import PauseView, SetAsideView, TroubleView
+from echo2.coordinator.metrics.trouble_views import PauseView, SetAsideView, TroubleView
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.batch_faults import BatchFaults
 from echo2.coordinator.training.pauses import Pause, Pauses, PauseState, Window, window_of_episodes, window_of_groups

@@ -8,16 +8,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from echo2.coordinator.metrics.market_views import MarketView
-from echo2.coordinator.metrics.views import (
-    BroadcastView,
-    GuardView,
-    LinksView,
-    NodeRow,
-    RunState,
-    StagesView,
-    TaskRow,
-    TroubleView,
-)
+from echo2.coordinator.metrics.trouble_views import GuardView, TroubleView
+from echo2.coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, StagesView, TaskRow
 from echo2.protocol.sealed_asks import NANO
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

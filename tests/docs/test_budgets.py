@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from echo2.coordinator.command_line.limit_table import LIMITS, Limit, with_table
 from echo2.coordinator.run.former_identity import FORMER_DESCRIPTORS
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.runtime import descriptors
+from tests.docs.limit_table import LIMITS, PAGE, Limit, with_table
 from tests.support.paths import ROOT
 
 CONFIG = CoordinatorConfig()
@@ -21,10 +21,8 @@ OWN = {
 
 
 def test_the_documents_have_the_table_that_the_code_makes() -> None:
-    document = (ROOT / "docs" / "reference" / "limits.md").read_text()
-    assert with_table(document) == document, (
-        "run python -m echo2.coordinator.command_line.limit_table docs/reference/limits.md"
-    )
+    document = PAGE.read_text()
+    assert with_table(document) == document, "run python -m tests.docs.limit_table"
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=[f"{limit.name}, {limit.per}" for limit in LIMITS])

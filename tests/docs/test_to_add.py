@@ -26,7 +26,6 @@ from echo2.coordinator.learner.messages import Hyper
 from echo2.coordinator.learner.objective.loss_terms import LossInputs, none_of
 from echo2.coordinator.learner.objective.surrogates import SURROGATES, Surrogate
 from echo2.coordinator.learner.optimiser import Optimiser
-from echo2.coordinator.settings.config_docs import table
 from echo2.coordinator.settings.objective_choices import PRESETS, Choices
 from echo2.coordinator.verification.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from echo2.engines import registry as engine_registry
@@ -44,6 +43,7 @@ from echo2.protocol.refusals import REASONS, Reason
 from echo2.runtime.settings import Loader
 from echo2.tasks import registry as task_registry
 from echo2.tasks.task import Score, Split, Tokenizer, Transcript, begin_episode, replay
+from tests.docs import settings_table
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.documents import SPAN, section
@@ -308,7 +308,7 @@ def test_a_setting_is_a_field(tmp_path: Path) -> None:
     assert loader.load({}, flags={"naps": 4}, **asked)[0].naps == 4  # type: ignore[arg-type]
     with pytest.raises(Exception, match="naps should be less than or equal to 9, not 10"):
         loader.load({}, source="node.toml", env={"ECHO2_NAPS": "10"}, flags={})
-    assert table() in (ROOT / "docs/reference/settings.md").read_text(), "run the command that the list names"
+    assert settings_table.table() in settings_table.PAGE.read_text(), "run the command that the list names"
 
 
 # --- a CLI command ---------------------------------------------------------------------------------------------------

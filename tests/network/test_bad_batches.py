@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.metrics import run_metrics
+from echo2.coordinator.training.model_processes import DiedComputing
 from echo2.coordinator.verdicts.token_storage import CHALLENGE_WINDOW_MS
 from echo2.p2p.envelope import decode_unverified
 from echo2.p2p.wire_types import decode
@@ -27,15 +28,6 @@ from echo2.tasks.task import Score
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, step, wall, working
-
-try:
-    from echo2.coordinator.training.model_processes import DiedComputing as Died
-except ImportError:  # on 439044d every death is alike
-    Died = ChildDied  # type: ignore[misc]
-
-
-def ids(batch: Batch) -> list[bytes]:
-    return [getattr(group, "id", group) for group in batch.groups]  # type: ignore[call-overload]
 
 
 class Failing(BigramLearner):
@@ -55,8 +47,8 @@ class Failing(BigramLearner):
         return await super().open(order)
 
     async def step(self, batch: Batch) -> Stepped:
-        self.asked.append(ids(batch))
-        error = self.fails(ids(batch))
+        self.asked.append(batch.groups)
+        error = self.fails(batch.groups)
         if error is not None:
             await anyio.sleep(self.seconds / 2)
             raise error
@@ -234,28 +226,6 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
 
 
 @pytest.mark.slow
-def test_a_learner_killed_twenty_times_at_random_costs_no_group(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, learner: Failing) -> None:
-        chance, kills, coming = random.Random(0), 0, anyio.current_time()
-
-        def fails(batch: list[bytes]) -> Exception | None:
-            nonlocal kills, coming
-            if anyio.current_time() + learner.seconds < coming:
-                return None
-            kills, coming = kills + 1, anyio.current_time() + chance.uniform(0.0, 8.0)
-            return Died("learner", -9, "killed")
-
-        learner.fails = fails
-        async with lasting(swarm) as coordinator:
-            await until(lambda: kills >= 20, 3000)
-            assert step(coordinator) >= 10
-            aside = coordinator.group_service.database.all("SELECT name FROM sqlite_master WHERE name = 'set_aside'")
-            assert not aside or coordinator.group_service.database.value("SELECT count(*) FROM set_aside") == 0
-
-    story(tmp_path, tell)
-
-
-@pytest.mark.slow
 def test_a_batch_of_which_the_learner_dies_three_times_in_a_row_is_set_aside(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         bad: list[bytes] = []
@@ -263,7 +233,7 @@ def test_a_batch_of_which_the_learner_dies_three_times_in_a_row_is_set_aside(tmp
         def fails(batch: list[bytes]) -> Exception | None:
             if not bad and len(learner.batches) == 1:
                 bad.extend(batch)
-            return Died("learner", -9, "killed") if set(bad) & set(batch) else None
+            return DiedComputing("learner", -9, "killed") if set(bad) & set(batch) else None
 
         learner.fails = fails
         async with lasting(swarm) as coordinator:

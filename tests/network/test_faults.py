@@ -115,18 +115,6 @@ def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_o
 
 
 @pytest.mark.slow
-def test_a_frozen_node_delays_no_other_and_continues_when_thawed(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        swarm.network.freeze(nodes[0].peer_id)
-        began = anyio.current_time()
-        await steps(swarm, 6)
-        assert anyio.current_time() - began < 60
-        swarm.network.thaw(nodes[0].peer_id)
-
-    story(tmp_path, tell)
-
-
-@pytest.mark.slow
 def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
     """As after SIGSTOP or in a suspended machine, the process neither ticks nor answers, and then continues at once."""
 
@@ -175,24 +163,6 @@ def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_othe
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         swarm.learner.crashes = crashes
         await until(lambda: swarm.learner.crashes == 0, 120)
-
-    story(tmp_path, tell)
-
-
-@pytest.mark.slow
-def test_a_scorer_that_dies_costs_no_verdict(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        swarm.scorer.crashes = 3
-        await until(lambda: swarm.scorer.crashes == 0, 120)
-
-    story(tmp_path, tell)
-
-
-@pytest.mark.slow
-def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
-    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        nodes[0].engine.crashes = 2
-        await until(lambda: nodes[0].engine.crashes == 0, 120)
 
     story(tmp_path, tell)
 

@@ -14,6 +14,7 @@ from echo2.p2p.discovery.peer_records import RecordIssuer
 from echo2.p2p.envelope import decode_unverified, seal
 from echo2.p2p.handlers import MethodHandler
 from echo2.p2p.identity import generate_key, public_bytes
+from echo2.p2p.limits.origin import Origin
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.authority import TaskReference
 from echo2.protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission
@@ -166,8 +167,5 @@ def test_many_groups_of_one_party_delay_another_partys_group_by_one(
 
 
 def one_party(swarm: Swarm, peer: str, party: str) -> None:
-    """Have the network assign a peer to a party. At commit 439044d the network knows no parties."""
-    if (origins := getattr(swarm.network, "origins", None)) is not None:
-        from echo2.p2p.limits.origin import Origin
-
-        origins[peer] = Origin(peer, party)
+    """Have the network assign a peer to a party."""
+    swarm.network.origins[peer] = Origin(peer, party)

@@ -6,13 +6,11 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from benchmarks.harness import volunteer
-from echo2.node.control.owner_socket import ask_daemon
 from tests.support import llama_cpp, tiny_model, vllm_models
 
 WITHIN = volunteer.WITHIN
@@ -60,28 +58,3 @@ def test_an_engine_killed_in_mid_lease_costs_no_group(engine: str, tmp_path: Pat
     log = (tmp_path / "node.log").read_text()
     assert "engine died, restarting" in log
     assert "generating the lease again" in log
-
-
-@pytest.mark.slow
-def test_of_two_engines_one_killed_in_mid_lease_costs_no_group_and_the_other_works_on(tmp_path: Path) -> None:
-    tiny = tiny_model.make(tmp_path / "model")
-    shutil.copyfile(tiny.snapshot, tmp_path / "model" / "model.safetensors")
-    killed: list[int] = []
-    status: list[dict[str, Any]] = []
-    with volunteer.joined(
-        tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=200, group=8, groups=16, per_node=6,
-        engines=["transformers"], gpu="cpu,cpu", env={"ECHO2_LOG": "debug"},
-    ) as candidate:  # fmt: skip
-        killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed), daemon=True)
-        killer.start()
-        measured = candidate()
-        killer.join()
-        status.append(ask_daemon(tmp_path / "node", command="status"))
-    assert len(killed) == 1
-    assert measured.work >= 16 * 8
-    (seen,) = status
-    rows = seen["engines"]
-    assert [row["version"] for row in rows] == [0, 0]
-    assert all(row["leases"] > 0 for row in rows)
-    assert sum(row["leases"] for row in rows) == 16
-    assert sum(row["restarts"] for row in rows) == 1

@@ -226,14 +226,6 @@ def test_a_flipped_byte_at_every_position_of_a_market_is_named_by_both(market: R
                 flip(market, rows, number, part, place)
 
 
-@pytest.mark.slow
-def test_a_flipped_byte_in_every_entry_of_a_market_is_named_by_both(market: Run, exported: Path) -> None:
-    rows = rows_of(exported)
-    for number, row in enumerate(rows, start=1):
-        for part in (0, 1):
-            flip(market, rows, number, part, (number * 31) % len(row[part]))
-
-
 def flip(market: Run, rows: list[Row], number: int, part: int, place: int) -> None:
     flipped = bytearray(rows[number - 1][part])
     flipped[place] ^= 1

@@ -15,25 +15,22 @@ from echo2.coordinator.metrics.market_views import (
     PaymentView,
     SupplyPoint,
 )
+from echo2.coordinator.metrics.trouble_views import GuardRow, GuardView, PauseView, TroubleView
 from echo2.coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
     DeliveryView,
     Evaluation,
-    GuardRow,
-    GuardView,
     LearnedStep,
     MadeGroup,
     NodeRow,
     NodeView,
-    PauseView,
     ReserveView,
     RunState,
     StagesView,
     StepPoint,
     TeamRow,
     TransferView,
-    TroubleView,
     VersionRow,
 )
 

@@ -59,7 +59,7 @@ class OwnLearner:
             stepped = self.handlers.step(msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=Batch))
         except ValueError as error:
             raise ChildError(type(error).__name__, str(error)) from error
-        self.asked += [getattr(group, "id", group) for group in batch.groups]
+        self.asked += batch.groups
         return stepped
 
     async def renew(self) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from echo2.coordinator.metrics.views import TroubleView
+from echo2.coordinator.metrics.trouble_views import TroubleView
 
 _PATH: Final = re.compile(r"(?<![\w.:/<])~?(?:/[^\s/'\"`<>(),;:]+)+/([^\s/'\"`<>(),;:]*)")
 _HOST: Final = re.compile(

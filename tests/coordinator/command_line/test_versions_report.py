@@ -86,6 +86,7 @@ def test_the_versions_are_listed_beside_a_running_coordinator_and_without(home: 
         code, out, _ = said("policy", "ls", "--home", home)
         *table, hint = out.splitlines()
         assert (code, len(table)) == (0, 4)
+        assert {len(text_line) for text_line in table} == {len(table[0])}, "columns are in line"
         assert hint.startswith("take one home as a model folder: echo2-coord policy export FOLDER --version best")
         assert table[-1].split()[:2] == ["1", "0"]
         assert [row["nbytes"] for row in rows] == [2000, 2000]

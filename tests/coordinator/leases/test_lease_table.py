@@ -105,15 +105,6 @@ def test_absence_is_given_back_once_and_only_to_open_leases(world: World) -> Non
     assert gone.state == "expired"
 
 
-def test_a_clock_set_back_takes_no_time_from_a_lease(world: World) -> None:
-    lease = world.lease()
-    world.group_service.tick(world.now)
-    world.reopen(away=-3_600_000)
-    record = world.group_service.leases.find(lease.id)
-    assert record is not None
-    assert record.expires - world.now == lease.expires - lease.sent
-
-
 def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:
     first = world.lease(version=0)
     world.learner_at(1)

@@ -97,13 +97,6 @@ def test_newcomers_fill_what_measured_nodes_lack_at_their_own_cost() -> None:
     assert len(first.nodes) == 20, "a new run starts at once"
 
 
-def test_newcomers_have_half_of_their_share_beside_enough_measured_nodes() -> None:
-    old = [Offer(b"old%d" % number, 30_000_000, 1_000_000) for number in range(40)]
-    new = [Offer(b"new%d" % number, 2_000_000, 100_000, newcomer=True) for number in range(40)]
-    result = clear_market([*old, *new], terms(need=20_000)._replace(newcomers=Fraction(1, 20)), {})
-    assert sum(node.node.startswith(b"new") for node in result.nodes) == 5
-
-
 # budget
 
 

@@ -60,5 +60,4 @@ def test_all_others_import_them_within_the_function_that_pays_but_for_the_market
     at_once = {
         str(path.relative_to(ROOT)) for path in files for indent in importing.findall(path.read_text()) if not indent
     }
-    # The table of limits is read for the documents alone.
-    assert at_once == {"coordinator/epochs/running_market.py", "coordinator/command_line/limit_table.py"}
+    assert at_once == {"coordinator/epochs/running_market.py"}

@@ -2,9 +2,7 @@
 
 import asyncio
 import errno
-import os
 import socket
-import stat
 from pathlib import Path
 
 import pytest
@@ -56,17 +54,6 @@ def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: P
             pause = watch().pause
             assert pause is not None
             assert pause.why == why
-
-
-def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> None:
-    before = os.umask(0)
-    try:
-        with commanded(folder):
-            mode = socket_path(folder).stat().st_mode
-            assert stat.S_ISSOCK(mode)
-            assert stat.S_IMODE(mode) == 0o600
-    finally:
-        os.umask(before)
 
 
 def test_a_file_system_without_sockets_disables_only_the_commands(

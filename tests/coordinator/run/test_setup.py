@@ -115,7 +115,7 @@ def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_pa
     run = load(home)
     assert model_folder.room_of(run.folder.model, run.runspec.limit) == 5
     with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no room is left"):
-        setup.check_context(run.folder, msgspec.structs.replace(run.runspec, limit=21))
+        model_folder.check_context(run.folder.model, 21)
 
 
 def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path) -> None:

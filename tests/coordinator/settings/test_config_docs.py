@@ -1,7 +1,6 @@
-"""The written settings read back as they were, and the document's table is the generated one."""
+"""The written settings read back as they were."""
 
 import tomllib
-from pathlib import Path
 
 from echo2.coordinator.settings import config, config_docs
 from echo2.coordinator.settings.config import CoordinatorConfig
@@ -20,13 +19,6 @@ def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
     settings = config.parse(given, source="it")
     assert settings.run.steps == 7
     assert config.parse(tomllib.loads(config_docs.toml(settings)), source="it") == settings
-
-
-def test_the_table_in_the_reference_is_the_one_made_from_the_settings(repository: Path) -> None:
-    document = (repository / "docs/reference/settings.md").read_text()
-    assert config_docs.with_table(document) == document, (
-        "run: python -m echo2.coordinator.settings.config_docs docs/reference/settings.md"
-    )
 
 
 def test_the_first_table_has_at_most_40_settings_and_each_exists() -> None:

@@ -14,10 +14,8 @@ from echo2.coordinator.settings.config import GuardSection
 from echo2.coordinator.training.guarding import Guarding
 from echo2.coordinator.training.run_guard import KINDS
 from echo2.coordinator.training.run_watch import Watch
-from echo2.protocol.leases import LeaseRequest
-from echo2.protocol.requests import Refusal
 from echo2.runtime.errors import LocalFault
-from tests.support.group_world import ALICE, BOB, World, group, name, root_of
+from tests.support.group_world import BOB, World, group, root_of
 
 
 class Versions:
@@ -129,24 +127,6 @@ def test_a_resume_after_a_collapse_goes_on_with_the_policy_as_it_is(guarded: Gua
     guarded.evaluate(0.0, since=30)
     assert guarded.watch.pause is None
     assert guarded.guarding.view().best_version == 10, "it is still kept"
-
-
-def test_no_lease_is_given_while_the_guard_pauses_the_run(world: World) -> None:
-    service = world.group_service
-    request = LeaseRequest(
-        nonce=name("nonce", 99), era=1, version=0, root=root_of(1, 0), engine="transformers/float32/cpu"
-    )
-    guarded = Guarded(world)
-    guarded.watch.stop("moving house")
-    assert service.paused
-    guarded.watch.resume()
-    assert not service.paused
-    guarded.evaluate(*COLLAPSE)
-    assert service.paused
-    refused = service.lease(ALICE, request, world.now)
-    assert isinstance(refused, Refusal)
-    assert refused.code == "paused"
-    assert refused.retry_after is not None
 
 
 def test_while_the_guard_pauses_the_run_nobody_is_asked_to_work_and_open_leases_end_as_usual(world: World) -> None:

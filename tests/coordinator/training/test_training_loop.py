@@ -412,17 +412,6 @@ async def test_a_lost_batch_is_drawn_again_with_the_same_groups(
     assert parts.opened == 2
 
 
-async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandIns, history: History) -> None:
-    for _ in range(2 * STEPS + 2):
-        world.accepted()
-    parts.errors = [ChildError("ValueError", "absurd")] * 2
-    training = training_of(world, parts, history)
-    await finished(training)
-    assert parts.asked[0].groups == parts.asked[1].groups
-    assert not set(parts.asked[0].groups) & {lease for batch in parts.asked[2:] for lease in batch.groups}
-    assert training.watch.view().reasons == {"ValueError: absurd": 2}
-
-
 async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
     world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import structlog
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.nodes_report import describe_key, format_report
 from echo2.coordinator.verdicts import doubted_days
-from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome, PairedOutcome
+from echo2.coordinator.verdicts.lease_outcomes import EvidencedOutcome
 from echo2.coordinator.verdicts.verdict_report import basis_of
 from echo2.coordinator.verification.device_landings import KNOWN_AFTER, LANDINGS_OF_PARTY
 from echo2.coordinator.verification.evidence import NodeEvidence, Tables
@@ -542,17 +542,6 @@ def test_one_honest_group_in_a_hundred_is_passed_twice_and_none_of_an_exact_clas
     assert 100 < drawn < 300
     exact = undecided._replace(lease=bench.world.lease(engine="transformers/float32/cpu"))
     assert not any(bench.service.draw_pass_before(exact) for _ in range(1_000))
-
-
-@pytest.mark.slow
-def test_an_honest_node_that_is_passed_twice_stays_accepted_and_its_entries_state_the_counts(
-    bench: Bfloat16World,
-) -> None:
-    bench.open(TOLERANT)
-    assert {bench.decide(0, before=1).code for _ in range(30)} == {"ok"}
-    entries = [entry for entry in bench.service.ledger.entries() if entry.kind == "lease.accepted"]
-    ends = [msgspec.msgpack.decode(entry.facts, type=PairedOutcome) for entry in entries]
-    assert {(end.newer, end.older) for end in ends} == {(2, 0)}
 
 
 def test_a_new_key_that_is_refused_leaves_no_row(bench: Bfloat16World) -> None:

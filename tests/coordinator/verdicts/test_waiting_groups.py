@@ -45,16 +45,6 @@ def taken(visit: Visit) -> Iterator[Undecided]:
         yield one
 
 
-def test_many_groups_of_one_party_delay_the_group_of_another_by_one(world: World) -> None:
-    """On 439044d the 40 groups that came first are scored first."""
-    crowd = [received(world, "10.0.0.0/24") for _ in range(40)]
-    other = received(world, "10.0.1.0/24", node=key(1))
-    (under,) = world.group_service.waiting()
-    order = [one.lease.id for one in taken(world.group_service.visit(under))]
-    assert order.index(other) <= 1
-    assert [lease for lease in order if lease != other] == crowd
-
-
 def test_a_group_is_taken_once_a_visit_and_again_by_the_next_until_it_is_decided(world: World) -> None:
     leases = [received(world, party) for party in ("a", "a", "b")]
     (under,) = world.group_service.waiting()
@@ -123,15 +113,6 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr(submitted_group, "decode", counting)
     return seen
-
-
-def test_a_submission_is_decoded_once_from_its_receipt_to_its_verdict(world: World, decodes: list[bytes]) -> None:
-    lease = received(world, "a")
-    (under,) = world.group_service.waiting()
-    (one,) = taken(world.group_service.visit(under))
-    world.decide(one, honest_scores(one.submission))
-    assert (one.lease.id, len(decodes)) == (lease, 1)
-    assert world.group_service.waiting() == []
 
 
 def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, decodes: list[bytes]) -> None:

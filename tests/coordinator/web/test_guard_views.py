@@ -4,7 +4,8 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import GuardRow, GuardView, PauseView, RollbackView, RunState, TroubleView
+from echo2.coordinator.metrics.trouble_views import GuardRow, GuardView, PauseView, RollbackView, TroubleView
+from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 

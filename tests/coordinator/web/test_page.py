@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from echo2.coordinator import web
-from echo2.coordinator.metrics.views import FaultView, PauseView, RunState, TroubleView
+from echo2.coordinator.metrics.trouble_views import PauseView, TroubleView
+from echo2.coordinator.metrics.views import FaultView, RunState
 from echo2.coordinator.web import broadcast_chart, page
 from echo2.coordinator.web.site import STATIC
 from tests.support import pictures

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import PauseView, RunState, SetAsideView, TaskRow, TroubleView
+from echo2.coordinator.metrics.trouble_views import PauseView, SetAsideView, TroubleView
+from echo2.coordinator.metrics.views import RunState, TaskRow
 from echo2.coordinator.web import page, prometheus
 from tests.support import pictures
 

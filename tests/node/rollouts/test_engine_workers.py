@@ -77,21 +77,6 @@ async def test_two_engines_work_under_one_identity_and_each_changes_its_version_
 
 @on_fake_clock
 @pytest.mark.slow
-async def test_an_engine_killed_in_mid_lease_loses_nothing_and_the_other_works_on(small_run: SmallRun) -> None:
-    engines = Engines(5.0)
-    async with small_run.working(make=engines, gpu=TWO) as node:
-        await until(lambda: node.daemon.rollouts.done >= 4)
-        engines.processes[0].crashes = 1
-        await until(lambda: node.daemon.fleet.deaths == 1)
-        await until(lambda: accepted(node) >= 20)
-        assert "refused" not in node.daemon.outbox.counts()
-        assert len(engines.processes) == 3
-        assert all(process.generated for process in engines.processes[1:])
-        assert len(small_run.open_leases) <= 8
-
-
-@on_fake_clock
-@pytest.mark.slow
 async def test_a_gpu_that_vanishes_is_out_while_the_other_works_and_comes_back(small_run: SmallRun) -> None:
     engines = Engines(2.0)
     async with small_run.working(make=engines, gpu=TWO) as node:

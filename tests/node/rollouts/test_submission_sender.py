@@ -1,29 +1,20 @@
-"""Several submissions under way at once: their order, their bounds, refusals, breaks, and the rate over a long way."""
+"""Several submissions under way at once: their order, their bounds, refusals and breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from benchmarks.memory_network.transport import Link
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.submission_sender import SubmissionSender
 from echo2.node.rollouts.submission_window import MOST_BYTES, MOST_UNDER_WAY
 from echo2.p2p.errors import BadSignature, Unreachable
-from echo2.p2p.identity import generate_key
 from echo2.protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
-from tests.support.fake_coordinator import InProcessEngine, Node, until
-from tests.support.small_run import SmallRun
-from tests.support.swarm import accepted, working
-
-FAR = Link(delay=0.075)
-"""Half of a round trip of 150 ms."""
 
 
 class DistantCoordinator:
@@ -177,53 +168,3 @@ async def test_nothing_begins_any_more_once_it_is_enough(tmp_path: Path) -> None
         put(outbox, 30)
         assert await sender.send(lambda begun: begun >= 7) == 7
         assert outbox.unsent() == 23
-
-
-@asynccontextmanager
-async def far_node(small_run: SmallRun, **settings: Any) -> AsyncIterator[Callable[[], Node]]:
-    """A run whose coordinator is 150 ms of round trip away from the node that the function makes."""
-    key = generate_key()
-
-    def make() -> Node:
-        node = small_run.node(key=key, engine=InProcessEngine(seconds=1.0, places=64), **settings)
-        small_run.network.set_link(node.peer_id, small_run.coordinator.peer_id, FAR)
-        return node
-
-    async with small_run.serving():
-        yield make
-
-
-@on_fake_clock
-@pytest.mark.slow
-async def test_a_node_at_150_ms_of_round_trip_hands_in_more_than_thirty_groups_a_second(small_run: SmallRun) -> None:
-    """At commit 44e6f681 it hands in 3: one submission at a time, and two round trips for each."""
-    async with far_node(small_run) as make, working(make()):
-        await until(lambda: len(small_run.coordinator.submitted) >= 64)
-        before = len(small_run.coordinator.submitted)
-        await anyio.sleep(4)
-        rate = (len(small_run.coordinator.submitted) - before) / 4
-        assert rate >= 30
-
-
-@on_fake_clock
-@pytest.mark.slow
-async def test_a_node_that_dies_with_many_submissions_under_way_loses_none_and_hands_in_none_twice(
-    small_run: SmallRun,
-) -> None:
-    coordinator, arrivals = small_run.coordinator, list[bytes]()
-    honest = coordinator.submit
-
-    def counting(node: bytes, body: bytes) -> bytes | Refusal:
-        arrivals.append(body)
-        return honest(node, body)
-
-    coordinator.submit = counting  # type: ignore[method-assign]
-    async with far_node(small_run) as make:
-        async with working(make()):
-            await until(lambda: len(coordinator.submitted) >= 80)
-            open_before = len(arrivals)
-        again = make()
-        async with working(again):
-            await until(lambda: accepted(again) >= open_before + 30)
-            assert again.daemon.outbox.counts().keys() <= {"accepted", "received", "queued"}
-        assert len(set(arrivals)) == len(coordinator.submitted), "other bytes came for a lease"

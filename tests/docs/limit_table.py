@@ -1,17 +1,15 @@
-"""The table of limits on what others may hold or use here: each limit once, with the number that the code has.
+"""Write the table of limits on what others may hold or use here: `python -m tests.docs.limit_table`.
 
-    python -m echo2.coordinator.command_line.limit_table docs/reference/limits.md      puts the table into that document
+Each limit stands there once, with the number that the code has.
 
 Rules
 1. A limit that somebody else's bytes, requests or keys can reach has a row. Its number is the constant or the default
    setting that the code reads.
 2. "Reserve" is for parties with accepted work alone (coordinator/nodes/trusted_parties.py).
 3. "Given back" says by which event, and within which time, what a stranger held is free again.
-4. The table goes between the lines `<!-- limits -->` and `<!-- end of limits -->`.
+4. The table goes between the lines `<!-- limits -->` and `<!-- end of limits -->` of docs/reference/limits.md.
 """
 
-import sys
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from echo2.coordinator.accounts import ledger_service, ledger_tiles
@@ -21,7 +19,6 @@ from echo2.coordinator.nodes import node_registry
 from echo2.coordinator.payouts import payee_requests
 from echo2.coordinator.publishing import foreign_heads
 from echo2.coordinator.run import former_identity
-from echo2.coordinator.settings import config_docs
 from echo2.coordinator.settings.config import CoordinatorConfig
 from echo2.coordinator.submissions import request_priority, response_log
 from echo2.coordinator.verdicts import reviews, token_storage, waiting_groups
@@ -44,7 +41,10 @@ from echo2.p2p.peer import gossip
 from echo2.p2p.swarm import exchange
 from echo2.runtime import descriptors
 from echo2.runtime.units import DAY, MBIT
+from tests.docs.settings_table import replace_between
+from tests.support.paths import ROOT
 
+PAGE: Final = ROOT / "docs" / "reference" / "limits.md"
 BEGIN, END = "<!-- limits -->", "<!-- end of limits -->"
 QUARTER: Final = "a quarter"
 NONE: Final = "none"
@@ -219,9 +219,8 @@ def table() -> str:
 
 def with_table(document: str) -> str:
     """Return `document` with the present table between the marking lines. Raises `ValueError` if those are missing."""
-    return config_docs.replace_between(document, BEGIN, END, table())
+    return replace_between(document, BEGIN, END, table())
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(with_table(target.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text()))
