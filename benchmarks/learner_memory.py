@@ -71,13 +71,13 @@ def other_config(name: str) -> Any:
 
 def card_rows(name: str, made: Any) -> Iterator[list[str]]:
     """Yield a row per place of what `plan` says of a model. `made`: its configuration."""
-    from echo2.coordinator.learner.memory_plan import MOMENT_BYTES, MemorySettings, describe_memory, fits, parts_of
+    from echo2.coordinator.learner.memory_plan import MOMENT_BYTES, MemorySettings, fits, parts_of
     from echo2.coordinator.run.model_folder import count_memory
 
     with tempfile.TemporaryDirectory(prefix="echo2-memory-") as folder:
         made.save_pretrained(folder)
         counted = count_memory(Path(folder))
-    print(f"{name}, {describe_memory(counted, LIMIT, CARD)[0]}")
+    print(f"{name}: {counted.parameters / 1e9:.2f}e9 parameters", flush=True)
     for place, (card, ranks) in PLACES.items():
         row = [name, place]
         for state in MOMENT_BYTES:
@@ -177,12 +177,13 @@ def on_a_rank(name: str, made: Any, counted: "MemoryCounted") -> list[Claim]:
     kept, most = by_ranks(made, LIMIT)
     parts = parts_of(counted, LIMIT, MemorySettings(ranks=RANKS))
     planned = 4 * counted.parameters / RANKS + parts.activations + parts.collected
-    print(f"{name}, one of {RANKS} ranks: {kept:,.0f} bytes per token kept; a pass of the layers over {LIMIT:,} tokens takes "
-          f"{most / 1e9:.2f} GB, by the plan {planned / 1e9:.2f}")  # fmt: skip
+    print(
+        f"{name}, one of {RANKS} ranks: {kept:,.0f} bytes per token kept; a pass of the layers over {LIMIT:,} tokens "
+        f"takes {most / 1e9:.2f} GB, by the plan {planned / 1e9:.2f}"
+    )
+    apart = max(kept, counted.again) / min(kept, counted.again)
     return [
-        Claim(
-            f"kept on a rank, {name}", max(kept, counted.again) / min(kept, counted.again), "plan", 1.05, at_most=True
-        ),
+        Claim(f"kept on a rank, {name}", apart, "plan", 1.05, at_most=True),
         Claim(f"a pass of the layers on a rank, {name}", most / planned, "plan", 1.05, at_most=True),
     ]
 
