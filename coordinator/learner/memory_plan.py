@@ -71,11 +71,11 @@ def parts_of(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> Mem
         (6 if half else 4) * each,
         tokens * kept,
         8 * rows * counted.words + 4 * weight,
-        _collected(counted, tokens, choice),
+        _bytes_from_others(counted, tokens, choice),
     )
 
 
-def _collected(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> float:
+def _bytes_from_others(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> float:
     """Return the bytes of what other ranks have, as far as they are needed beside a layer's activations (rule 3)."""
     if choice.ranks == 1:
         return 0.0
