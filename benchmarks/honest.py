@@ -162,7 +162,10 @@ def nodes_of(database: Path) -> list[NodeEnds]:
             " coalesce(max(CASE WHEN j.place = 1 THEN j.verdict || ', ' || j.code END), '')"
             " FROM nodes n LEFT JOIN judged j ON j.node = n.key GROUP BY n.key ORDER BY n.name"
         )
-        return [NodeEnds(name, engine, *map(int, groups), first) for name, engine, *groups, first in rows]
+        return [
+            NodeEnds(name, engine, int(accepted), int(doubted), int(refused), versions, first)
+            for name, engine, accepted, doubted, refused, versions, first in rows
+        ]
 
 
 def report(options: Options, played: Played, group_size: int) -> int:
