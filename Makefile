@@ -180,9 +180,10 @@ test-vulkan: setup ## the same on Vulkan, emulated on the CPU (Debian: apt insta
 	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
 
-test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vllm (installs 1 GB; 10 minutes)
+THREE := tests/benchmarks/test_honest.py::test_nodes_of_three_engines_in_two_formats_are_accepted_from_their_first_group
+test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vllm (installs 1 GB; 15 minutes)
 	.venv-vllm/bin/python -m pytest -q -rs --timeout 600 tests/engines/vllm tests/engines/server \
-		tests/node/test_killed_engines.py
+		tests/node/test_killed_engines.py $(THREE)
 
 # vLLM pins versions of its own, hence an environment of its own.
 .venv-vllm/.installed: requirements-vllm.lock requirements-torch.lock $(MADE_OF) requirements-libp2p.lock

@@ -1,13 +1,16 @@
 """Count the refusals of honest nodes: `python -m benchmarks.honest [--dtype float16] [--model smollm2] [--quick]`.
 
-A whole run as real processes over libp2p on the loopback: coordinator, learner, scorer, and nodes that compute in the
-run's number format. A class that is not exact is calibrated first, by the operator's command. With `--dtype blocks` the
-run trains an adapter over a frozen base in blocks, with which the nodes compute as they are. The learner takes its
-steps meanwhile, so that versions change under the nodes. The run ends once so many rollouts are judged, or after so
-many minutes; then each group on its way gets its verdict.
+A whole run as real processes over libp2p on the loopback: coordinator, learner, scorer, and nodes of each `--engine` in
+each `--dtype`, as in `--engine transformers,llamacpp,vllm --dtype bfloat16,float16`. What is not exact is calibrated
+first, by the operator's command: a number format by the scorer's own engine, llama.cpp in one by llama.cpp's library,
+no node's device in any. With `--dtype blocks` the run trains an adapter over a frozen base in blocks, with which the
+nodes compute as they are. The learner takes its steps meanwhile, so that versions change under the nodes. The run ends
+once so many rollouts are judged, and `LEAST_GROUPS` groups of each node under `LEAST_VERSIONS` versions or more, or
+after so many minutes; then each group on its way gets its verdict.
 
 Groups are counted by their final entry in run.sqlite. A group that came too late was not looked at, and does not count.
-0 refused of n bounds the rate of honest rollouts that are refused by 3/n, at 95 %.
+0 refused of n bounds the rate of honest rollouts that are refused by 3/n, at 95 %. A group is in doubt where it was
+accepted in quarantine.
 """
 
 import argparse
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,14 +30,18 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from benchmarks.harness.crew import Crew
 from benchmarks.paced.paced_run import TIMED
+from echo2.coordinator.command_line.replay_report import classes_of
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.demo import engine_nodes
 from echo2.coordinator.demo.demo import Programs, environment, real_programs
-from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY_DEMO, DemoSettings
+from echo2.coordinator.demo.demo_settings import SMOLLM2, TINY_DEMO, WIDE_HEADS, DemoSettings
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
-from echo2.engines.engine import DTYPES
-from echo2.engines.registry import is_exact
+from echo2.coordinator.verification.calibration import Calibration
+from echo2.engines.registry import is_exact, rounding_of
 from echo2.p2p.errors import Unreachable
+from echo2.protocol.engine_classes import parts
+from echo2.runtime.errors import LocalFault
 from echo2.weights.lora.adapter_folder import AdapterOrder
 from echo2.weights.lora.frozen_base import BaseFormat
 
@@ -48,6 +55,9 @@ LAST_VERDICTS: Final = 300.0
 """Seconds for the nodes to end, and as many for the last verdicts."""
 NOT_JUDGED: Final = ("expired", "late")
 """Codes of leases that came back too late, or never."""
+LEAST_GROUPS: Final = 12
+LEAST_VERSIONS: Final = 2
+"""Judged groups of each node, and versions that they are of, before the run ends."""
 
 
 class Ended(NamedTuple):
@@ -60,12 +70,40 @@ class Ended(NamedTuple):
     tokens: int
 
 
+class NodeEnds(NamedTuple):
+    """Judged groups of a node. `versions`: number of versions that they are of. `first`: end of the first one; empty:
+    there is none."""
+
+    name: str
+    engine_class: str
+    accepted: int
+    doubted: int
+    refused: int
+    versions: int
+    first: str
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the run may end, as far as this node goes."""
+        return self.accepted + self.refused >= LEAST_GROUPS and self.versions >= LEAST_VERSIONS
+
+
+class Played(NamedTuple):
+    """The end of a run. `calibrations`: those in force. `seconds`: since the nodes joined."""
+
+    ended: list[Ended]
+    nodes: list[NodeEnds]
+    calibrations: list[Calibration]
+    seconds: float
+
+
 class Options(NamedTuple):
-    """`engine_class`: of the nodes. `tokens`: per machine, for the calibration. `seconds`: after which the run ends.
-    `base`: format of the frozen base where the class computes in blocks. `quick`: a short warm-up of the model."""
+    """`classes`: engine classes, of `nodes` nodes each. `tokens`: per machine, for the calibration. `seconds`: after
+    which the run ends. `base`: format of the frozen base where a class computes in blocks. `quick`: a short warm-up of
+    the model."""
 
     model: str
-    engine_class: str
+    classes: tuple[str, ...]
     rollouts: int
     nodes: int
     tokens: int
@@ -74,15 +112,19 @@ class Options(NamedTuple):
     quick: bool = False
 
     @property
-    def dtype(self) -> str:
-        return self.engine_class.split("/")[1]
+    def names(self) -> dict[str, str]:
+        """Return the class of each node, by its name."""
+        numbered = range(1, self.nodes + 1)
+        return {f"{engine_nodes.node_name(one)}-{number}": one for one in self.classes for number in numbered}
 
 
 def settings_of(options: Options) -> DemoSettings:
-    """Return the demo's settings for the model, in a run without end, of the nodes' number format. The learning rate is
-    low, so that the policy goes on to choose among several tokens."""
+    """Return the demo's settings for the model, in a run without end, of the nodes' classes. The learning rate is low,
+    so that the policy goes on to choose among several tokens."""
     preset = {"tiny": TIMED if options.quick else TINY_DEMO, "smollm2": SMOLLM2}[options.model]
-    run = {"heldout": 1, "evaluate_every": NEVER, "compute_dtype": options.dtype, "engines": [options.engine_class]}
+    engines, dtypes, _ = zip(*map(parts, options.classes), strict=True)
+    run = {"heldout": 1, "evaluate_every": NEVER, "compute_dtype": dtypes[0], "engines": list(options.classes)}
+    wide = {"shape": dict(WIDE_HEADS)} if options.model == "tiny" and "vllm" in engines else {}
     learner: dict[str, Any] = {"learning_rate": 1e-5}
     if options.model == "smollm2":
         run |= {"limit": 32}
@@ -90,7 +132,8 @@ def settings_of(options: Options) -> DemoSettings:
     return dataclasses.replace(
         preset, nodes=options.nodes, seconds=options.seconds, steps=NEVER, calibrate=False,
         run={**preset.run, **run}, learner={**preset.learner, **learner},
-        adapter=AdapterOrder(RANK, 2.0 * RANK, base=options.base) if options.dtype == "blocks" else None,
+        adapter=AdapterOrder(RANK, 2.0 * RANK, base=options.base) if "blocks" in dtypes else None,
+        warm_up={**preset.warm_up, **wide},
     )  # fmt: skip
 
 
@@ -104,9 +147,35 @@ def ends(database: Path) -> list[Ended]:
         return [Ended(*row) for row in rows]
 
 
-def report(options: Options, ended: Sequence[Ended], group_size: int, seconds: float) -> int:
-    """Print the table and the closing line; return the exit status."""
+def nodes_of(database: Path) -> list[NodeEnds]:
+    """Return the judged groups of each node of a run."""
+    codes = ", ".join(f"'{code}'" for code in NOT_JUDGED)
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        rows = connection.execute(
+            "WITH judged AS ("
+            " SELECT v.node, v.verdict, v.code, l.version,"
+            " row_number() OVER (PARTITION BY v.node ORDER BY v.rowid) AS place"
+            " FROM verdicts v JOIN leases l ON l.id = v.lease"
+            f" WHERE v.verdict IN ('accepted', 'refused') AND v.code NOT IN ({codes}))"
+            " SELECT n.name, n.engine, total(j.verdict = 'accepted'), total(j.code = 'quarantine'),"
+            " total(j.verdict = 'refused'), count(DISTINCT j.version),"
+            " coalesce(max(CASE WHEN j.place = 1 THEN j.verdict || ', ' || j.code END), '')"
+            " FROM nodes n LEFT JOIN judged j ON j.node = n.key GROUP BY n.key ORDER BY n.name"
+        )
+        return [
+            NodeEnds(name, engine, int(accepted), int(doubted), int(refused), versions, first)
+            for name, engine, accepted, doubted, refused, versions, first in rows
+        ]
+
+
+def report(options: Options, played: Played, group_size: int) -> int:
+    """Print the tables and the closing lines; return the exit status."""
+    ended, seconds = played.ended, played.seconds
     bench.table(("verdict", "code", "groups", "rollouts", "tokens"), ended)
+    bench.table(("node", "class", "accepted", "in doubt", "refused", "versions", "first group"), played.nodes)
+    for one in played.calibrations:
+        devices = f", widened by {'; '.join(one.devices)}" if one.devices else ""
+        print(f"Calibration of {one.rounding}: measured {', '.join(one.classes)}{devices}")
     judged = [one for one in ended if one.verdict in ("accepted", "refused") and one.code not in NOT_JUDGED]
     rollouts = group_size * sum(one.groups for one in judged)
     refused = group_size * sum(one.groups for one in judged if one.verdict == "refused")
@@ -117,59 +186,64 @@ def report(options: Options, ended: Sequence[Ended], group_size: int, seconds: f
     print(f"{refused} of {rollouts:,} rollouts refused in {seconds:.0f} s: {bound}")
     if rollouts < options.rollouts:
         print(f"ended by the clock, {options.rollouts:,} rollouts were asked for")
-    claim = bench.Claim(
-        f"honest rollouts refused, {options.engine_class}", refused / rollouts, f"{rollouts:,} rollouts", 0.0,
-        at_most=True,
-    )  # fmt: skip
-    print(claim.closing_line())
-    return 0 if claim.ok else 1
+    doubted = group_size * sum(one.groups for one in judged if one.code == "quarantine")
+    late = set(options.names) - {one.name for one in played.nodes if one.first.startswith("accepted")}
+    classes, of_all, nodes = ", ".join(options.classes), f"{rollouts:,} rollouts", f"{len(options.names)} nodes"
+    return bench.close([
+        bench.Claim(f"honest rollouts refused, {classes}", refused / rollouts, of_all, 0.0, at_most=True),
+        bench.Claim("honest rollouts in doubt", doubted / rollouts, of_all, 0.0, at_most=True),
+        bench.Claim("nodes whose first group was not accepted", float(len(late)), nodes, 0.0, at_most=True),
+    ])  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", choices=sorted(ROLLOUTS), default="tiny")
-    parser.add_argument("--engine", default="transformers", help="a name of echo2.engines.registry")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--engine", default="transformers", help="names of echo2.engines.registry, with commas")
+    parser.add_argument("--dtype", default="float32", help="their number formats, with commas")
     parser.add_argument("--base", choices=("q8_0", "q4_0"), default="q8_0", help="the frozen base, with --dtype blocks")
     parser.add_argument("--rollouts", type=int, help="30,000 for tiny, 2,000 for smollm2")
-    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=1, help="of each engine and format")
     parser.add_argument("--tokens", type=int, default=8_000, help="per machine of the calibration")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which the run ends with what it has")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rollouts, 2,000 tokens per machine")
     given = parser.parse_args(arguments)
     rollouts = QUICK if given.quick else given.rollouts or ROLLOUTS[given.model]
-    engine_class = f"{given.engine}/{given.dtype}/cpu"
+    pairs = [f"{engine}/{dtype}/cpu" for engine in given.engine.split(",") for dtype in given.dtype.split(",")]
+    try:
+        classes = engine_nodes.classes_of(",".join(pairs))
+    except LocalFault as error:
+        parser.error(str(error))
     tokens = 2_000 if given.quick else given.tokens
-    options = Options(
-        given.model, engine_class, rollouts, given.nodes, tokens, 60 * given.minutes, given.base, given.quick
-    )
-    bench.header(f"honest: refusals of {engine_class}, model {given.model}", ["torch", "transformers"])
+    options = Options(given.model, classes, rollouts, given.nodes, tokens, 60 * given.minutes, given.base, given.quick)
+    bench.header(f"honest: refusals of {', '.join(classes)}, model {given.model}", ["torch", "transformers"])
     settings = settings_of(options)
     with tempfile.TemporaryDirectory(prefix="echo2-honest-") as folder:
-        ended, seconds = play(options, settings, real_programs(), Path(folder))
+        played = play(options, settings, real_programs(), Path(folder))
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
-    return report(options, ended, settings.run["group_size"], seconds)
+    return report(options, played, settings.run["group_size"])
 
 
-def play(options: Options, settings: DemoSettings, programs: Programs, folder: Path) -> tuple[list[Ended], float]:
-    """Run the processes; return how the groups ended, and the seconds since the nodes joined. Raises `ProcessFault`."""
+def play(options: Options, settings: DemoSettings, programs: Programs, folder: Path) -> Played:
+    """Run the processes. Raises `ProcessFault`."""
     logs, home = folder / "logs", folder / "run"
     logs.mkdir()
     (folder / "tmp").mkdir()
     programs.make(home, settings, 0)
     env = environment(os.environ, folder)
-    crew = Crew(logs, env)
-    names = [f"node-{number}" for number in range(1, options.nodes + 1)]
+    crew, names = Crew(logs, env), list(options.names)
+    database = RunFolder(home).database
     try:
         crew.start("coordinator", programs.coordinator(home))
         state = _until(crew, home, lambda state: bool(state.invite and state.versions), 600.0)
-        if not is_exact(options.engine_class):
-            calibrate(options, home, env)
+        calibrate(options, home, env)
         began = time.monotonic()
-        for name in names:
-            crew.start(name, [*programs.node(state.invite, folder / name, name, "direct"), *_engine(options)])
+        for name, one in options.names.items():
+            engine, dtype, _ = parts(one)
+            own = ("--engine", engine, "--dtype", dtype)
+            crew.start(name, [*programs.node(state.invite, folder / name, name, "direct"), *own])
         with suppress(TimeoutError):
-            _until(crew, home, lambda state: _judged(state) >= options.rollouts, options.seconds)
+            _until(crew, home, lambda state: _may_end(options, state, database), options.seconds)
         seconds = time.monotonic() - began
         for name in names:
             crew.tell(name, signal.SIGINT)
@@ -179,19 +253,24 @@ def play(options: Options, settings: DemoSettings, programs: Programs, folder: P
         crew.end("coordinator", signal.SIGTERM, LAST_VERDICTS)
     finally:
         crew.stop()
-    return ends(RunFolder(home).database), seconds
+    return Played(ends(database), nodes_of(database), classes_of(RunFolder(home)).newest(), seconds)
 
 
 def calibrate(options: Options, home: Path, env: Any) -> None:
-    """Calibrate the nodes' class by the operator's command, and print its answer."""
-    words = ["calibrate", options.engine_class, "--home", str(home), "--tokens", str(options.tokens)]
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "echo2.coordinator.cli", *words], env=dict(env), check=True)
-    print(f"calibrated in {time.monotonic() - began:.0f} s", flush=True)
+    """Calibrate what the nodes round in by the operator's command, and print its answers."""
+    began, roundings = time.monotonic(), {rounding_of(one): one for one in options.classes if not is_exact(one)}
+    for rounding, one in roundings.items():
+        named = one if "/" in rounding else rounding
+        words = ["calibrate", named, "--home", str(home), "--tokens", str(options.tokens)]
+        subprocess.run([sys.executable, "-m", "echo2.coordinator.cli", *words], env=dict(env), check=True)
+    if roundings:
+        print(f"calibrated in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _engine(options: Options) -> Iterable[str]:
-    return ("--engine", options.engine_class.split("/")[0])
+def _may_end(options: Options, state: RunState, database: Path) -> bool:
+    if _judged(state) < options.rollouts:
+        return False
+    return {one.name for one in nodes_of(database) if one.suffices} == set(options.names)
 
 
 def _judged(state: RunState) -> int:

@@ -43,14 +43,19 @@ def count_folder(folder: Path, compute: str) -> MemoryCounted:
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = build(config, getattr(torch, compute))
-            kept = kept_bytes(model, COUNTED_TOKENS)
+            return count_model(build(config, getattr(torch, compute)))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(f"the memory for a model of {folder} cannot be counted: {error}") from error
+
+
+def count_model(model: PreTrainedModel) -> MemoryCounted:
+    """Count for a model without content. Its layers are computed again from then on."""
+    kept = kept_bytes(model, COUNTED_TOKENS)
     words, width = head_of(model).linear.weight.shape
     return MemoryCounted(
-        parameters=parameter_count(model), layers=kept.layers, again=kept.again, layer=kept.layer, words=words,
-        width=width, card=_card(),
+        parameters=parameter_count(model), layers=kept.layers, again=kept.again, layer=kept.layer,
+        layer_parameters=max(sum(one.numel() for one in layer.parameters()) for layer in layers_of(model)),
+        words=words, width=width, card=_card(),
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@
 2. Activations are of one rollout at least: a rollout is never split (coordinator/learner/batches/batch.py). Their
    figures are counted (coordinator/learner/memory_count.py).
 3. The head has its weight's gradient in float32, and twice the logits of some thousand rows. Embedding and head are
-   whole on each rank, with one layer at a time.
+   whole on each rank. So is one layer at a time, with the next one's weights: when its gradients are summed, in
+   float32, its activations have gone.
 4. A scorer has the weights in float32, a calibration two more models: one in 16 bits, one in float32. All stand on
    `learner.device` where `scorer.devices` names no other, so all are counted.
 """
@@ -65,14 +66,22 @@ def parts_of(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> Mem
     kept = counted.again + counted.layer if choice.recompute else counted.layers
     rows = min(tokens, max(HEAD_ROWS, HEAD_ELEMENTS // counted.words))
     weight = counted.words * counted.width
-    collected = 0 if choice.ranks == 1 else 2 * (2 if half else 4) * weight
     return MemoryParts(
         ((4 if half else 6) + MOMENT_BYTES[choice.state]) * each,
         (6 if half else 4) * each,
         tokens * kept,
         8 * rows * counted.words + 4 * weight,
-        collected,
+        _bytes_from_others(counted, tokens, choice),
     )
+
+
+def _bytes_from_others(counted: MemoryCounted, tokens: int, choice: MemorySettings) -> float:
+    """Return the bytes of what other ranks have, as far as they are needed beside a layer's activations (rule 3)."""
+    if choice.ranks == 1:
+        return 0.0
+    size = 2 if choice.compute == "bfloat16" else 4
+    layer = (3 * size + 4) * counted.layer_parameters - choice.recompute * tokens * counted.layer
+    return 2 * size * counted.words * counted.width + max(0.0, layer)
 
 
 def card_bytes(text: str) -> int:

@@ -283,13 +283,14 @@ class CountMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemoryCounted(msgspec.Struct, frozen=True, kw_only=True):
     """A model's memory. `parameters`: their number. `layers`, `again`, `layer`: bytes per token, those of
-    memory_count.KeptBytes. `words`, `width`: the head's. `card`: bytes of this machine's smallest card, 0: it has none.
-    """
+    memory_count.KeptBytes. `layer_parameters`: parameters of the largest layer. `words`, `width`: the head's. `card`:
+    bytes of this machine's smallest card, 0: it has none."""
 
     parameters: int
     layers: float
     again: float
     layer: float
+    layer_parameters: int
     words: int
     width: int
     card: int = 0

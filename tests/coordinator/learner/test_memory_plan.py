@@ -7,8 +7,9 @@ from echo2.coordinator.learner.messages import MemoryCounted
 from echo2.runtime.errors import LocalFault
 
 QWEN3_4B = MemoryCounted(
-    parameters=4_022_468_096, layers=6_145_964, again=199_692, layer=170_792, words=151_936, width=2560
-)
+    parameters=4_022_468_096, layers=6_145_964, again=199_692, layer=170_792, layer_parameters=100_930_816,
+    words=151_936, width=2560,
+)  # fmt: skip
 CARD = 80 * 10**9
 
 
@@ -22,6 +23,18 @@ def test_the_parts_are_those_of_the_learners_rules() -> None:
     assert parts_of(QWEN3_4B, 8192, MemorySettings(state="8bit")).state == 6.03125 * QWEN3_4B.parameters
     assert parts_of(QWEN3_4B, 8192, MemorySettings("float32", recompute=False)).activations == 8192 * 6_145_964
     assert parts_of(QWEN3_4B, 8192, MemorySettings(ranks=4)).state == 3 * QWEN3_4B.parameters
+
+
+def test_a_rank_has_embedding_and_head_and_a_layer_as_far_as_that_is_larger_than_its_activations() -> None:
+    ranks, whole = MemorySettings(ranks=8), 2 * 2 * 151_936 * 2560
+    assert parts_of(QWEN3_4B, 8192, MemorySettings()).collected == 0
+    assert parts_of(QWEN3_4B, 8192, ranks).collected == whole
+    assert parts_of(QWEN3_4B, 1024, ranks).collected == whole + 10 * 100_930_816 - 1024 * 170_792
+    kept = MemorySettings(recompute=False, ranks=8)
+    assert parts_of(QWEN3_4B, 8192, kept).collected == whole + 10 * 100_930_816
+    assert parts_of(QWEN3_4B, 8, MemorySettings("float32", ranks=8)).collected == pytest.approx(
+        4 * 151_936 * 2560 * 2 + 16 * 100_930_816 - 8 * 170_792
+    )
 
 
 def test_a_learner_that_does_not_fit_is_refused_with_the_setting_that_would_do() -> None:

@@ -242,8 +242,8 @@ def test_a_run_that_does_not_fit_on_its_card_is_refused_with_the_setting_that_do
 ) -> None:
     """The card is a stand-in of 80 GB, the model of Qwen3-4B's size."""
     counted = MemoryCounted(
-        parameters=4_022_468_096, layers=6_145_964, again=199_692, layer=170_792, words=151_936, width=2560,
-        card=80 * 10**9,
+        parameters=4_022_468_096, layers=6_145_964, again=199_692, layer=170_792, layer_parameters=100_930_816,
+        words=151_936, width=2560, card=80 * 10**9,
     )  # fmt: skip
     monkeypatch.setattr(model_folder, "count_memory", lambda folder, compute: counted)
     monkeypatch.setattr(learner_checks, "computing_of", lambda learner, scorer: Computing("cuda:0", 1, ""))
