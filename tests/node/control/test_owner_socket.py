@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -149,3 +151,16 @@ def test_a_command_without_a_daemon_says_that_one_elsewhere_may_have_a_home_on_a
         f"no node runs in {tmp_path} on this machine (a node on another one that has this folder takes commands there "
         "alone): start one with `echo2-node run`"
     )
+
+
+def test_a_socket_that_another_machine_has_removed_is_one_of_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a name that this machine still remembers then answers with ESTALE."""
+
+    def stale(connection: socket.socket, path: str) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(socket.socket, "connect", stale)
+    with pytest.raises(NoDaemonAnswers, match="no node runs in"):
+        ask_daemon(tmp_path, command="status")
