@@ -42,7 +42,8 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def run(template: Path, far: Path) -> Iterator[Run]:
+def run(far: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    template = request.getfixturevalue("template")  # only where there is NFS
     with quick_folder() as folder, running(template, folder) as running_run:
         running_run.volunteer("ann", disk=far)
         yield running_run
