@@ -13,7 +13,9 @@ _BY_EXIT: Final[dict[int | None, type[NodeError]]] = {
     kind.exit: kind for kind in (BadConfig, RefusedByRun, TrustFailure)
 }
 
-_HERE: Final = "on this machine (a node on another one that has this folder takes commands there alone)"
+_SOCKET_OF_ONE_MACHINE: Final = (
+    "on this machine (a node on another one that has this folder takes commands there alone)"
+)
 """What is known of a home on a network disk: a socket is of one machine."""
 
 
@@ -26,7 +28,7 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     except NoDaemon as error:
         none = "the last run was left" if (home / LEFT).exists() else "no run was joined yet"
         start = "`echo2-node run`" if (home / "invite").exists() else f"`echo2-node join INVITE`; {none}"
-        elsewhere = f" {_HERE}" if disk_of(home).is_shared else ""
+        elsewhere = f" {_SOCKET_OF_ONE_MACHINE}" if disk_of(home).is_shared else ""
         raise NoDaemonAnswers(f"no node runs in {home}{elsewhere}: start one with {start}") from error
     except NotYours as error:
         raise BadConfig(f"the node in {home} belongs to another user: run the command as that user") from error
