@@ -20,8 +20,9 @@ def other_build(folder: Path, names: Sequence[str]) -> str:
     aside = next(name for number in itertools.count(1) if not (folder / (name := f"old-{number}")).exists())
     return (
         f"another build of echo2 made {', '.join(names)} in {folder}: go on with that build, or move this aside (cd "
-        f"{shlex.quote(str(folder))} && mkdir {aside} && mv {files} {aside}) and start again; key and points stay, "
-        f"receipts are kept in {aside} for that build, and groups there without an answer are lost"
+        f"{shlex.quote(str(folder))} && mkdir {aside} && mv {files} {aside}) and start again; key and points stay, but "
+        f"`status` and `earnings` count anew, receipts are kept in {aside} for that build, and groups there without an "
+        "answer are lost"
     )
 
 
@@ -32,6 +33,8 @@ class DurableFile:
         """`schema`: statements that make the tables. `lost`: what a damaged file costs, in words. Raises
         `BadConfig` if the file is damaged or another build made it."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        if sqlite_form.is_of_another_build(path, schema):
+            raise BadConfig(other_build(path.parent, [path.name]))
         self._path = path
         try:
             with self._room():
@@ -41,9 +44,6 @@ class DurableFile:
                 self._database.execute("PRAGMA synchronous = FULL")
                 if not has_tables:
                     sqlite_form.make(self._database, schema)
-        except sqlite_form.OtherForm as error:
-            self._database.close()
-            raise BadConfig(other_build(path.parent, [path.name])) from error
         except sqlite3.DatabaseError as error:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; {lost}") from error
 

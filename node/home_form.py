@@ -4,9 +4,6 @@ This build reads one form of each file (runtime/sqlite_form.py). All files are l
 written, so that an owner is told of all at once, and the folder stays as that build left it.
 """
 
-import contextlib
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -30,23 +27,6 @@ SCRIPTS: Final = {
 def check_form(folder: Path) -> None:
     """Check that this build reads the files of a run's folder, and write to none. Raises `BadConfig`. A file that
     cannot be read at all is the matter of its own opening."""
-    other = [
-        name for name, script in SCRIPTS.items() if (folder / name).exists() and not _is_ours(folder / name, script)
-    ]
+    other = [name for name, script in SCRIPTS.items() if sqlite_form.is_of_another_build(folder / name, script)]
     if other:
         raise BadConfig(other_build(folder, other))
-
-
-def _is_ours(path: Path, script: str) -> bool:
-    with contextlib.suppress(sqlite3.DatabaseError), closing(_read_only(path)) as connection:
-        try:
-            sqlite_form.is_made(connection, script)
-        except sqlite_form.OtherForm:
-            return False
-    return True
-
-
-def _read_only(path: Path) -> sqlite3.Connection:
-    """Open a file to read. Where no log lies beside it, none is made for the reader either."""
-    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{still}", uri=True)

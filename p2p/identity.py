@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.signatures import check_key
 from echo2.runtime.files import syncing
+from echo2.runtime.network_disk import disk_of
 
 # libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
@@ -96,6 +97,12 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
         raise LocalNetworkFault(f"cannot write key file {path}: {error.strerror}") from error
 
 
+def _ownership_fix(path: Path) -> str:
+    if os.geteuid() == 0 and disk_of(path.parent).is_shared:
+        return "the server of this network disk gives root's files to another one, so run this as a user, not as root"
+    return f"run chown {os.geteuid()} {path}"
+
+
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
     """Read a key file. Raises `LocalNetworkFault`, whose sentence says how to fix it: the file is missing, damaged,
     open to others, another user's or of another kind of key, or the passphrase is wrong."""
@@ -117,7 +124,7 @@ def load_any_key(path: Path, passphrase: str | None = None) -> PrivateKeyTypes:
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise LocalNetworkFault(f"key file {path} is open to others: run chmod 600 {path}")
     if status.st_uid != os.geteuid():
-        raise LocalNetworkFault(f"key file {path} belongs to another user: run chown {os.geteuid()} {path}")
+        raise LocalNetworkFault(f"key file {path} belongs to another user: {_ownership_fix(path)}")
     try:
         return serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
     except TypeError as error:

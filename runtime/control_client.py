@@ -85,6 +85,10 @@ def ask(home: Path, **asked: Any) -> dict[str, Any]:
             raise NotYours(str(home)) from error
         except (TimeoutError, ValueError) as error:
             raise NoAnswer(str(home)) from error
+        except OSError as error:
+            if error.errno != errno.ESTALE:  # on NFS: another machine's daemon has removed its socket
+                raise
+            raise NoDaemon(str(home)) from error
     if not answer.pop("ok", False):
         raise Rejected(answer.get("error", "the daemon gave no answer"), answer.get("exit"))
     return dict(answer)

@@ -20,8 +20,8 @@ _SHARED_KINDS: Final = {
 """Kinds of file systems of a server, or of the machine around a virtual one, without the word fuse in front."""
 UNKNOWN_KIND: Final = "unknown"
 SHARED_HOME: Final = (
-    "a node works there, more slowly, and stops when the server does: better name a folder on a disk of this machine "
-    "with --home"
+    "a node works there, more slowly, and waits while the server is away: better name a folder on a disk of this "
+    "machine with --home"
 )
 """What follows for a node whose home lies on such a disk."""
 

@@ -9,6 +9,8 @@ Rules
 
 import sqlite3
 import zlib
+from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 from echo2.runtime.errors import LocalFault
@@ -28,6 +30,23 @@ def is_made(connection: sqlite3.Connection, script: str) -> bool:
     if form == (0, 0) and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         return False
     raise OtherForm(f"schema {form[0]}, form {form[1]:08x}, not {WITH_TABLES} and {_form(script):08x}")
+
+
+def is_of_another_build(path: Path, script: str) -> bool:
+    """Tell whether another build made the tables of a file, which is opened to read alone (rule 3). One that is not
+    there, or cannot be read at all, is the matter of its own opening."""
+    if not path.exists():
+        return False
+    # Where no log lies beside it, none is made for the reader either.
+    still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{still}", uri=True)) as connection:
+            is_made(connection, script)
+    except OtherForm:
+        return True
+    except sqlite3.DatabaseError:
+        return False
+    return False
 
 
 def make(connection: sqlite3.Connection, script: str) -> None:

@@ -29,6 +29,7 @@ either the old weights or the new ones.
 """
 
 import contextlib
+import itertools
 import mmap
 import shutil
 import struct
@@ -312,14 +313,14 @@ def replace_folder(new: Path, place: Path) -> None:
 
 def finish_replace(place: Path) -> None:
     """Finish a `replace_folder` that a kill interrupted."""
-    retired = place.with_name(f"{place.name}.retired")
     if _next(place).exists():
-        if place.exists():
-            shutil.rmtree(retired, ignore_errors=True)
-            place.rename(retired)
+        if place.exists():  # NFS keeps an older folder while a process has a file of it open
+            names = (place.with_name(f"{place.name}.retired-{number}") for number in itertools.count(1))
+            place.rename(next(name for name in names if not name.exists()))
         _next(place).rename(place)
         sync_folder(place.parent)
-    shutil.rmtree(retired, ignore_errors=True)
+    for retired in place.parent.glob(f"{place.name}.retired*"):
+        shutil.rmtree(retired, ignore_errors=True)
 
 
 def remove(folder: Path) -> None:

@@ -57,6 +57,9 @@ def leave(
             (home / "invite").replace(home / LEFT)
         if forget:
             _forget(home)
+    if forget:
+        with contextlib.suppress(OSError):  # files of others stay, and the folder with them
+            home.rmdir()  # without the lock, which NFS keeps under another name while it is open
     kept = "key and receipts are deleted too" if forget else f"key and receipts stay in {home}"
     say(f"left: {freed / 1e6:,.1f} MB of weights are deleted, {kept}")
     say("if the node was a service: `echo2-node service uninstall`")
@@ -123,11 +126,9 @@ def _delete(folder: Path) -> int:
 
 
 def _forget(home: Path) -> None:
-    """Delete all that a node writes into its home. Files of others stay, and the folder with them."""
+    """Delete all that a node writes into its home."""
     names = (LEFT, "pages.json", "directories.json", "node.toml", "service.env")
     for path in (*home.glob("node*.key"), *home.glob("node.log*"), *(home / name for name in names)):
         path.unlink(missing_ok=True)
     shutil.rmtree(home / "runs", ignore_errors=True)
     (home / OF_HOME).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        home.rmdir()

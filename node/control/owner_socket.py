@@ -7,10 +7,16 @@ from echo2.node.errors import BadConfig, NoDaemonAnswers, NodeError, RefusedByRu
 from echo2.node.home import LEFT
 from echo2.runtime import control_client
 from echo2.runtime.control_client import NoAnswer, NoDaemon, NotYours, Rejected
+from echo2.runtime.network_disk import disk_of
 
 _BY_EXIT: Final[dict[int | None, type[NodeError]]] = {
     kind.exit: kind for kind in (BadConfig, RefusedByRun, TrustFailure)
 }
+
+_SOCKET_OF_ONE_MACHINE: Final = (
+    "on this machine (a node on another one that has this folder takes commands there alone)"
+)
+"""What is known of a home on a network disk: a socket is of one machine."""
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
@@ -22,7 +28,8 @@ def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
     except NoDaemon as error:
         none = "the last run was left" if (home / LEFT).exists() else "no run was joined yet"
         start = "`echo2-node run`" if (home / "invite").exists() else f"`echo2-node join INVITE`; {none}"
-        raise NoDaemonAnswers(f"no node runs in {home}: start one with {start}") from error
+        elsewhere = f" {_SOCKET_OF_ONE_MACHINE}" if disk_of(home).is_shared else ""
+        raise NoDaemonAnswers(f"no node runs in {home}{elsewhere}: start one with {start}") from error
     except NotYours as error:
         raise BadConfig(f"the node in {home} belongs to another user: run the command as that user") from error
     except NoAnswer as error:

@@ -73,7 +73,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Read an invite. Raises `LocalNetworkFault`, with the fix."""
         text = "".join(one for one in text[: 2 * MOST_INVITE_CHARACTERS] if not _is_around(one))
         if not text.startswith(PREFIX):
-            raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
+            page = "the address of a run's page with https://"
+            raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}, {page}; ask the operator for it")
         if len(text) > MOST_INVITE_CHARACTERS:
             raise LocalNetworkFault("the invite is too long: copy it again, and nothing beside it")
         try:

@@ -112,7 +112,7 @@ def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path, monkeypa
         "a question without an answer": (["leave", "--forget", "--home", worked], {}, Exit.CONFIG, "add --yes"),
         "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
         "a page without a host": (["join", "https://", "--home", home], {}, Exit.CONFIG, "this is no invite"),
-        "a page that is no page": (["join", "file:///etc/passwd", "--home", home], {}, Exit.CONFIG, "is no invite"),
+        "a page that is no page": (["join", "file:///etc/x", "--home", home], {}, Exit.CONFIG, "page with https://"),
         "a half address": (["join", "https://[::1", "--home", home], {}, Exit.CONFIG, "is no address of a page"),
         "a port that is none": (["join", "http://127.0.0.1:99999", "--home", home], {}, Exit.CONFIG, "correct it"),
         "a page that is away": (["join", "https://127.0.0.1:1", "--home", home], {}, Exit.TEMPORARY, "try later"),

@@ -102,7 +102,8 @@ def test_all_files_of_another_build_are_named_at_once_and_stay_as_they_were(home
     assert str(refused.value) == (
         f"another build of echo2 made outbox.sqlite, ledger.sqlite in {folder}: go on with that build, or move this "
         f"aside (cd '{folder}' && mkdir old-1 && mv outbox.sqlite* ledger.sqlite* old-1) and start again; key and "
-        "points stay, receipts are kept in old-1 for that build, and groups there without an answer are lost"
+        "points stay, but `status` and `earnings` count anew, receipts are kept in old-1 for that build, and groups "
+        "there without an answer are lost"
     )
     assert refused.value.exit == Exit.CONFIG
     assert content(home) == before
@@ -118,10 +119,12 @@ COMMANDS = {
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_each_command_that_needs_such_a_file_refuses_it_in_one_sentence(words: list[str], home: Path) -> None:
+    before = content(run_folder(home, INVITE.run))
     done = CliRunner().invoke(cli.app, [*words, "--home", str(home)])
     assert done.exit_code == Exit.CONFIG
     (sentence,) = done.stderr.strip().splitlines()
     assert re.match("echo2-node: another build of echo2 made (outbox|ledger)\\.sqlite in ", sentence)
+    assert content(run_folder(home, INVITE.run)) == before, "not even the log of an old file was folded into it"
     assert receipts_in(run_folder(home, INVITE.run)) == [RECEIPT]
     assert public_bytes(load_key(home / "node.key", None)) == public_bytes(KEY)
 

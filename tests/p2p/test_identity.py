@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from echo2.p2p.errors import LocalNetworkFault, Malformed
 from echo2.p2p.identity import generate_key, load_key, load_or_create_key, peer_id, public_bytes, public_key, write_key
 from tests.support.cuts import cuts
+from tests.support.mounts import mounted
 from tests.support.quick_disk import quick_folder
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -176,3 +177,28 @@ def test_a_folder_that_cannot_be_made_is_a_local_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(LocalNetworkFault, match="cannot write key file"):
         write_key(tmp_path / "file" / "key", KEY)
+
+
+def test_a_network_disk_that_gives_the_files_of_root_to_another_user_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does so by default, and refuses `chown` too."""
+    write_key(tmp_path / "node.key", KEY)
+    kept = os.geteuid
+    monkeypatch.setattr(os, "geteuid", lambda: kept() + 1)
+    with pytest.raises(LocalNetworkFault, match=r"belongs to another user: run chown \d+ \S+node\.key$"):
+        load_key(tmp_path / "node.key")
+    mounted(monkeypatch, tmp_path / "proc", ("server:/home", str(tmp_path), "nfs4"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Path, "stat", _of_nobody(Path.stat))
+    with pytest.raises(LocalNetworkFault, match="the server of this network disk gives root's files to another one"):
+        load_key(tmp_path / "node.key")
+
+
+def _of_nobody(stat_of: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    def nobodys(path: Path, **how: bool) -> os.stat_result:
+        facts = list(stat_of(path, **how))
+        facts[stat.ST_UID] = 65534
+        return os.stat_result(facts)
+
+    return nobodys

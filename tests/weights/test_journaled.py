@@ -296,8 +296,9 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
 
 
 def killed(folder: Path, kills: int) -> Iterator[None]:
-    """Kill a worker in a folder so many times, each time at a random moment, and yield after each."""
-    rng = random.Random(kills)
+    """Kill a worker in a folder so many times, each time at a random moment, and yield after each. A worker gets the
+    time of about two steps, which a slow disk or machine makes long."""
+    rng, patience = random.Random(kills), 0.15
     command = [sys.executable, str(WORKER), str(folder), str(VERSIONS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as worker:
@@ -306,8 +307,11 @@ def killed(folder: Path, kills: int) -> Iterator[None]:
         for kill in range(kills):
             worker.stdin.write(f"{kill}\n")
             worker.stdin.flush()
-            pid = int(worker.stdout.readline())
-            time.sleep(rng.random() * 0.15)
+            pid, begun = int(worker.stdout.readline()), time.monotonic()
+            if kill == 0:
+                assert worker.stdout.readline() == "stepped\n"
+                patience = max(patience, 2 * (time.monotonic() - begun))
+            time.sleep(rng.random() * patience)
             os.kill(pid, signal.SIGKILL)
             assert worker.stdout.readline() == "dead\n"
             yield

@@ -55,12 +55,12 @@ def chain(make_snapshot, monkeypatch: pytest.MonkeyPatch) -> Chain:  # type: ign
 
 
 @pytest.fixture(autouse=True)
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let a folder of this test stand for the machine's memory."""
-    root = tmp_path / "memory"
-    root.mkdir()
-    monkeypatch.setattr(memory_module, "MEMORY_ROOT", root)
-    return root
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let a folder of this test stand for the machine's memory. It is no folder of the disk, which may be NFS: there a
+    file that is removed while it is open stays for a moment, and in memory it does not."""
+    with quick_folder() as root:
+        monkeypatch.setattr(memory_module, "MEMORY_ROOT", root)
+        yield root
 
 
 def logged(folder: Path, chain: Chain, steps: int) -> Path:

@@ -12,6 +12,7 @@ from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.receipts import list_submissions
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.identity import load_or_create_key, public_bytes
+from tests.support.nfs_disk import nfs_disk, only_linux
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.0.2.1/tcp/4310"])
 LEASE = b"a lease of a run"
@@ -60,6 +61,14 @@ def test_weights_and_invite_go_and_key_and_receipts_stay(home: Path) -> None:
 def test_forgetting_leaves_only_what_is_not_the_nodes(home: Path) -> None:
     leave(home, 1.0, lambda sentence: None, forget=True, sleep=never)
     assert [path.name for path in home.iterdir()] == ["notes.txt"]
+
+
+@only_linux
+def test_forgetting_leaves_no_home_on_nfs_which_keeps_an_open_lock(home: Path) -> None:
+    (home / "notes.txt").unlink()
+    with nfs_disk(home.parent):
+        leave(home, 1.0, lambda sentence: None, forget=True, sleep=never)
+        assert not home.exists()
 
 
 def test_a_group_that_waits_for_its_receipt_keeps_the_key(home: Path) -> None:

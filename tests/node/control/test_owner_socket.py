@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -22,6 +24,7 @@ from echo2.protocol.sealed_asks import BadAsk
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.errors import DiskFull
 from echo2.runtime.exit_codes import Exit
+from tests.support.mounts import mounted
 
 
 async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: Path) -> None:
@@ -134,4 +137,30 @@ def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> Non
         ask_daemon(tmp_path, command="status")
     (tmp_path / "invite").touch()
     with pytest.raises(NoDaemonAnswers, match="start one with `echo2-node run`"):
+        ask_daemon(tmp_path, command="status")
+
+
+def test_a_command_without_a_daemon_says_that_one_elsewhere_may_have_a_home_on_a_network_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "invite").touch()
+    mounted(monkeypatch, tmp_path / "proc", ("server:/home", str(tmp_path), "nfs4"))
+    with pytest.raises(NoDaemonAnswers) as refused:
+        ask_daemon(tmp_path, command="status")
+    assert str(refused.value) == (
+        f"no node runs in {tmp_path} on this machine (a node on another one that has this folder takes commands there "
+        "alone): start one with `echo2-node run`"
+    )
+
+
+def test_a_socket_that_another_machine_has_removed_is_one_of_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a name that this machine still remembers then answers with ESTALE."""
+
+    def stale(connection: socket.socket, path: str) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(socket.socket, "connect", stale)
+    with pytest.raises(NoDaemonAnswers, match="no node runs in"):
         ask_daemon(tmp_path, command="status")

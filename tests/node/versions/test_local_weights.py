@@ -1,6 +1,7 @@
 """The local weights: stepped in place, interrupted by a kill at every write, replaced as a whole."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support.clock import on_fake_clock
 from tests.support.cuts import cuts
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.full_disk import no_room_below
+from tests.support.nfs_disk import nfs_disk, only_linux
 from tests.support.quick_disk import quick_folder
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
@@ -193,15 +195,35 @@ def test_an_invalid_chain_leaves_the_weights_unchanged(tmp_path: Path) -> None:
         assert LocalWeights(tmp_path / "weights", quota=1 << 20).root() == snapshots[0].root
 
 
-def test_a_damaged_folder_of_weights_is_removed(tmp_path: Path) -> None:
-    chain, _ = chain_of(tmp_path, 1)
-    weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
+@pytest.fixture(params=["a disk of this machine", pytest.param("NFS", marks=only_linux)])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Return a folder on a disk of each kind."""
+    with nfs_disk(tmp_path) if request.param == "NFS" else contextlib.nullcontext():
+        yield tmp_path
+
+
+def test_a_damaged_folder_of_weights_is_removed(disk: Path) -> None:
+    chain, _ = chain_of(disk, 1)
+    weights = LocalWeights(disk / "weights", quota=1 << 20)
     weights.make(chain)
     weights.swap_in()
     (journal,) = (weights.path / "undo").iterdir()
     journal.write_bytes(journal.read_bytes()[:-1])
     assert weights.root() is None
     assert not weights.path.exists()
+
+
+def test_weights_that_a_reader_has_open_are_replaced_again_and_again(disk: Path) -> None:
+    chain, snapshots = chain_of(disk, 2)
+    weights, readers = LocalWeights(disk / "weights", quota=1 << 20), list[Snapshot]()
+    for count in (1, 2, 3, 1):
+        weights.make(chain[:count])
+        weights.swap_in()
+        assert weights.root() == snapshots[count - 1].root
+        readers.append(Snapshot(weights.path / "snapshot.safetensors"))
+    readers.clear()
+    assert weights.root() == snapshots[0].root
+    assert [path.name for path in (disk / "weights").iterdir()] == ["held"]
 
 
 def logged(folder: Path, steps: int, quota: int = 1 << 20) -> tuple[LocalWeights, list[Snapshot]]:
@@ -294,10 +316,8 @@ def test_a_start_whose_memory_another_process_has_steps_on_disk_and_says_so(tmp_
     assert (weights.path / "log").is_dir()
 
 
-def test_a_start_that_finds_memory_full_after_all_steps_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights, snapshots = logged(tmp_path, 2)
+def test_a_start_that_finds_memory_full_after_all_steps_on_disk(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, snapshots = logged(disk, 2)
     weights.free_memory()
     monkeypatch.setattr("echo2.weights.snapshot.writing", no_room_below(memory_folder.MEMORY_ROOT))
     with capture_logs() as logs:
