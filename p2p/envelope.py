@@ -12,7 +12,6 @@ Rules
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Generic, TypeVar
 
@@ -148,16 +147,18 @@ def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[
 
 
 def _names_twice(payload: bytes) -> bool:
-    """Tell whether two fields of a map in the payload have one name."""
+    """Tell whether two fields of a map in the payload have one name. Raises `Malformed` for a payload that cannot be
+    read whole: what a decoder skips as an unknown field could hide the second one."""
     twice = False
 
     def note(fields: list[tuple[object, object]]) -> None:
         nonlocal twice
         twice = twice or len({name for name, _ in fields}) < len(fields)
 
-    # Where it is no MessagePack at all, or has a map as a name, the caller's `decode` says so.
-    with suppress(ValueError, TypeError, RecursionError, msgpack.UnpackException):
+    try:
         msgpack.unpackb(payload, object_pairs_hook=note, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise Malformed(f"a payload that cannot be read whole: {error}") from error
     return twice
 
 

@@ -75,8 +75,8 @@ def lock_folder(path: Path) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process holds the lock of a file; False where there is no file. The file stays as it is. Raises
-    OSError where it cannot be read."""
+    """Tell whether a process holds the lock of a file; False where there is no file. The file stays as it is, but who
+    locks it at this very moment is refused. Raises OSError where it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

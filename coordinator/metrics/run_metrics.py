@@ -23,21 +23,16 @@ SUPPLY_AWAY_MS = 600_000
 """Milliseconds since a node's last request, or since its last ended lease began, after which it adds no supply."""
 
 
-def turnaround(database: Database) -> float | None:
-    """Return p90 of the time from lease to verdict, ms, over the last accepted groups; None before the first."""
-    times = _turnarounds(database)
-    return quantile(times, 0.9) if times else None
-
-
 def quick_turnaround(database: Database) -> float | None:
-    """Return the median of the quicker half of the same times: how long a group takes where it hardly waits. With the
-    waiting of the others a fleet that has more leases than engines would seem too slow for any staleness limit."""
+    """Return the median of the quicker half of the times from lease to verdict, ms, over the last accepted groups: how
+    long a group takes where it hardly waits. With the waiting of the others a fleet that has more leases than engines
+    would seem too slow for any staleness limit. None before the first."""
     times = _turnarounds(database)
     return quantile(times, 0.25) if times else None
 
 
 def mean_turnaround(database: Database) -> float | None:
-    """Return the mean of the same times."""
+    """Return the mean of the same times, of all of them."""
     times = _turnarounds(database)
     return fmean(times) if times else None
 

@@ -420,7 +420,8 @@ class Training:
 
     def _period_terms(self) -> PeriodTerms | None:
         database, broadcasts = self.group_service.database, self.group_service.broadcasts
-        step, broadcast, back = self.utilisation.step_seconds, broadcasts.duration(), run_metrics.turnaround(database)
+        step, broadcast = self.utilisation.step_seconds, broadcasts.duration()
+        back = run_metrics.quick_turnaround(database)
         if step is None or broadcast is None or back is None:
             return None
         return PeriodTerms(step, broadcast, (broadcasts.reach() or 0.0) + back / 1000)

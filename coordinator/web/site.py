@@ -4,7 +4,7 @@
    compressed once per state, so 1,000 visitors cost as much as one. Threads do this beside the event loop, one task at
    a time for each state. Meanwhile visitors get the state before, for at most `GRACE_SECONDS` after a new one was due;
    the new one is shown with the bodies that were asked for of the one before. Where that fails the old one stays for as
-   long, and the first failure in a row is logged.
+   long, and the first failure in a row is logged; it is not tried again within the second.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
@@ -159,7 +159,7 @@ class ResponseCache:
         self._shown: StateBodies | None = None
         self._refreshing: asyncio.Task[StateBodies] | None = None
         """The refresh that goes on, or one that failed."""
-        self._failing = False
+        self._failing, self._failed_at = False, 0.0
 
     def add_to(self, app: web.Application, prefix: str = "") -> None:
         """Add a route for each body, and end a refresh with the application. `prefix`: begin of all paths."""
@@ -189,7 +189,8 @@ class ResponseCache:
             if now >= shown.due and self._refreshing is None:
                 self._begin_refresh()
             return shown
-        if self._refreshing is None or self._refreshing.done():
+        failed = self._refreshing is not None and self._refreshing.done()
+        if self._refreshing is None or (failed and now >= self._failed_at + LEAST_REFRESH_SECONDS):
             self._begin_refresh()
         assert self._refreshing is not None
         return await asyncio.shield(self._refreshing)
@@ -205,7 +206,7 @@ class ResponseCache:
         error = refresh.exception()
         if error is not None and not self._failing:
             log.error("page not refreshed", kind=type(error).__name__, reason=str(error))
-        self._failing = error is not None
+        self._failing, self._failed_at = error is not None, self._clock()
 
     async def _refresh(self) -> StateBodies:
         """Build a state, render what was asked for of the one before, and show it."""

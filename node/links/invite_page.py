@@ -6,9 +6,9 @@ Rules
 2. Whoever serves the page chooses the run. So the run's fingerprint is shown and confirmed; over http://, or with a
    certificate that does not hold, it must be typed, or given by --accept-fingerprint, and is not shown. Where one
    letter was mistyped its group is named: a forged page that comes so near takes 2^71 hashes.
-3. The home keeps the run of each confirmed page. It is not asked about again, and while the page cannot be read the
-   invite of the run joined last serves. A page that serves another run than before is refused, unless
-   --accept-fingerprint names that run.
+3. The home keeps the fingerprint of each confirmed page, which covers the run, its Root and its HTTPS key. It is not
+   asked about again, and while the page cannot be read the invite of the run joined last serves. A page whose invite
+   has another fingerprint than before is refused, unless --accept-fingerprint gives that one.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ import aiohttp
 
 from echo2.node.errors import BadConfig, TryLater
 from echo2.node.home import invite_of_joined_run
-from echo2.node.links.local_discovery import fingerprint_form, normal
+from echo2.node.links.local_discovery import FINGERPRINT_LETTERS, fingerprint_form, normal
 from echo2.p2p.discovery.invite import MOST_INVITE_CHARACTERS, PREFIX, Invite
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
@@ -90,27 +90,27 @@ def invite_of_page(
         served = asyncio.run(fetch(page))
     except TryLater:
         last = invite_of_joined_run(home) if page in known and (home / "invite").exists() else None
-        if last is None or last.run.hex() != known[page]:
+        if last is None or normal(last.fingerprint) != known[page]:
             raise
         return last
-    invite = served.invite
-    before = known.get(page)
+    invite, before = served.invite, known.get(page)
+    fingerprint = normal(invite.fingerprint)
     if accepted is not None:
-        if normal(invite.fingerprint) != normal(accepted):
+        if fingerprint != normal(accepted):
             raise BadConfig(
                 f"{page} serves the invite of another run than that of the fingerprint {fingerprint_form(accepted)}: "
                 f"correct --accept-fingerprint{_one_letter(accepted, invite)}, or ask the operator for the invite"
             )
-    elif before is not None and before != invite.run.hex():
+    elif before is not None and before != fingerprint:
         raise BadConfig(
-            f"{page} served the invite of run {before[:16]} before, and now serves that of {invite.run.hex()[:16]}: "
+            f"{page} served the invite with the fingerprint {fingerprint_form(before)} before, and serves another now: "
             f"ask the operator; if that is right, join with --accept-fingerprint and the fingerprint that they tell you"
         )
     elif before is None:
         _confirm(page, served, ask)
-    if before != invite.run.hex():
+    if before != fingerprint:
         with writing(home / "pages.json") as file:
-            file.write(json.dumps(known | {page: invite.run.hex()}).encode())
+            file.write(json.dumps(known | {page: fingerprint}).encode())
     return invite
 
 
@@ -165,12 +165,13 @@ def _parse(page: str, text: str) -> Invite:
 
 
 def _known_pages(home: Path) -> dict[str, str]:
-    """Return the run of each confirmed page, in hexadecimal digits. A file that cannot be read has none."""
+    """Return the fingerprint of each confirmed page, as `normal` gives it. A file that cannot be read has none."""
     try:
         known = json.loads((home / "pages.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return {str(page): str(run) for page, run in known.items()} if isinstance(known, dict) else {}
+    kept = known.items() if isinstance(known, dict) else ()
+    return {str(page): str(one) for page, one in kept if len(str(one)) == FINGERPRINT_LETTERS}
 
 
 _SOURCE: Final = ": the operator gives it to you, and `echo2-coord invite` prints it there"

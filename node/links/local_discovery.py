@@ -16,7 +16,7 @@ from echo2.runtime.terminal_question import ask_text
 
 LISTENING_SECONDS: Final = 3.0
 """Time to listen for announcements."""
-_LETTERS: Final = 16
+FINGERPRINT_LETTERS: Final = 16
 """Letters of a fingerprint."""
 
 
@@ -75,8 +75,8 @@ def fingerprint_form(fingerprint: str) -> str:
     letters = normal(fingerprint)
     if not letters:
         return "(nothing)"
-    shown = "-".join(letters[at : at + 4] for at in range(0, min(len(letters), _LETTERS), 4))
-    return f"{shown}..." if len(letters) > _LETTERS else shown
+    shown = "-".join(letters[at : at + 4] for at in range(0, min(len(letters), FINGERPRINT_LETTERS), 4))
+    return f"{shown}..." if len(letters) > FINGERPRINT_LETTERS else shown
 
 
 def _announcement_list(announcements: Sequence[Announcement]) -> str:

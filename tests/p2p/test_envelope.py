@@ -222,9 +222,19 @@ def test_a_signed_document_in_which_a_field_stands_twice_is_malformed(name: str)
             verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS)
 
 
-def test_bytes_that_are_no_messagepack_are_left_to_the_decoder_of_their_kind() -> None:
-    for payload in (b"", b"\xc1", b"\x81\x80\x01", b"\x91" * 5000, b"\x81\xa1\xff\x01"):
-        assert verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS) == payload
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91" * 5000, b"\x81\xa1\xff\x01"])
+def test_bytes_that_are_no_messagepack_are_malformed(payload: bytes) -> None:
+    with pytest.raises(Malformed, match="cannot be read whole"):
+        verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS)
+
+
+@pytest.mark.parametrize("junk", [b"\x81\x90\x01", b"\xa1\xff", b"\xd7\xff" + b"\xff" * 8])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_cannot_be_read_in_an_unknown_field_hides_no_second_field(junk: bytes, first: bool) -> None:
+    unknown, twice = b"\xa1x" + junk, b"\xa7version\x01\xa7version\x02"
+    payload = b"\x83" + (unknown + twice if first else twice + unknown)
+    with pytest.raises(Malformed, match="cannot be read whole"):
+        verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS)
 
 
 def test_only_verification_creates_a_verified_document() -> None:

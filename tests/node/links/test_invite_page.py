@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio.to_thread
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -228,12 +230,30 @@ def test_an_input_that_ends_joins_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_page_that_serves_another_run_than_before_is_refused(tmp_path: Path) -> None:
     join(tmp_path, INVITE, INVITE.fingerprint)
-    with pytest.raises(BadConfig, match="served the invite of run 7272727272727272 before, and now serves"):
+    with pytest.raises(BadConfig, match=f"fingerprint {INVITE.fingerprint} before, and serves another now"):
         join(tmp_path, OTHER)
     with pytest.raises(BadConfig, match="another run than that of the fingerprint"):
         join(tmp_path, OTHER, INVITE.fingerprint)
     assert join(tmp_path, OTHER, OTHER.fingerprint) == OTHER
     assert join(tmp_path, OTHER) == OTHER
+
+
+@pytest.mark.parametrize("changed", [{"root_hash": b"x" * 32}, {"https_key": b"x" * 32}])
+def test_a_page_that_serves_the_same_run_by_another_root_or_key_is_refused(
+    tmp_path: Path, changed: dict[str, bytes]
+) -> None:
+    join(tmp_path, INVITE, INVITE.fingerprint)
+    with pytest.raises(BadConfig, match="and serves another now: ask the operator"):
+        join(tmp_path, msgspec.structs.replace(INVITE, **changed))
+    moved = msgspec.structs.replace(INVITE, addresses=OTHER.addresses)
+    assert join(tmp_path, moved) == moved
+
+
+def test_a_page_of_which_a_home_knows_the_run_alone_is_confirmed_again(tmp_path: Path) -> None:
+    (tmp_path / "pages.json").write_text(json.dumps({PAGE: INVITE.run.hex()}))
+    with pytest.raises(BadConfig, match="not joined: the fingerprint was not confirmed"):
+        join(tmp_path, INVITE, ask=lambda question: "")
+    assert join(tmp_path, INVITE, ask=lambda question: "y") == INVITE
 
 
 def test_while_the_page_is_away_the_run_joined_last_goes_on(tmp_path: Path) -> None:
