@@ -206,7 +206,9 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
     capacity = state.capacity
     yield _gauge("echo2_capacity_step_seconds", "T: seconds a step takes.", capacity.step_seconds)
     yield _gauge(
-        "echo2_capacity_turnaround_seconds", "B: seconds from a version to its verdicts.", capacity.turnaround_seconds
+        "echo2_capacity_turnaround_seconds",
+        "B: seconds from a version to a verdict on a group that hardly waited.",
+        capacity.turnaround_seconds,
     )
     yield _gauge("echo2_capacity_rollouts_per_step", "R: rollouts per step.", capacity.rollouts_per_step)
     yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)

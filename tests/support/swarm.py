@@ -186,11 +186,11 @@ class BigramLearner:
 
 
 class BigramScorer:
-    """A coordinator.training.model_processes.Scorer without a process. `crashes`: how many of the next scorings die.
-    `poisoned`: indices of prompts at which it fails."""
+    """A coordinator.training.model_processes.Scorer without a process. `poisoned`: indices of prompts
+    at which it fails."""
 
     def __init__(self, *, seconds: float = 0.01) -> None:
-        self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
+        self.engine, self.seconds = BigramEngine(), seconds
         self.poisoned: set[int] = set()
         self.renewed = 0
         self._loaded: Loaded | None = None
@@ -210,10 +210,6 @@ class BigramScorer:
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         await anyio.sleep(self.seconds)
-        if self.crashes:
-            self.crashes -= 1
-            self.forget()
-            raise ChildDied("scorer", -9, "killed")
         if job.index in self.poisoned:
             raise ChildError("EngineError", "this prompt breaks it")
         return self.engine.score(job, [one.sample() for one in samples])

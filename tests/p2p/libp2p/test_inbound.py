@@ -88,8 +88,8 @@ async def test_silent_connections_do_not_exclude_new_peers() -> None:
 
 
 async def test_a_host_accepts_connections_after_as_many_as_may_be_open_were_closed() -> None:
-    """The twelfth fault of py-libp2p 0.8: on 439044d the 257th connection ever is refused; here it would be the 5th,
-    since the bound is set to 4."""
+    """A fault of py-libp2p 0.8 (docs/libp2p-faults.md): on 439044d the 257th connection ever is refused; here
+    it would be the 5th, since the bound is set to 4."""
     coordinator = new_peer()
 
     async def bound(transport) -> None:
