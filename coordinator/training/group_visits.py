@@ -11,7 +11,8 @@ Rules
    scorer has the next group; all verdicts of one iteration of the event loop are one transaction. One that fails ends
    the visit.
 3. A death of a scorer costs no verdict: unanswered groups stay undecided, and the next process scores them, or another
-   scorer.
+   scorer. A process without weights has no group until it has loaded them, so none waits for a scorer that does not
+   come back, or counts its deaths.
 4. A group at which the scorer fails is tried again alone, by a scorer process that has not failed. If that fails too,
    the group is refused by the operator's fault: one bad group must not stop all others.
 5. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times while it scores
@@ -160,14 +161,28 @@ class GroupVisits:
         Whatever has no verdict at the end is given back."""
         self._left, self._verdicts, self._tokens, self._began = VISIT_GROUPS, 0, 0, math.inf
         try:
+            await self._make_ready(self.dispatch.first_of(under))
             first = self._take(under)
             if first is not None:
                 await self._judge_together(first, under)
-            for group in self.dispatch.take_failed(self.seat, under):
-                await self._judge_alone(group)
+            while (failed := self.dispatch.failed_of(under)) is not None:
+                if not self._fresh:
+                    await self.scorer.renew()
+                    self._fresh = True
+                await self._make_ready(failed)
+                group = self.dispatch.take_failed(self.seat, under)
+                if group is not None:
+                    await self._judge_alone(group)
         finally:
             for group, _ in list(self.seat.out.values()):
                 self.dispatch.give_back(self.seat, group)
+
+    async def _make_ready(self, group: Undecided | None) -> None:
+        """Load a group's version where the scorer has no weights, as after a death; it has no group meanwhile (rule
+        3)."""
+        if group is not None and self.scorer.loaded is None:
+            self.dispatch.wake_idle()
+            await self.hold(group.lease.version, group.lease.root)
 
     async def _judge_together(self, first: Undecided, under: PendingVersion) -> None:
         """Verify groups of one version, several at a time."""
@@ -263,9 +278,6 @@ class GroupVisits:
     async def _judge_alone(self, group: Undecided) -> None:
         """Retry a group at which a scorer failed or died (rules 4 and 5)."""
         try:
-            if not self._fresh:
-                await self.scorer.renew()
-                self._fresh = True
             if not await self.hold(group.lease.version, group.lease.root):
                 self._give_up(group)
                 return

@@ -8,12 +8,13 @@ Rules
 3. Then by length: a scorer that is not alone has two groups, or the tokens that it verifies in `AHEAD_SECONDS` by
    its own measure, and one group while another scorer is idle. Groups that it would only queue are left to
    the others, and a slower one takes less.
-4. A group at which a scorer failed or died waits here, and any scorer tries it again. So a scorer that does not come
-   back costs no verdict.
+4. A group at which a scorer failed or died waits here, and any scorer tries it again. A scorer whose process has no
+   weights looks at a group (`first_of`) to load its version, and takes none. So a scorer that does not come back costs
+   no verdict.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -101,12 +102,21 @@ class GroupDispatch:
             self._hand_out(seat, group)
         return group
 
-    def take_failed(self, seat: Seat, under: PendingVersion) -> Iterator[Undecided]:
-        """Take the groups of a version that failed before, one after the other (rule 4)."""
-        for group in [one for one in self._failed.values() if _place_of(one) == (under.era, under.version)]:
-            if self._failed.pop(group.lease.id, None) is not None:
-                self._hand_out(seat, group)
-                yield group
+    def take_failed(self, seat: Seat, under: PendingVersion) -> Undecided | None:
+        """Take a group of a version that failed before (rule 4); None: there is none."""
+        group = self.failed_of(under)
+        if group is not None:
+            del self._failed[group.lease.id]
+            self._hand_out(seat, group)
+        return group
+
+    def failed_of(self, under: PendingVersion) -> Undecided | None:
+        """Return a group of a version that failed before, without taking it; None: there is none."""
+        return next((one for one in self._failed.values() if _place_of(one) == (under.era, under.version)), None)
+
+    def first_of(self, under: PendingVersion) -> Undecided | None:
+        """Return a group of a version that no scorer has, without taking it; None: there is none."""
+        return self._visit(under).first() or self.failed_of(under)
 
     def give_back(self, seat: Seat, group: Undecided, *, failed: bool = False) -> None:
         """Take a group back that has no verdict. `failed`: whether the scorer failed at it, or died with it."""
@@ -143,8 +153,7 @@ class GroupDispatch:
         return self._visit(under).has_next()
 
     def _has_groups(self, under: PendingVersion) -> bool:
-        failed = any(_place_of(one) == (under.era, under.version) for one in self._failed.values())
-        return failed or self.has_next(under)
+        return self.failed_of(under) is not None or self.has_next(under)
 
     def _visit(self, under: PendingVersion) -> "_SharedVisit":
         """Return the visit to a version. A new one begins with the oldest group again, so it begins after many groups,
@@ -176,6 +185,10 @@ class _SharedVisit:
     def is_long(self) -> bool:
         """Whether it has yielded `VISIT_GROUPS` groups."""
         return self._taken >= VISIT_GROUPS
+
+    def first(self) -> Undecided | None:
+        """Return the next group without taking it; None: none is left."""
+        return self.aside[0] if self.has_next() else None
 
     def take(self) -> Undecided | None:
         """Take the next group; None: none is left."""

@@ -198,7 +198,8 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     @property
     def loaded(self) -> Loaded | None:
         """The weights that the process has loaded; None where they must be loaded, as after a crash or an error."""
-        return self._process.loaded if self._process is not None else None
+        process = self._process
+        return process.loaded if process is not None and not process.has_ended else None
 
     @property
     def rows(self) -> EngineRows:

@@ -98,6 +98,30 @@ class Broken(TimedScorer):
         raise ChildError("NoDevice", "cuda:1 does not exist")
 
 
+class Lost(Broken):
+    """A scorer whose host is lost at its first group; its next processes die before they are ready. `ends`: their
+    number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dies_after, self.ends = 0, 0
+
+    async def hold(self, root: bytes) -> bool:
+        if self.dies_after is not None:
+            return await TimedScorer.hold(self, root)
+        self.loaded = None
+        await asyncio.sleep(60)
+        self.ends += 1
+        raise ChildDied("scorer", 1, "Ray has no host for it within 60 s")
+
+    async def verify(self, group: Undecided, first: int | None) -> Verdict:
+        try:
+            return await super().verify(group, first)
+        except ChildDied:
+            self.loaded = None
+            raise
+
+
 def accepted(world: World) -> set[bytes]:
     found = verdicts(world)
     assert {verdict for verdict, _ in found.values()} <= {"accepted"}
@@ -196,6 +220,34 @@ def test_a_scorer_that_dies_costs_no_verdict_and_another_takes_its_groups(world:
     judge_all(world, [first, second])
     assert accepted(world) == set(leases)
     assert max(Counter([*first.scored, *second.scored]).values()) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_group_waits_for_a_scorer_that_does_not_come_back(world: World, place: int) -> None:
+    """On c8a5c611 the scorer has the group at which it died for ever, 60 s after 60 s."""
+    for version in (1, 2):
+        world.learner_at(version)
+    leases = [lease for version in (1, 2) for lease in waiting(world, 6, version)]
+    lost, scorers = Lost(), [TimedScorer(change=1.0) for _ in range(2)]
+
+    async def main() -> None:
+        arrived = asyncio.Event()
+        dispatch = GroupDispatch(world.group_service, asyncio.get_running_loop().time, arrived.set)
+        visits = [visits_over(world, dispatch, one) for one in [*scorers[:place], lost, *scorers[place:]]]
+        tasks = [asyncio.create_task(one.run(arrived)) for one in visits]
+        for number in range(60):
+            await asyncio.sleep(15)
+            assert not world.group_service.list_undecided(1), "each is decided within 15 s"
+            leases.extend(waiting(world, 1, 1 + number % 2))
+            arrived.set()
+        await asyncio.sleep(15)
+        for task in tasks:
+            assert not task.done()
+            task.cancel()
+
+    run_fake(main)
+    assert accepted(world) == set(leases)
+    assert lost.ends > group_visits.MOST_DEATHS
 
 
 def test_a_scorer_that_hangs_costs_only_time(world: World) -> None:

@@ -156,6 +156,23 @@ async def test_an_engine_is_probed_in_every_life_and_what_it_had_loaded_goes_wit
     assert process.log == ["start float32", "load", "start float32", "load"]
 
 
+async def test_an_engine_whose_end_no_call_has_met_has_nothing_loaded(tmp_path: Path) -> None:
+    """On c8a5c611 a group that goes to it counts that death as its own."""
+
+    class Ending(InProcessEngine):
+        gone = False
+
+        @property
+        def has_ended(self) -> bool:
+            return self.gone
+
+    process, snapshot = Ending(), write_table(tmp_path / "table.safetensors", random_table(1))
+    engine = SupervisedEngine(lambda: process, Restarts(Backoff(0.0, 0.0)))
+    assert await engine.load(tmp_path, snapshot.path) == engine.loaded
+    process.gone = True
+    assert engine.loaded is None
+
+
 async def test_a_move_that_fails_leaves_nothing_loaded_until_a_load_shows_what_is(tmp_path: Path) -> None:
     process, snapshot = InProcessEngine(), write_table(tmp_path / "table.safetensors", random_table(1))
     engine = SupervisedEngine(lambda: process, Restarts(Backoff(0.0, 0.0)))
