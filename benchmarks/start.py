@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns
-from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.metrics import status
 from echo2.runtime.control_client import socket_path
 from echo2.runtime.control_socket import ControlSocket
@@ -90,8 +90,8 @@ def _daemon(home: Path) -> Iterator[None]:
 
 @contextmanager
 def _coordinator(home: Path) -> Iterator[None]:
-    """Make a run folder with a signed Root and the address of its page, and answer there with the state of a busy run,
-    in a thread."""
+    """Make a run folder with a signed Root and the address of its page, hold it as a coordinator does, and answer there
+    with the state of a busy run, in a thread."""
     body = msgspec.json.encode(msgspec.structs.replace(pictures.BUSY, run=RUN.hex()))
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -105,7 +105,7 @@ def _coordinator(home: Path) -> Iterator[None]:
     folder = RunFolder(home)
     folder.roots.mkdir()
     (folder.roots / "1.root").write_bytes(Operator().root_document(1))
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+    with lock_run(folder), http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
         folder.page.write_text(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
