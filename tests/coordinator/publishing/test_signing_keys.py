@@ -14,7 +14,7 @@ SIGNING = Signing(RUN, POLICY, CHANNEL, 2, former=frozenset({public_bytes(FORMER
 
 def test_only_the_present_key_of_a_role_signed_a_document() -> None:
     for key, by_policy, by_channel in ((POLICY, True, False), (CHANNEL, False, True), (FORMER, False, False)):
-        sealed = seal("head", RUN, b"payload", key)
+        sealed = seal("head", RUN, b"\xa7payload", key)
         assert SIGNING.by_policy(sealed, "head") == by_policy
         assert SIGNING.by_channel(sealed, "head") == by_channel
 

@@ -144,7 +144,7 @@ def picture(world: World) -> object:
         node_rows.page(database, None, 100, [], {}),
         node_rows.count_known(database, []),
         run_metrics.work(database),
-        run_metrics.turnaround(database),
+        run_metrics.quick_turnaround(database),
         world.group_service.count_buffered(),
     )
 
