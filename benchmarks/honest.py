@@ -1,7 +1,7 @@
 """Count the refusals of honest nodes: `python -m benchmarks.honest [--dtype float16] [--model smollm2] [--quick]`.
 
 A whole run as real processes over libp2p on the loopback: coordinator, learner, scorer, and nodes of each `--engine` in
-each `--dtype`, as in `--engine transformers,llamacpp,vllm --dtype bfloat16,float16`. What is not exact is calibrated
+each `--dtype`, as in `--engine transformers,llamacpp,vllm --dtype bfloat16,float16`. Inexact formats are calibrated
 first, by the operator's command: a number format by the scorer's own engine, llama.cpp in one by llama.cpp's library,
 no node's device in any. With `--dtype blocks` the run trains an adapter over a frozen base in blocks, with which the
 nodes compute as they are. The learner takes its steps meanwhile, so that versions change under the nodes. The run ends

@@ -1,4 +1,4 @@
-"""Which files of a run's folder another build of echo2 made, earlier or later than this one.
+"""Refuse a run's folder of which another build of echo2 made a file, earlier or later than this one.
 
 This build reads one form of each file (runtime/sqlite_form.py). All files are looked at before the first of them is
 written, so that an owner is told of all at once, and the folder stays as that build left it.

@@ -4,7 +4,7 @@ Rules
 1. A key that stands in coordinator.toml changes in place, with its comment; a new one is added. All other lines stay as
    they are. The new file is whole or absent (runtime/files.py).
 2. Several keys change together or not at all. Nothing is written unless all settings are valid with the new values.
-3. What cannot be is blamed on the command, as the file alone was valid; a variable that contradicts it is named.
+3. A wrong value is blamed on the command, as the file alone was valid; a variable that contradicts it is named.
 4. A signed setting binds nodes, and its change is refused: another run has it. A live one counts at once in a
    running coordinator (training/live_settings.py). All others count from the coordinator's next start.
 """

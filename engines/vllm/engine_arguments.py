@@ -37,7 +37,7 @@ ENVIRONMENT: Final = {
 }  # fmt: skip
 """Variables that vLLM reads; those that are set stay as they are, but for the first."""
 OVERRIDES: Final = {"head_dtype": "float32"}
-"""What vLLM is told of a model beside its config.json."""
+"""Entries that vLLM adds to a model's config.json."""
 PROCESSORS: Final = {
     False: "echo2.engines.vllm.noise_v1:SeededNoise",
     True: "echo2.engines.vllm.noise_v2:SeededNoiseV2",

@@ -1,4 +1,4 @@
-"""What a command reads and prints: settings, invite and passphrase, answers of the running node, texts for people."""
+"""Input and output of the commands: settings, invite and passphrase, answers of the running node, texts for people."""
 
 import json
 import os

@@ -16,7 +16,7 @@ _BY_EXIT: Final[dict[int | None, type[NodeError]]] = {
 _SOCKET_OF_ONE_MACHINE: Final = (
     "on this machine (a node on another one that has this folder takes commands there alone)"
 )
-"""What is known of a home on a network disk: a socket is of one machine."""
+"""Advice where a home may be on a network disk: a socket is of one machine."""
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a refused request for a lease means to the node: how long to wait, and whether a newer version is out. Pure."""
+"""Meaning of a refused request for a lease: how long to wait, and whether a newer version is out. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
