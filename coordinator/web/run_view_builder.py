@@ -54,7 +54,7 @@ from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.pages import node_page
-from echo2.coordinator.web.pages.private_facts import public_trouble, without_places
+from echo2.coordinator.web.pages.private_facts import public_guard, public_trouble, without_places
 from echo2.coordinator.web.pages.public_examples import PublicExamples
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
@@ -211,8 +211,8 @@ class RunViewBuilder:
             learning_rate=describe_rate(self.run.config.learner), idle=self.training.utilisation.idle,
             window=window.batches if window.last.windows else None, buffered=self.group_service.count_buffered(),
             undecided=0, running=0, received=0, accepted=0, too_old=0, refused={}, unscored=0,
-            trouble=public_trouble(self.training.watch.view()), guard=self.training.guarding.view(), expired=0,
-            staleness=list(self.group_service.buffer.histogram),
+            trouble=public_trouble(self.training.watch.view()), guard=public_guard(self.training.guarding.view()),
+            expired=0, staleness=list(self.group_service.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=[history.versions[number] for number in sorted(history.versions)], capacity=_NOT_YET,

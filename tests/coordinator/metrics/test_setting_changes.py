@@ -1,13 +1,16 @@
 """The changes of settings in run.sqlite, with the steps from which they count."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.setting_changes import note_settings, read_changes, settle_steps
+from echo2.coordinator.settings import config, config_edits
+from echo2.coordinator.settings.config import CoordinatorConfig
 
 BEFORE = {"run.steps": "40", "learner.learning_rate": "0.001", "web.host": '"127.0.0.1"'}
 
@@ -28,6 +31,33 @@ def test_only_what_differs_from_the_settings_before_is_a_change_and_some_is_priv
     assert found == [("web.host", '"127.0.0.1"', '"0.0.0.0"', None, 2), ("run.steps", "40", "50", 7, 2)]
     assert [one.key for one in read_changes(database, public=True)] == ["run.steps"]
     assert read_changes(database, public=True)[0].sentence() == "run.steps = 50, it was 40, from step 7"
+
+
+def test_the_host_at_which_the_learners_of_several_machines_meet_is_private(database: Database) -> None:
+    later = {**BEFORE, "learner.learning_rate": "0.002"}
+    note_settings(database, 2, {**later, "learner.rendezvous": '""'}, {})
+    note_settings(database, 3, {**later, "learner.rendezvous": '"gpu1:29500"'}, {})
+    assert [one.key for one in read_changes(database, public=True)] == ["learner.learning_rate"]
+    assert [one.key for one in read_changes(database, public=False)] == ["learner.rendezvous", "learner.learning_rate"]
+
+
+def test_no_other_setting_whose_changes_the_page_shows_is_a_text_of_the_operators_own() -> None:
+    definitions = CoordinatorConfig.model_json_schema()["$defs"]
+    texts = {
+        f"{section}.{name}"
+        for section, model in config.sections()
+        if section in setting_changes.PUBLIC_SECTIONS
+        for name in model.model_fields
+        if has_own_text(definitions[model.__name__]["properties"][name])
+    }
+    assert texts - config_edits.SIGNED == {"learner.device", "learner.rendezvous"}
+
+
+def has_own_text(schema: Mapping[str, Any]) -> bool:
+    """Tell whether a JSON schema admits texts that it does not name one by one."""
+    if schema.get("type") == "string":
+        return "enum" not in schema and "const" not in schema
+    return any(map(has_own_text, (*schema.get("anyOf", ()), schema.get("items", {}))))
 
 
 def test_a_change_of_a_step_that_was_lost_counts_from_the_next_one(database: Database) -> None:

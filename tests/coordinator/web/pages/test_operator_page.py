@@ -14,10 +14,18 @@ from aiohttp import ClientSession, web
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
+from echo2.coordinator.metrics.trouble_views import (
+    GuardRow,
+    GuardView,
+    PauseView,
+    RollbackView,
+    SetAsideView,
+    TroubleView,
+)
 from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.web.pages import operator_page, rollout_pages
-from echo2.coordinator.web.pages.private_facts import without_places
+from echo2.coordinator.web.pages.private_facts import public_guard, public_trouble, without_places
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
@@ -244,5 +252,27 @@ def test_a_public_place_is_refused_with_a_sentence(place: str) -> None:
 def test_paths_and_hosts_are_left_out_of_public_texts() -> None:
     assert without_places(FAULT.what) == "learner ended: No such file: …/model.safetensors"
     assert without_places("connect to 10.0.0.7:29500 or gpu-1.lan:29500 failed") == "connect to … or … failed"
-    for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu"):
-        assert without_places(text) == text
+    assert without_places("failed to connect to [gpu1]:29500, (gpu1.lan, 29500)") == "failed to connect to …, …"
+    assert without_places("[2001:db8::7]:4310, 2001:db8::7 and ::1") == "…, … and …"
+    assert without_places("math:/srv/sums.jsonl or file:///home/ann/a.py") == "math:…/sums.jsonl or …/a.py"
+    for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu",
+                 "c10::Error in std::vector", "at 12:30:45 UTC", "(step, 12)"):  # fmt: skip
+        assert without_places(text) == text, text
+
+
+def test_the_sentences_of_a_run_in_trouble_are_public_without_places() -> None:
+    secret = "/home/ann/sums.jsonl"
+    trouble = TroubleView(
+        paused=PauseView(kind="task-score", why=f"math:{secret} fails", since=0, until=None), waiting=f"for {secret}",
+        set_aside=[SetAsideView(at=0, groups=1, reason=f"no {secret}")], reasons={f"no {secret}": 1},
+        episodes={f"no {secret}": 2, "no /srv/ann/sums.jsonl": 3},
+    )  # fmt: skip
+    shown = public_trouble(trouble)
+    assert shown.episodes == {"no …/sums.jsonl": 5}
+    row = GuardRow(
+        kind="held-out", title="", now=f"math:{secret} solves 0.1", mood="ok", holds=0, pause_after=3, remedy=""
+    )
+    back = RollbackView(at=0, era=1, version=1, new_era=2, new_version=2, why=f"{secret}", automatic=True, rate=0.5)
+    guard = public_guard(GuardView(rows=[row], rollbacks=[back]))
+    assert guard.rows[0].now == "math:…/sums.jsonl solves 0.1"
+    assert b"ann" not in msgspec.json.encode((shown, guard))
