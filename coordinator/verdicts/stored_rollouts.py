@@ -108,15 +108,20 @@ class ShownGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_groups(
-    database: Database, tokenizer: Tokenizer, wanted: Wanted, is_late: Callable[[], bool] = lambda: False
+    database: Database,
+    tokenizer: Tokenizer,
+    wanted: Wanted,
+    is_late: Callable[[], bool] = lambda: False,
+    *,
+    by_token: bool = False,
 ) -> Iterator[ShownGroup]:
     """Return the stored groups that match, at most `wanted.most`, in its order. `is_late`: returns whether to search no
-    further."""
+    further. `by_token`: see `read_group`."""
     shown = 0
     for lease in _choose(database, wanted):
         if is_late():
             return
-        group = read_group(database, tokenizer, lease)
+        group = read_group(database, tokenizer, lease, by_token=by_token)
         if group is None or not _matches(group, wanted):
             continue
         yield group

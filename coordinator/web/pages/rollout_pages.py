@@ -3,8 +3,8 @@
 Rules
 1. They show what `echo2-coord rollouts` shows (verdicts/stored_rollouts.py): groups whose tokens are stored.
 2. Texts of a model are shown as text: characters that are not printed are written as escapes, and of an answer at most
-   `MOST_TEXT` characters stand on the group's page; its own page has all.
-3. One read runs at a time, in a thread, and a search ends after `SEARCH_SECONDS`; the page says so.
+   `MOST_TEXT` characters stand on the group's page; its own page has all, and the first `MOST_TOKENS` tokens.
+3. One page is read and drawn at a time, in a thread, and a search ends after `SEARCH_SECONDS`; the page says so.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from echo2.runtime.errors import LocalFault
 from echo2.tasks.task import Tokenizer
 
 MOST_TEXT: Final = 20_000
+MOST_TOKENS: Final = 20_000
 SEARCH_SECONDS: Final = 5.0
 GROUPS_SHOWN: Final = 20
 _FIELDS: Final = ("words", "order", "version", "task", "prompt", "node", "refused")
@@ -52,14 +53,14 @@ class RolloutPages:
             raise web.HTTPBadRequest(text=str(error)) from error
         groups, whole = await self._read(lambda: self._find(wanted))
         none = rollouts_report.explain_none(self._folder, wanted)
-        return _html(page.render("rollouts.html", base="", groups=groups, whole=whole, asked=asked, reason=none))
+        return await self._html("rollouts.html", base="", groups=groups, whole=whole, asked=asked, reason=none)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Answer with a group, or with one answer of it and its tokens (`?sample=`)."""
         sample = request.query.get("sample", "")
         try:
             lease = lease_of(request.match_info["lease"])
-            group = await self._read(lambda: self._group(lease))
+            group = await self._read(lambda: self._group(lease, by_token=bool(sample)))
         except LocalFault as error:
             raise web.HTTPNotFound(text=str(error)) from error
         if group is None:
@@ -67,7 +68,12 @@ class RolloutPages:
         if sample and not (sample.isdecimal() and len(sample) < 6 and int(sample) < len(group.answers)):
             raise web.HTTPNotFound(text=f"the group has the answers 0 to {len(group.answers) - 1}")
         chosen = group.answers[int(sample)] if sample else None
-        return _html(page.render("rollout.html", base="../", group=group, chosen=chosen, most=MOST_TEXT, band=band))
+        bounds = {"most": MOST_TEXT, "most_tokens": MOST_TOKENS}
+        return await self._html("rollout.html", base="../", group=group, chosen=chosen, band=band, **bounds)
+
+    async def _html(self, template: str, **values: Any) -> web.Response:
+        text = await self._read(lambda: page.render(template, **values))
+        return web.Response(text=text, content_type="text/html")
 
     async def _read(self, action: Callable[[], T]) -> T:
         async with self._reading:
@@ -80,9 +86,9 @@ class RolloutPages:
             groups = list(list_groups(database, self._texts(), wanted, lambda: time.monotonic() > ends))
         return groups, time.monotonic() <= ends
 
-    def _group(self, lease: bytes) -> ShownGroup | None:
+    def _group(self, lease: bytes, *, by_token: bool) -> ShownGroup | None:
         with Database.read(self._folder.database) as database, database.reading():
-            return read_group(database, self._texts(), lease)
+            return read_group(database, self._texts(), lease, by_token=by_token)
 
     def _texts(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -112,7 +118,3 @@ def _number(asked: Mapping[str, str], name: str) -> int | None:
     if text and not (text.isdecimal() and len(text) < 16):
         raise LocalFault(f"{name} should be a number, not {text[:20]!r}")
     return int(text) if text else None
-
-
-def _html(text: str) -> web.Response:
-    return web.Response(text=text, content_type="text/html")

@@ -30,7 +30,7 @@ from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
-from tests.support.group_world import TEXT, World, group
+from tests.support.group_world import SPEC, TEXT, World, group
 from tests.support.reverse_proxies import is_installed, proxying
 from tests.support.site_visits import Drawn, Visit, fetched
 
@@ -136,6 +136,29 @@ async def test_texts_of_a_model_are_text(world: World, visit: Visit) -> None:
     assert "\\x1b[31m" in Drawn(drawn).words
     searched = (await fetched(session, f"/{TOKEN}/rollouts?words={quote(HOSTILE)}"))[2].decode()
     assert "<img" not in searched
+
+
+@pytest.mark.parametrize("letters", [3_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+async def test_of_a_long_answer_a_page_has_a_bounded_part_of_the_tokens(
+    letters: int, tmp_path: Path, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "coordinator.toml").touch()
+    world = World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=1 << 20))
+    monkeypatch.setattr(rollout_pages, "MOST_TOKENS", min(rollout_pages.MOST_TOKENS, letters // 10))
+    lease = answered(world, "ab" * (letters // 2), "no")
+    session = await visit(private(world))
+    sizes = {}
+    for path in ("rollouts", f"rollouts?words={'ab' * 40}", f"rollouts/{lease}", f"rollouts/{lease}?sample=0"):
+        status_, _, body = await fetched(session, f"/{TOKEN}/{path}")
+        assert status_ == 200
+        sizes[path] = len(body)
+    most = rollout_pages.MOST_TOKENS
+    assert body.count(b'<span class="t3" title=') == most
+    assert f"The first {most:,} of {letters + 1:,} tokens".encode() in body, "with its end"
+    assert f"rollouts show {lease} --sample 0".encode() in body
+    assert letters < sizes.popitem()[1] < letters + 50 * most + 10_000, "all of the text, and some tokens"
+    assert max(sizes.values()) < 100_000
+    world.close()
 
 
 SERVERS = {
