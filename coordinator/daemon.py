@@ -442,6 +442,7 @@ class Coordinator:
         refused = {**traffic.refused, **self.page_refused()}
         self.view_builder.links = LinksView(
             open=len(peers),
+            outside=self.parties.accepted[True],
             refused=refused,
             shortages=descriptors.SHORTAGES.count,
             hidden=trusted_parties.describe_hidden(self.parties),

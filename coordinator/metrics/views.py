@@ -235,11 +235,12 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinksView(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections. `open`: present ones over libp2p. `refused`: number since the coordinator's start, per limit.
-    `shortages`: how often no file descriptor was free. `hidden`: sentence where all newcomers seem to be at private
-    addresses; empty: they do not."""
+    """Connections. `open`: present ones over libp2p. `outside`: those that came in from public addresses since the
+    coordinator's start. `refused`: number since then, per limit. `shortages`: how often no file descriptor was free.
+    `hidden`: sentence where all newcomers seem to be at private addresses; empty: they do not."""
 
     open: int = 0
+    outside: int = 0
     refused: dict[str, int] = {}
     shortages: int = 0
     hidden: str = ""

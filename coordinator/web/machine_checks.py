@@ -1,6 +1,7 @@
 """`echo2-coord doctor`: whether this machine and its network are fit for the run. Each check is a `KeyCheck`.
 
-1. Nothing here can see this machine from outside. The connected nodes say most: the running coordinator knows them.
+1. Nothing here can see this machine from outside. Connections that come in from public addresses show that it is
+   reached there: the running coordinator counts them.
 2. A figure that the system does not show is said to be not known, and is no warning.
 """
 
@@ -55,6 +56,7 @@ def examine(place: RunFolder, settings: CoordinatorConfig, spec: RunSpec) -> lis
     state, stored, most = _state(place, settings, spec), _stored_bytes(place), settings.store.rollout_bytes
     return [
         addresses(_addresses(place, settings, state), state),
+        ports(state),
         disk(place.path, bytes_to_run(place, settings.scorer.own_number) + max(0, most - stored)),
         rollouts(stored, most),
         memory(place, settings),
@@ -78,6 +80,23 @@ def addresses(invited: Sequence[str], state: RunState | None) -> KeyCheck:
         check,
         f"all {len(invited)} are private, so only nodes of your own network reach the run{seen}",
         "forward the port on your router, or use a host with a public address, and name it in network.advertise",
+    )
+
+
+def ports(state: RunState | None) -> KeyCheck:
+    """State what nodes outside have shown of the ports (rule 1). `state`: the running coordinator's; None: none
+    runs."""
+    check = "ports, as nodes outside see them"
+    if state is None:
+        return KeyCheck(check, "not known: no coordinator runs here")
+    if came := state.links.outside:
+        return KeyCheck(check, f"open: {came:,} connections came in from public addresses")
+    if relayed := sum(node.connected and node.route == "relay" for node in state.nodes):
+        return KeyCheck(check, f"no connection came in from a public address; nodes that come by a relay: {relayed}")
+    return KeyCheck(
+        check,
+        "not known: no connection has come in from a public address; `echo2-node doctor INVITE` on a machine elsewhere "
+        "tries each address",
     )
 
 

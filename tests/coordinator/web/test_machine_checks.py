@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics.views import LinksView
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import computing, config
 from echo2.coordinator.web import machine_checks
@@ -39,6 +40,17 @@ def test_an_invite_of_private_addresses_alone_is_warned_of() -> None:
     assert "all 1 are private" in found.actual
     assert "network.advertise" in found.remedy
     assert not machine_checks.addresses(["/ip4/10.0.0.2/tcp/1", "/ip4/8.8.8.8/tcp/1"], None).remedy
+
+
+def test_what_nodes_outside_have_shown_of_the_ports_is_said() -> None:
+    reached = msgspec.structs.replace(pictures.BUSY, links=LinksView(open=3, outside=1_204))
+    assert machine_checks.ports(reached).actual == "open: 1,204 connections came in from public addresses"
+    relayed = [msgspec.structs.replace(node, route="relay") for node in pictures.NODES[:2]]
+    by_relay = machine_checks.ports(msgspec.structs.replace(pictures.BUSY, nodes=relayed))
+    assert by_relay.actual.endswith("nodes that come by a relay: 2")
+    for unknown in (machine_checks.ports(pictures.BUSY), machine_checks.ports(None)):
+        assert unknown.describe_finding().startswith("?   ")
+    assert "`echo2-node doctor INVITE` on a machine elsewhere" in machine_checks.ports(pictures.BUSY).actual
 
 
 @pytest.mark.parametrize(("free", "warned"), [(5_000_000_000, True), (200_000_000_000, False)])

@@ -33,6 +33,14 @@ async def test_the_state_shows_the_run_and_its_registered_nodes(tmp_path: Path) 
         assert (state.capacity.gamma, state.capacity.newcomers, state.capacity.reserves) == (1.1, 0.1, [])
 
 
+async def test_connections_from_public_addresses_are_counted(tmp_path: Path) -> None:
+    async with make_swarm(tmp_path).coordinating() as coordinator:
+        for address in ("10.0.0.7", "8.8.8.8", "2606:4700::1"):
+            coordinator.parties.accept(address)
+        await until(lambda: coordinator.view_builder.links.outside)
+        assert (await coordinator.view_builder.current_state()).links.outside == 2
+
+
 async def test_a_run_that_pays_money_shows_its_market_and_one_in_points_shows_none(tmp_path: Path) -> None:
     for name, market in {"points": {}, "money": {"enabled": True, "budget": "2.50", "reserve": "0.01"}}.items():
         swarm = make_swarm(tmp_path / name, market=market)
