@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,7 +65,16 @@ def page(state: RunState, *, suffix: str = "") -> str:
 
 def report(state: RunState, settings: Sequence[str]) -> str:
     """Render the run as one file that loads nothing. `settings`: those that differ from their defaults, in words."""
-    return render("report.html", facts(state, kept=True), css=asset("page.css").decode(), settings=settings)
+    return render(
+        "report.html", facts(state, kept=True), css=asset("page.css").decode(), settings=settings,
+        program=importlib.metadata.version("echo2"), cost=cost_per_thousand(state), work=_work(state),
+    )  # fmt: skip
+
+
+def cost_per_thousand(state: RunState) -> int | None:
+    """Return the cost of 1,000 accepted rollouts in closed epochs, 10^-9 of the currency; None: not known, or the run
+    pays in points."""
+    return 1000 * state.market.spent // state.rollouts if state.market and state.rollouts else None
 
 
 def ranking(state: RunState, shown: Page, *, suffix: str = "") -> str:

@@ -86,14 +86,14 @@ def _render(template: str, values: dict[str, Any]) -> bytes:
 
 def facts(state: RunState, folder: RunFolder, faults: Sequence[FaultView]) -> dict[str, Any]:
     """Return the values that the templates use, with those that are the operator's alone (rule 3)."""
-    capacity, market = state.capacity, state.market
+    capacity = state.capacity
     seconds = capacity.step_seconds
     return page.facts(state, kept=True) | {
         "diffs": sum(row.diff_bytes is not None for row in state.versions),
         "private": {
             "least": capacity.need / capacity.gamma if capacity.need and capacity.gamma else None,
             "checked": capacity.rollouts_per_step / seconds if seconds else None,
-            "cost": 1000 * market.spent // state.rollouts if market and state.rollouts else None,
+            "cost": page.cost_per_thousand(state),
             "faults": list(faults),
             "folder": str(folder.path.resolve()),
             "host": socket.gethostname(),

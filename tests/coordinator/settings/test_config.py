@@ -75,6 +75,8 @@ def test_every_signed_setting_is_in_the_runspec() -> None:
         ("description", "a\u202eb", "cannot be printed"),
         ("contact", "ann\n", "cannot be printed"),
         ("description", "x" * 501, "500"),
+        ("contact", "x" * 501, "500"),
+        ("page", f"https://{'x' * 493}", "500"),
         ("page", "javascript:alert(1)", "should be like https"),
         ("page", "run.example.org", "should be like https"),
         ("page", "https://run.example.org/a b", "should be like https"),

@@ -9,8 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from echo2.coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
+from echo2.coordinator.metrics.views import Evaluation
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training import scoring_loop
 from echo2.coordinator.training.evaluation import EvaluationSet, VersionGone
@@ -18,6 +20,7 @@ from echo2.coordinator.training.scoring_loop import AT_HAND, EVALUATION_WAIT_SEC
 from echo2.engines.engine import Job, Sample, SampledTurn
 from echo2.protocol.task_kinds import SERVED_KIND
 from echo2.runtime.child import ChildError
+from echo2.runtime.errors import LocalFault
 from echo2.tasks.task import Split
 from echo2.tasks.tokenizer import EOS
 from tests.support.canary_world import DAVE, ERIN, CanaryWorld
@@ -127,6 +130,34 @@ async def test_an_evaluation_of_a_version_that_is_gone_or_at_which_the_scorer_fa
         assert await scoring.round()
     assert not await scoring.round()
     assert (tried, scorer.renewed, results) == (attempts, renewed, {})
+
+
+@pytest.mark.parametrize(("patience", "without", "ends"), [(3, 2, 0), (3, 3, 1), (3, 4, 1), (None, 99, 0)])
+async def test_a_run_ends_once_so_many_evaluations_in_a_row_were_no_better(
+    world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch, patience: int | None, without: int, ends: int
+) -> None:
+    ended: list[int] = []
+
+    async def evaluate(*given: Any, **more: Any) -> Evaluation:
+        return Evaluation(version=0, at=0, prompts=2, sampled=0.5, greedy=0.5)
+
+    evaluated(scoring, world, HostedTask(TEXT))
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    guarding: Any = SimpleNamespace(on_evaluation=lambda *given: None, exams_without_best=without)
+    scoring.guarding, scoring.stop_after = guarding, patience
+    scoring.end_run = lambda: ended.append(1) or 7
+    assert await scoring.round()
+    assert len(ended) == ends
+
+
+def test_a_run_whose_settings_cannot_be_written_goes_on_and_says_so(scoring: Scoring) -> None:
+    def full() -> int:
+        raise LocalFault("cannot write coordinator.toml (No space left on device): nothing is changed")
+
+    scoring.stop_after, scoring.end_run = 1, full
+    with capture_logs() as logs:
+        scoring._stop_when_stale(1)
+    assert "after a restart the run goes on" in logs[0]["event"]
 
 
 # --- canaries (rule 4, and rule 8 of group_visits.py)

@@ -1,10 +1,12 @@
 """The report on a run: one file that loads nothing, with the figures and the settings."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from echo2.coordinator.metrics.trouble_views import GuardView
 from echo2.coordinator.web import page, report_file
 from echo2.ledger.standing import minute
 from echo2.runtime.errors import LocalFault
@@ -13,6 +15,7 @@ from tests.support.run_folders import make_run, write_model
 from tests.support.site_visits import Drawn
 
 HOSTILE = "</style><script>alert(1)</script>"
+SETTLED = msgspec.structs.replace(pictures.PAID, rollouts=2_000, guard=GuardView(best_era=1, best_version=24))
 
 
 def test_a_report_has_figures_and_settings_and_loads_nothing() -> None:
@@ -24,6 +27,23 @@ def test_a_report_has_figures_and_settings_and_loads_nothing() -> None:
     assert "<a href" not in text
     assert "<script" not in text
     assert "echo2-node join" not in text
+
+
+def test_a_report_has_curves_tables_versions_who_took_part_and_what_it_cost() -> None:
+    text = page.report(SETTLED, [])
+    words = " ".join(Drawn(text).words.split())
+    for title in ("Held-out accuracy", "Reward", "The learner, step by step", "Volunteers by accepted work",
+                  "Teams by accepted work", "Outcome of the work", "Weights on the wire", "Market"):  # fmt: skip
+        assert title in words, title
+    charts = [attrs for tag, attrs in Drawn(text).tags if tag == "svg" and "plot" in (attrs.get("class") or "").split()]
+    assert len(charts) >= 8
+    took = words[words.index("What it took") :]
+    for figure in ("the last1 min 28 s", "rollouts2,000", "closed epochs14.30 USD", "rollouts cost7.15 USD",
+                   "newest version26 best by held-out results: 24", f"by echo2 {version('echo2')} at"):  # fmt: skip
+        assert figure in took, figure
+    in_points = " ".join(Drawn(page.report(msgspec.structs.replace(SETTLED, market=None), [])).words.split())
+    assert "paid in points8,643" in in_points
+    assert "closed epochs" not in in_points
 
 
 def test_what_a_run_says_of_itself_is_text_in_a_report() -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from echo2.coordinator.metrics.broadcast_stats import MOST_TAKES
 from echo2.coordinator.metrics.views import NodeRow, RunState
-from echo2.coordinator.web.site import GRACE_SECONDS, STATIC, Render, ResponseCache, application, serve_web
+from echo2.coordinator.web.site import BODIES, GRACE_SECONDS, STATIC, Render, ResponseCache, application, serve_web
 from echo2.p2p.wire_types import decode
 from echo2.protocol.ledger_heads import EntryProof
 from echo2.runtime.errors import LocalFault
@@ -83,6 +83,25 @@ async def test_a_compressed_answer_equals_the_plain_one(visit: Visit) -> None:
         assert headers["Content-Encoding"] == "gzip"
         assert gzip.decompress(packed) == plain
         assert len(packed) < len(plain)
+
+
+async def test_whoever_holds_the_present_body_gets_it_no_second_time(visit: Visit) -> None:
+    session = await visit(application(FixedRun(pictures.BUSY)))
+    one = f"/nodes/{pictures.NODES[1].id}"
+    for path in (*BODIES, "/nodes", "/api/v1/nodes", one, f"{one}.svg", f"{one}.atom", f"/api/v1{one}"):
+        tags = set()
+        for encoding in ("identity", "gzip"):
+            asked = {"Accept-Encoding": encoding}
+            _, headers, whole = await fetched(session, path, **asked)
+            status, again, body = await fetched(session, path, **asked, **{"If-None-Match": headers["Etag"]})
+            assert (status, body, again["Etag"]) == (304, b"", headers["Etag"]), path
+            status, _, body = await fetched(session, path, **asked, **{"If-None-Match": '"another"'})
+            assert (status, body) == (200, whole), path
+            tags.add(headers["Etag"])
+        assert len(tags) == 2, f"{path}: each encoding has its own"
+    for name in STATIC:
+        _, headers, _ = await fetched(session, f"/static/{name}")
+        assert "immutable" in headers["Cache-Control"], "its address has a hash"
 
 
 async def test_the_api_returns_the_state(visit: Visit) -> None:

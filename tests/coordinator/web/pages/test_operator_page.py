@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -22,8 +23,9 @@ from echo2.coordinator.metrics.trouble_views import (
     SetAsideView,
     TroubleView,
 )
-from echo2.coordinator.metrics.views import FaultView
+from echo2.coordinator.metrics.views import FaultView, SettingChange
 from echo2.coordinator.settings.network_config import WebSection
+from echo2.coordinator.web.formatting import moment
 from echo2.coordinator.web.pages import operator_page, rollout_pages
 from echo2.coordinator.web.pages.private_facts import public_guard, public_trouble, without_places
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
@@ -36,6 +38,14 @@ from tests.support.site_visits import Drawn, Visit, fetched
 
 TOKEN = "t" * 43
 FAULT = FaultView(at=1_790_000_000_000, what="learner ended: No such file: /home/ann/runs/first/model.safetensors")
+OPERATED = msgspec.structs.replace(
+    pictures.PAID, rollouts=2_000,
+    capacity=msgspec.structs.replace(pictures.BUSY.capacity, verified=240.0),
+    changes=[SettingChange(at=pictures.STARTED, step=20, key="learner.learning_rate", old="0.0003", new="0.001")],
+    guard=GuardView(
+        rows=[GuardRow(kind="cut", title="it is cut", now="0.1", mood="ok", holds=0, pause_after=16, remedy="mend it")]
+    ),
+)  # fmt: skip
 HOSTILE = "<img src=x onerror=alert(1)>\u202eevil\x1b[31m"
 
 
@@ -53,7 +63,7 @@ def cache_of(state: object = pictures.BUSY) -> ResponseCache:
 
 def private(world: World) -> web.Application:
     folder = RunFolder(world.group_service.database.path.parent)
-    return operator_page.application(folder, [FAULT], cache_of(pictures.PAID), TOKEN, tokenizer_of=lambda _: TEXT)
+    return operator_page.application(folder, [FAULT], cache_of(OPERATED), TOKEN, tokenizer_of=lambda _: TEXT)
 
 
 def answered(world: World, *texts: str) -> str:
@@ -75,14 +85,18 @@ async def test_every_path_asks_for_the_token(world: World, visit: Visit) -> None
     assert "Access-Control-Allow-Origin" not in headers
 
 
-async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World, visit: Visit) -> None:
+async def test_it_shows_curves_faults_settings_and_what_work_costs(
+    world: World, tmp_path: Path, visit: Visit
+) -> None:
     session = await visit(private(world))
     drawn = Drawn((await fetched(session, f"/{TOKEN}/"))[2].decode())
     words = " ".join(drawn.words.split())
     for wanted in (
         FAULT.what, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm",
         "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226",
-        "Age of the work",
+        "Age of the work", "scorer, of what steps need240 of 227 rollouts/s", "wait for it3",
+        f"Tbcast{moment(OPERATED.broadcast.applied or 0.0)}", "1,000 accepted rollouts cost7.15 USD", "mean diff27 kB", "Guard",
+        "it is cut", "From step 20: learner.learning_rate is 0.001, it was 0.0003", str(tmp_path), socket.gethostname(),
     ):  # fmt: skip
         assert wanted in words, wanted
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
