@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics.views import FaultView, RunState, TeamRow
-from echo2.coordinator.web.pages import operator_page
+from echo2.coordinator.web import page
+from echo2.coordinator.web.pages import operator_page, page_export
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
@@ -113,6 +115,23 @@ async def test_public_pages_of_hostile_nodes_and_teams(public: tuple[str, RunSta
     nothing_wrong(await visited(url, pages, shots=os.environ.get("SHOTS")), len(pages))
 
 
+async def test_a_copy_of_the_pages_and_a_report_of_hostile_nodes(tmp_path: Path) -> None:
+    state = hostile_state()
+    views = [pictures.made_by(node) for node in state.nodes[:2]]
+    files = {**page_export.files_of(state, views), "report.html": page.report(state, HOSTILE).encode()}
+    for name, body in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(body)
+    app = web.Application()
+    app.router.add_static("/", tmp_path)
+    site = await serve_web(app, "127.0.0.1", 0)
+    pages = ["/index.html", "/nodes.html", f"/nodes/{state.nodes[0].id}.html", "/report.html"]
+    try:
+        nothing_wrong(await visited(site.url.rstrip("/"), pages), len(pages))
+    finally:
+        await site.stop()
+
+
 class HostileTexts:
     """A tokenizer that reads every token of a model as a hostile text."""
 
@@ -152,8 +171,6 @@ async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> No
 
 async def test_a_planted_script_would_have_been_seen() -> None:
     """The visit sees what it looks for: a page without a policy that runs a script, is too wide, and lacks contrast."""
-    from aiohttp import web
-
     async def planted(request: web.Request) -> web.Response:
         return web.Response(
             content_type="text/html",

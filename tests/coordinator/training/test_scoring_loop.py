@@ -143,7 +143,9 @@ async def test_a_run_ends_once_so_many_evaluations_in_a_row_were_no_better(
 
     evaluated(scoring, world, HostedTask(TEXT))
     monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
-    guarding: Any = SimpleNamespace(on_evaluation=lambda *given: None, exams_without_best=without)
+    guarding: Any = SimpleNamespace(
+        examining=lambda latest: None, on_evaluation=lambda *given: None, exams_without_best=without
+    )
     scoring.guarding, scoring.stop_after = guarding, patience
     scoring.end_run = lambda: ended.append(1) or 7
     assert await scoring.round()
