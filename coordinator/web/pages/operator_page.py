@@ -36,6 +36,7 @@ from echo2.coordinator.web.site import SECURITY, STATIC, ResponseCache, answer_s
 from echo2.runtime.control_socket import bind_for_owner
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.files import writing
+from echo2.runtime.settings import SettingsFault
 from echo2.tasks.task import Tokenizer
 
 TOKEN_BYTES: Final = 32
@@ -104,11 +105,13 @@ def facts(state: RunState, folder: RunFolder, faults: Sequence[FaultView]) -> di
 
 
 def settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the settings of the run folder as lines: those that differ from their defaults, and all."""
-    return {
-        "differing": list(config_edits.list_differences(folder.config)),
-        "every": list(config_edits.list_settings(folder.config, None, origin=True)),
-    }
+    """Return the settings of the run folder as lines: those that differ from their defaults, and all. Where the file
+    was edited so that it is wrong, a sentence says it."""
+    try:
+        differing = list(config_edits.list_differences(folder.config))
+        return {"differing": differing, "every": list(config_edits.list_settings(folder.config, None, origin=True))}
+    except SettingsFault as fault:
+        return {"differing": [f"# the next start would be refused: {fault}"], "every": []}
 
 
 async def serve(

@@ -102,6 +102,16 @@ async def test_it_shows_curves_faults_settings_and_what_work_costs(
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
 
 
+async def test_a_file_of_settings_that_was_edited_wrongly_is_a_sentence_on_the_page(
+    world: World, tmp_path: Path, visit: Visit
+) -> None:
+    (tmp_path / "coordinator.toml").write_text("[run]\nstepz = 4\n")
+    status_, _, body = await fetched(await visit(private(world)), f"/{TOKEN}/")
+    assert status_ == 200
+    assert "the next start would be refused" in Drawn(body.decode()).words
+    assert "did you mean" in Drawn(body.decode()).words
+
+
 async def test_rollouts_are_listed_searched_and_shown_with_their_tokens(world: World, visit: Visit) -> None:
     lease, other = answered(world, "abc", "xyz"), answered(world, "q")
     session = await visit(private(world))
