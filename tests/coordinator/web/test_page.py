@@ -56,7 +56,7 @@ def test_a_visitor_sees_what_the_run_is_for_and_how_to_take_part() -> None:
     words = " ".join(Drawn(page.page(state)).words.split())
     for wanted in (
         "Sorts lists.", "Run by ann@example.org", state.installing, "echo2-node join https://run.example.org",
-        "AAAA-BBBB-CCCC-DDDD", f"echo2-node join {state.invite}",
+        "AAAA-BBBB-CCCC-DDDD", f"echo2-node join {state.invite}", "Linux, macOS, or Windows inside WSL2",
     ):  # fmt: skip
         assert wanted in words
     assert '<a href="https://git.example/echo2">echo2: its code and its documents</a>' in page.page(state)
