@@ -14,15 +14,12 @@ from tests.support import pictures
 def measured(**metrics: list[float]) -> RunState:
     """Return a run whose steps have these metrics, a second apart."""
     points = pictures.steps(len(next(iter(metrics.values()))))
-    return msgspec.structs.replace(
-        pictures.BUSY,
-        steps=[
-            msgspec.structs.replace(
-                point, at=1_000 * point.step, seconds=0.75, metrics={name: some[place] for name, some in metrics.items()}
-            )
-            for place, point in enumerate(points)
-        ],
-    )
+    shown = [{name: values[place] for name, values in metrics.items()} for place in range(len(points))]
+    steps = [
+        msgspec.structs.replace(point, at=1_000 * point.step, seconds=0.75, metrics=one)
+        for point, one in zip(points, shown, strict=True)
+    ]
+    return msgspec.structs.replace(pictures.BUSY, steps=steps)
 
 
 def small(state: RunState, name: str) -> Chart:

@@ -95,8 +95,9 @@ async def test_it_shows_curves_faults_settings_and_what_work_costs(
         FAULT.what, "Held-out accuracy", "Reward", "Length of answers", "Entropy", "KL to", "Gradient norm",
         "Learning rate", "Tokens per second", 'web.names = ["run.example.org"]', "All settings", "251 of 226",
         "Age of the work", "scorer, of what steps need240 of 227 rollouts/s", "wait for it3",
-        f"Tbcast{moment(OPERATED.broadcast.applied or 0.0)}", "1,000 accepted rollouts cost7.15 USD", "mean diff27 kB", "Guard",
-        "it is cut", "From step 20: learner.learning_rate is 0.001, it was 0.0003", str(tmp_path), socket.gethostname(),
+        f"Tbcast{moment(OPERATED.broadcast.applied or 0.0)}", "1,000 accepted rollouts cost7.15 USD", "mean diff27 kB",
+        "Guard", "it is cut", "From step 20: learner.learning_rate is 0.001, it was 0.0003", str(tmp_path),
+        socket.gethostname(),
     ):  # fmt: skip
         assert wanted in words, wanted
     assert not [attrs for _, attrs in drawn.tags if "style" in attrs]
