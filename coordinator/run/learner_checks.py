@@ -51,12 +51,13 @@ def check_memory(section: RunSection) -> None:
         )
 
 
-def check_card(model: Path, config: CoordinatorConfig) -> None:
-    """Check that the learner fits on the card that it is to compute on (memory_plan.py). Of an adapter, which takes far
-    less, nothing is said. Raises `SettingsFault`."""
+def check_card(model: Path, config: CoordinatorConfig) -> int:
+    """Check that the learner fits on the card that it is to compute on (memory_plan.py); return the card's bytes. 0:
+    nothing is known, of a card that this machine lacks, or of an adapter, which takes far less. Raises
+    `SettingsFault`."""
     learner = config.learner
     if (model / ADAPTER).exists() or not computing_of(learner, config.scorer).device.startswith("cuda"):
-        return
+        return 0
     compute = "float32" if learner.compute_dtype == "float32" else "bfloat16"
     chosen = MemorySettings(
         compute, learner.recompute != "never", learner.optimiser_state, learner.ranks * learner.hosts
@@ -64,6 +65,7 @@ def check_card(model: Path, config: CoordinatorConfig) -> None:
     counted = model_folder.count_memory(model, compute)
     if counted.card and (refused := refusal(counted, config.run.limit, counted.card, chosen)):
         raise SettingsFault(refused)
+    return counted.card
 
 
 def check_ranks(learner: LearnerSection) -> None:

@@ -129,10 +129,11 @@ def memory(place: RunFolder, settings: CoordinatorConfig, limit: Callable[[], in
     learner = settings.learner
     if (device := computing_of(learner, settings.scorer).device).startswith("cuda"):
         try:
-            learner_checks.check_card(place.model, settings)
+            card = learner_checks.check_card(place.model, settings)
         except SettingsFault as error:
             return KeyCheck(check, str(error), "set it before the next start")
-        return KeyCheck(check, f"the learner fits on {device}")
+        fits = f"the learner fits on {device}, which has {card / 1e9:,.1f} GB"
+        return KeyCheck(check, fits if card else f"not known of {device}: it is not here, or an adapter is trained")
     adapter = (place.model / ADAPTER_CONFIG).is_file()
     count = sum(prod(entry.shape) for entry in stored_headers(place.model))
     moments = MOMENT_BYTES["8bit" if learner.optimiser_state == "8bit" else "float32"]  # of this host in either case

@@ -10,7 +10,10 @@ from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import key_checks, keys_commands, setup
 from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
 from echo2.coordinator.run.signing import ROOT_LIFE
+from echo2.coordinator.settings import computing
 from echo2.coordinator.settings.payout_config import PayoutSection
+from echo2.coordinator.settings.scorer_config import ScorerSection
+from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.runtime.exit_codes import Exit
 from tests.support.run_folders import NOW
 
@@ -61,6 +64,16 @@ def test_what_payments_lack_is_named(home: Path) -> None:
     assert key_checks.payments(settings, root)[0].remedy == ""
     program = key_checks.payments(PayoutSection(rail="command", command=str(home / "pay")), root)[0]
     assert "no absolute path of a program that may be run" in program.remedy
+
+
+def test_a_device_that_is_not_here_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert key_checks.device_and_threads(LearnerSection(device="cpu"), ScorerSection()).remedy == ""
+    monkeypatch.setattr(computing, "device_by_torch", lambda name: ("", "", f"no {name}"))
+    for learner, scorer in ((LearnerSection(device="cuda:7"), ScorerSection()),
+                            (LearnerSection(device="cpu"), ScorerSection(devices=("cuda:7",)))):  # fmt: skip
+        lacking = key_checks.device_and_threads(learner, scorer)
+        assert "cuda:7, which this machine cannot use (no cuda:7)" in lacking.actual
+        assert lacking.remedy == "until then the run does not start"
 
 
 @pytest.mark.slow

@@ -138,9 +138,11 @@ def test_of_a_card_that_auto_takes_the_memory_is_that_of_the_card(home: Path, mo
     settings, place = config.load(home / "coordinator.toml", env={}), RunFolder(home)
     learner = settings.learner.model_copy(update={"device": "auto"})
     monkeypatch.setattr(computing, "automatic_device", lambda: ("cuda:1", "it has the most free memory"))
-    monkeypatch.setattr(machine_checks.learner_checks, "check_card", lambda model, settings: None)
-    row = machine_checks.memory(place, settings.model_copy(update={"learner": learner}), lambda: 43)
-    assert (row.actual, row.remedy) == ("the learner fits on cuda:1", "")
+    for card, said in ((24 * 10**9, "the learner fits on cuda:1, which has 24.0 GB"), (0, "not known of cuda:1")):
+        monkeypatch.setattr(machine_checks.learner_checks, "check_card", lambda model, settings, card=card: card)
+        row = machine_checks.memory(place, settings.model_copy(update={"learner": learner}), lambda: 43)
+        assert row.actual.startswith(said)
+        assert row.remedy == ""
 
 
 def test_a_task_whose_data_is_gone_is_warned_of(home: Path) -> None:
