@@ -219,6 +219,36 @@ def test_a_folder_that_waits_for_no_word_is_named_before_anything_is_asked(run: 
     assert "does not wait for a word" in done.stderr
 
 
+def test_by_commands_a_copy_gets_its_keys_once_the_operator_agrees(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO2_BACKUP_PASSPHRASE", SECRET)
+    file, there = str(tmp_path / "all.echo2"), str(tmp_path / "there")
+
+    def typed(*words: str, answer: str = "") -> tuple[int, str]:
+        done = CliRunner().invoke(cli.app, list(words), input=answer)
+        return done.exit_code, done.stdout + done.stderr
+
+    code, said = typed("backup", file, "--home", str(run.folder.path))
+    assert code == 0, said
+    assert "without its passphrase nobody restores it" in said
+    code, said = typed("restore", file, "--home", there)
+    assert code == 0, said
+    assert "it signs nothing yet, as its keys are still encrypted" in said
+    assert f"run `echo2-coord restored --home {there}`" in said
+    for answer, words in (("", "add --yes"), ("n\n", "nothing is changed: stop the other coordinator first")):
+        code, said = typed("restored", "--home", there, answer=answer)
+        assert code == Exit.CONFIG
+        assert words in said
+        assert not (tmp_path / "there/keys").exists()
+    for words in (["run"], ["keys", "rotate", "channel"], ["keys", "renew"]):
+        code, said = typed(*words, "--home", there)
+        assert (code, "has no keys yet" in said) == (Exit.CONFIG, True), said
+    code, said = typed("restored", "--home", there, answer="y\n")
+    assert code == 0, said
+    load(tmp_path / "there")
+
+
 def test_wrong_passphrases_and_places_are_named(run: Run, archive: Path, tmp_path: Path) -> None:
     full, there = tmp_path / "full", tmp_path / "there"
     full.mkdir()
