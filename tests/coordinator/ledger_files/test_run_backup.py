@@ -241,8 +241,8 @@ def test_by_commands_a_copy_gets_its_keys_once_the_operator_agrees(
         assert code == Exit.CONFIG
         assert words in said
         assert not (tmp_path / "there/keys").exists()
-    for words in (["run"], ["keys", "rotate", "channel"], ["keys", "renew"]):
-        code, said = typed(*words, "--home", there)
+    for command in (["run"], ["keys", "rotate", "channel"], ["keys", "renew"]):
+        code, said = typed(*command, "--home", there)
         assert (code, "has no keys yet" in said) == (Exit.CONFIG, True), said
     code, said = typed("restored", "--home", there, answer="y\n")
     assert code == 0, said
