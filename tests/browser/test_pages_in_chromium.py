@@ -171,6 +171,7 @@ async def test_pages_of_the_operator_with_hostile_rollouts(tmp_path: Path) -> No
 
 async def test_a_planted_script_would_have_been_seen() -> None:
     """The visit sees what it looks for: a page without a policy that runs a script, is too wide, and lacks contrast."""
+
     async def planted(request: web.Request) -> web.Response:
         return web.Response(
             content_type="text/html",

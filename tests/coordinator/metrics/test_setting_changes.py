@@ -57,7 +57,8 @@ def has_own_text(schema: Mapping[str, Any]) -> bool:
     """Tell whether a JSON schema admits texts that it does not name one by one."""
     if schema.get("type") == "string":
         return "enum" not in schema and "const" not in schema
-    return any(map(has_own_text, (*schema.get("anyOf", ()), schema.get("items", {}))))
+    parts = [*schema.get("anyOf", ()), *([schema["items"]] if isinstance(schema.get("items"), dict) else [])]
+    return any(map(has_own_text, parts))
 
 
 def test_a_change_of_a_step_that_was_lost_counts_from_the_next_one(database: Database) -> None:

@@ -62,14 +62,15 @@ class Reserving(Moving):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.slots: list[str] = []
+        self.reserve, self.release = self.take_slot, self.leave_slot
 
-    async def reserve(self, addresses: Sequence[str]) -> None:
+    async def take_slot(self, addresses: Sequence[str]) -> None:
         relay = addresses[0].rpartition("/")[2]
         if relay in self.away:
             raise Unreachable("it does not answer")
         self.slots.append(relay)
 
-    async def release(self, relay: str) -> None:
+    async def leave_slot(self, relay: str) -> None:
         self.slots.remove(relay)
 
 

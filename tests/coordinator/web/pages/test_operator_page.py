@@ -85,9 +85,7 @@ async def test_every_path_asks_for_the_token(world: World, visit: Visit) -> None
     assert "Access-Control-Allow-Origin" not in headers
 
 
-async def test_it_shows_curves_faults_settings_and_what_work_costs(
-    world: World, tmp_path: Path, visit: Visit
-) -> None:
+async def test_it_shows_curves_faults_settings_and_what_work_costs(world: World, tmp_path: Path, visit: Visit) -> None:
     session = await visit(private(world))
     drawn = Drawn((await fetched(session, f"/{TOKEN}/"))[2].decode())
     words = " ".join(drawn.words.split())
