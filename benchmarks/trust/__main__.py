@@ -248,6 +248,8 @@ async def measure_shape(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure honest tokens of SmolLM2-135M's shape; return the claims."""
     from benchmarks.trust import shape_tokens
 
+    if order.engine not in shape_tokens.OTHER_MACHINE:
+        sys.exit(f"--shape: engine {order.engine}: use {' or '.join(shape_tokens.OTHER_MACHINE)}")
     return await shape_tokens.measure(folder, order, round(order.temperature * PLAIN_TEMPERATURE))
 
 

@@ -1,7 +1,7 @@
 """Judge honest tokens of a model with random weights in SmolLM2-135M's shape, as the coordinator does.
 
 Groups of `ROWS` samples: in float32 by single tokens and claims; in the 16-bit formats by a Calibration, which takes
-the first tokens of each of `MACHINES`, and by bets on every group after them, all of one node. Tokens of the first
+the first tokens of each of three machines, and by bets on every group after them, all of one node. Tokens of the first
 machine come in parts of `PART_TOKENS`, each with a line of what is judged so far: a run that is ended early has those.
 """
 
@@ -35,11 +35,12 @@ from echo2.weights.torch_io import save_model
 
 ROWS: Final = 64
 ROW_MACHINE: Final = MixedMachine(rows=ROWS)
-MACHINES: Final[Mapping[str, MixedMachine]] = {
-    "64 rows": ROW_MACHINE,
-    "16 rows": MixedMachine(),
-    "sums in four parts": MixedMachine(rows=ROWS, env={"ECHO2_ROUNDING": "split-sums"}),
+MACHINES: Final[Mapping[str, MixedMachine]] = {"64 rows": ROW_MACHINE, "16 rows": MixedMachine()}
+OTHER_MACHINE: Final[Mapping[str, tuple[str, MixedMachine]]] = {
+    "transformers": ("sums in four parts", MixedMachine(rows=ROWS, env={"ECHO2_ROUNDING": "split-sums"})),
+    "llamacpp": ("2 threads", MixedMachine(rows=ROWS, threads=2)),
 }
+"""The third machine of a Calibration, by engine."""
 PART_TOKENS: Final = 12 * ROWS * LIMIT
 """Some 5 minutes of a core."""
 FORMATS: Final[tuple[Dtype, ...]] = ("float32", "bfloat16", "float16")
@@ -72,7 +73,7 @@ async def measure(folder: Path, order: argparse.Namespace, temperature: int) -> 
         await scorer.load(folder / "model", honest)
         for dtype in order.dtype or FORMATS:
             asked = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
-            engines = Engines(folder / "model", asked, order.tokens or 2 * TOKENS_LEAST)
+            engines = Engines(folder / "model", asked, order.tokens or 2 * TOKENS_LEAST, order.engine)
             claims.append(await (_exact if dtype == "float32" else _inexact)(engines, honest, scorer, dtype))
             print(flush=True)
     return claims
@@ -87,14 +88,14 @@ async def _exact(engines: Engines, honest: Path, scorer: EngineProcess, dtype: D
         for sample, score in zip(group.samples, scores, strict=True):
             off = np.abs(np.array(sample.logprobs, np.float32) - np.asarray(score.logprobs, np.float32))
             drift, margin = max(drift, float(off.max())), max(margin, float(np.max(score.margins)))
-    heads = [f"honest in {dtype}", "groups", "tokens", "refused", "greatest drift", "greatest margin"]
+    heads = [f"honest in {engines.engine}/{dtype}", "groups", "tokens", "refused", "greatest drift", "greatest margin"]
     bench.table(heads, [["64 rows", parts, tokens, refused, drift, margin]])
-    return _claim(dtype, refused, tokens)
+    return _claim(engines, dtype, refused, tokens)
 
 
 async def _inexact(engines: Engines, honest: Path, scorer: EngineProcess, dtype: Dtype) -> Claim:
     calibrated, judged = {}, list[TokenArray]()
-    for number, (name, machine) in enumerate(MACHINES.items(), 1):
+    for number, (name, machine) in enumerate([*MACHINES.items(), OTHER_MACHINE[engines.engine]], 1):
         groups = await engines._replace(tokens=TOKENS_LEAST).generate(machine, dtype, honest, number * 10_000)
         tokens = np.concatenate(await compare(scorer, groups))
         calibrated[name] = tokens[:TOKENS_LEAST]
@@ -108,13 +109,13 @@ async def _inexact(engines: Engines, honest: Path, scorer: EngineProcess, dtype:
         refused, doubted = _bets(judged, tables)
         total = sum(map(len, judged))
         print(f"{dtype}: {total:,} tokens judged, {refused} groups refused, {doubted} in doubt", flush=True)
-    heads = [f"honest in {dtype}", "groups", "tokens", "refused", "doubted"]
+    heads = [f"honest in {engines.engine}/{dtype}", "groups", "tokens", "refused", "doubted"]
     bench.table(heads, [["all machines", len(judged), total, refused, doubted]])
-    return _claim(dtype, refused, total)
+    return _claim(engines, dtype, refused, total)
 
 
-def _claim(dtype: Dtype, refused: int, tokens: int) -> Claim:
-    name = f"honest groups of SmolLM2's shape refused in {dtype}"
+def _claim(engines: Engines, dtype: Dtype, refused: int, tokens: int) -> Claim:
+    name = f"honest groups of SmolLM2's shape refused in {engines.engine}/{dtype}"
     return Claim(name, float(refused), f"0 of {tokens:,} tokens", 0, at_most=True)
 
 
