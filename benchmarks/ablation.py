@@ -133,7 +133,8 @@ def _selection(by_row: Mapping[str, Any]) -> list[str]:
     columns = ["", "groups with signal", "leases per such group", "through the learner", "mean advantage", "age, steps"]
     return [
         f"## {SELECTED}", "",
-        prose(f"Which groups teach something: {SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
+        prose("Which groups teach something: "
+        f"{SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
         f"of {SELECTION.batch} groups of {SELECTION.group_size}. Shares are of the groups learned from, and of their "
         "rollouts. The policy is a model of a few lines (benchmarks/plays/simulated_prompts.py), in which a step "
         "has no noise: how good a policy becomes is not in it. `python -m benchmarks.selection` asks a real one."), "",
