@@ -63,9 +63,9 @@ def cost_claims(quick: bool, folder: Path) -> list[Claim]:
 def growth_claims(quick: bool, folder: Path) -> list[Claim]:
     many, few = 100_000 if quick else 1_000_000, 1_000
     runs = {groups: growth.run_with_history(folder / f"growth-{groups}", groups) for groups in (few, many)}
+    pictures = {groups: growth.picture(run, 10.0 if quick else 20.0) for groups, run in runs.items()}
     folders = [run.folder.path for run in runs.values()]
     costs = dict(zip(runs, growth.compared(folders, 2 if quick else 3, 8, 90), strict=True))
-    pictures = {groups: growth.picture(run, 10.0 if quick else 20.0) for groups, run in runs.items()}
     print("milliseconds of CPU; the start also by the clock")
     columns = ["groups", *growth.Cost._fields]
     bench.table(columns, [(f"{groups:,}", *(1000 * value for value in one)) for groups, one in costs.items()])
