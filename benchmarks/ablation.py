@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import bench, picture
-from benchmarks.harness.figure_mark import figure_mark
+from benchmarks.harness.figure_mark import figure_mark, prose
 from benchmarks.harness.picture import Linear
 from benchmarks.plays.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
 from benchmarks.plays.told import GB, MB
@@ -111,11 +111,11 @@ def markdown(found: Mapping[str, Any]) -> str:
     classes = "; ".join(f"{one.number} of speed {one.speed:g} at {one.ask:g}" for one in CLASSES)
     rows = [
         "# What a step costs without single rules", "",
-        f"After Table 2 of ECHO-2. Simulated: {STEPS} steps of {STEP:g} s, {FULL.batch} groups per step, S = "
+        prose(f"After Table 2 of ECHO-2. Simulated: {STEPS} steps of {STEP:g} s, {FULL.batch} groups per step, S = "
         f"{FULL.staleness}. Prices, stated and not surveyed, per hour: learner {LEARNER_PRICE:g}; nodes: {classes}; "
         f"and {UPLINK_PRICE:g} per GB that the coordinator sends. Nodes for {FULL.gamma:g} times the need are chosen "
         "among twice the need. Lines: coordinator 1,000 Mbit/s up, nodes 100 up and 500 down. Mean and standard error "
-        "of the seeds.", "",
+        "of the seeds."), "",
         figure_mark("python -m benchmarks.ablation run", "ablation.json"), "",
         "![Cost of a step by row](ablation.svg)", "",
     ]  # fmt: skip
@@ -133,10 +133,11 @@ def _selection(by_row: Mapping[str, Any]) -> list[str]:
     columns = ["", "groups with signal", "leases per such group", "through the learner", "mean advantage", "age, steps"]
     return [
         f"## {SELECTED}", "",
-        f"Which groups teach something: {SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
+        prose("Which groups teach something: "
+        f"{SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
         f"of {SELECTION.batch} groups of {SELECTION.group_size}. Shares are of the groups learned from, and of their "
         "rollouts. The policy is a model of a few lines (benchmarks/plays/simulated_prompts.py), in which a step "
-        "has no noise: how good a policy becomes is not in it. `python -m benchmarks.selection` asks a real one.", "",
+        "has no noise: how good a policy becomes is not in it. `python -m benchmarks.selection` asks a real one."), "",
         f"`{selection_command(by_row[ALL]['seeds'])}`", "",
         _cells(columns), "|---" * len(columns) + "|",
         *(_cells(_selection_row(name, by_row[name])) for name in SELECTION_ROWS),

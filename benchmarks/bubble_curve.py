@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks import bubble, claims
 from benchmarks.harness import bench, picture
-from benchmarks.harness.figure_mark import figure_mark
+from benchmarks.harness.figure_mark import figure_mark, prose
 from benchmarks.harness.picture import Linear
 from benchmarks.harness.seeds import shown, standard_error
 from benchmarks.paced.paced_run import Pace, made, run_paced
@@ -66,8 +66,8 @@ def markdown(known: Runs) -> str:
     """Return the table."""
     rows = [
         "# Idle share against supply", "",
-        f"The learner's idle share in runs of real processes with given times ({STEPS} steps of 2 s); mean and "
-        "standard error of the seeds.", "",
+        prose(f"The learner's idle share in runs of real processes with given times ({STEPS} steps of 2 s); mean and "
+              "standard error of the seeds."), "",
         figure_mark("python -m benchmarks.bubble_curve run", "bubble.json"), "",
         "![Idle share against supply](bubble.svg)", "",
         "| mu / mu_min | seeds | idle | 1 - mu / mu_min |", "|---|---|---|---|",

@@ -1,6 +1,7 @@
 """Say beside a figure which command made it, and at which commit (benchmarks/claims.py)."""
 
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -22,3 +23,8 @@ def figure_mark(command: str, data: str | None = None) -> str:
 
 def _git(*words: str) -> str:
     return subprocess.run(["git", "-C", str(_ROOT), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def prose(text: str) -> str:
+    """Return a paragraph in lines as long as those of the documents."""
+    return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False)

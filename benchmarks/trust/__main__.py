@@ -34,7 +34,8 @@ run.
 (engines/transformers/tf32.py; `--tf32 tf32-cut`: factors are cut, not rounded), and bets as well against machines whose
 Calibration is by a scorer in the other precision.
 
-`--shape` measures instead honest tokens of SmolLM2-135M's shape (benchmarks/trust/shape_tokens.py).
+`--shape` measures instead honest tokens of SmolLM2-135M's shape (benchmarks/trust/shape_tokens.py); with `--keep FILE`
+a run goes on where the one before ended.
 
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
 part of a full run.
@@ -248,6 +249,8 @@ async def measure_shape(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure honest tokens of SmolLM2-135M's shape; return the claims."""
     from benchmarks.trust import shape_tokens
 
+    if order.engine not in shape_tokens.OTHER_MACHINE:
+        sys.exit(f"--shape: engine {order.engine}: use {' or '.join(shape_tokens.OTHER_MACHINE)}")
     return await shape_tokens.measure(folder, order, round(order.temperature * PLAIN_TEMPERATURE))
 
 
@@ -271,6 +274,7 @@ def main() -> int:
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
     parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="of --shape: what is judged so far, to go on from")
     parser.add_argument(
         "--tf32", nargs="?", choices=("tf32", "tf32-cut"), const="tf32", help="a scorer in TF32, for 16-bit formats"
     )
