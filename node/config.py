@@ -353,17 +353,12 @@ def check_key(key: str) -> None:
     _LOADER.field(key)
 
 
-def place_of(key: str) -> list[str]:
-    """Return the names of a key, from the outermost on: that of a table, of a device, of its setting."""
-    return _LOADER.place(key)
-
-
 def value_of(config: NodeConfig, key: str) -> Any:
     """Return the value of a key; None also for a table that is not there."""
     value: Any = config
-    for part in place_of(key):
+    for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
-    return value or None if key == "devices" else value
+    return (value or None) if key == "devices" else value
 
 
 def _foreign(name: str) -> bool:
@@ -386,7 +381,7 @@ def list_settings(key: str | None, *, origin: bool, home: Path | None = None) ->
     for name in tables if key == "devices" else [key] if key is not None else keys:
         value = value_of(config, name)
         shown = "(set)" if name == "invite" and value else value
-        meaning = NodeConfig.model_fields[place_of(name)[-1]].description
+        meaning = NodeConfig.model_fields[name.rpartition(".")[2]].description
         note = f"from {origins.get(name, DEFAULT_ORIGIN)}" if origin else meaning
         lines.append(f"{name} = {text_of(shown)}  # {note}")
     return lines

@@ -23,7 +23,6 @@ from echo2.node.config import (
     check_key,
     home_file,
     load_config,
-    place_of,
     read_file,
     text_of,
     value_of,
@@ -89,9 +88,10 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
     source = path.read_text("utf-8") if path.exists() else ""
     values: Any = {} if text is None else values_of({key: text})
     load_config({**at, **values}, environ)
-    for part in place_of(key):
-        values = None if text is None else values[part]
-    source = _change_key(source, place_of(key), values)
+    *tables, name = key.split(".")
+    for part in tables:
+        values = values.get(part, {})
+    source = _change_key(source, tables, name, values.get(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
         with writing(path) as file:
@@ -108,16 +108,17 @@ def _path(environ: Mapping[str, str], home: Path | None) -> Path:
     return config_path(environ) if home is None else home_file(home)
 
 
-def _change_key(source: str, place: Sequence[str], value: Any) -> str:
-    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is."""
+def _change_key(source: str, tables: Sequence[str], name: str, value: Any) -> str:
+    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is. `tables`: names
+    of the tables that it lies in, from the outermost on."""
     document: Any = tomlkit.parse(source)
-    table = document
-    for part in place[:-1]:
-        if value is None and part not in table:
+    inner = document
+    for table in tables:
+        if value is None and table not in inner:
             return source
-        table = table.setdefault(part, tomlkit.table(is_super_table=part == place[0]))
+        inner = inner.setdefault(table, tomlkit.table(is_super_table=inner is document))
     if value is None:
-        table.pop(place[-1], None)
+        inner.pop(name, None)
     else:
-        table[place[-1]] = value
+        inner[name] = value
     return tomlkit.dumps(document)

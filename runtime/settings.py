@@ -130,23 +130,18 @@ class Loader(Generic[M]):
     def from_text(self, key: str, text: str) -> dict[str, Any]:
         """Return the values that one key's text stands for (rule 2). Raises `SettingsFault` for an unknown key."""
         value: Any = _value(text, self.field(key))
-        for part in reversed(self.place(key)):
+        for part in reversed(key.split(".")):
             value = {part: value}
         return value  # type: ignore[no-any-return]
 
     def field(self, key: str) -> FieldInfo:
         """Return the field of a key. Raises `SettingsFault` for an unknown one."""
-        place = self.place(key)
-        inner = self.tables[place[0]].model_fields if place[0] in self.tables and len(place) > 1 else None
-        field = self.keys.get(key) if inner is None else inner.get(place[-1]) if len(place) == 3 else None
+        place = key.split(".")
+        table = self.tables.get(place[0]) if len(place) == 3 else None
+        field = self.keys.get(key) if table is None else table.model_fields.get(place[2])
         if field is None:
             raise SettingsFault(self.unknown(place if place[0] in self.sections | self.tables else place[:1]))
         return field
-
-    def place(self, key: str) -> list[str]:
-        """Return the names of a key, from the outermost on; one of the owner's may have dots."""
-        first, _, rest = key.partition(".")
-        return [first, *rest.rsplit(".", 1)] if rest and first in self.tables else key.split(".")
 
     def _table_keys(self, values: Values) -> list[str]:
         """Return the keys within tables that have a value here."""

@@ -33,13 +33,6 @@ Server = Annotated[
     str | None, typer.Option("--server", help="Address of the running server that the engine server uses.")
 ]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
-Fingerprint = Annotated[
-    str | None,
-    typer.Option("--accept-fingerprint", help="Join the run of this fingerprint, by its page or on the local network."),
-]
-Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
-JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
-Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
@@ -91,21 +84,21 @@ def work_options(
     via: Annotated[
         list[str] | None, typer.Option(help="Route to peers: direct, relay, https; may be repeated.")
     ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")] = False,
+    log: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    json_logs: Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")] = None,
 ) -> None:
     """The options of a node that works, which `join` and `run` share."""
 
 
-def with_options_of(options: Callable[..., object], before: str) -> Callable[[C], C]:
-    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`, in front of its
-    parameter `before`: typer reads a command's options from its signature."""
+def with_options_of(options: Callable[..., object]) -> Callable[[C], C]:
+    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`: typer reads a
+    command's options from its signature."""
 
     def extend(command: C) -> C:
         signature, shared = inspect.signature(command), inspect.signature(options).parameters
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        at = [one.name for one in own].index(before)
-        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*own[:at], *shared.values(), *own[at:]]
-        )
+        command.__signature__ = signature.replace(parameters=[*own, *shared.values()])  # type: ignore[attr-defined]
         command.__annotations__ |= {name: one.annotation for name, one in shared.items()}
         return command
 

@@ -16,13 +16,9 @@ from echo2.node.command_line.node_answers import (
 )
 from echo2.node.command_line.node_options import (
     Device,
-    Fingerprint,
     Home,
     InviteFile,
     Json,
-    JsonLogs,
-    Level,
-    Once,
     Yes,
     errors_reported,
     with_options_of,
@@ -43,32 +39,30 @@ def _seconds(duration: str) -> float:
 
 @work_app.command()
 @errors_reported
-@with_options_of(work_options, before="accept_fingerprint")
+@with_options_of(work_options)
 def join(
     invite: Annotated[
         str | None,
         typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
     ] = None,
     invite_file: InviteFile = None,
-    accept_fingerprint: Fingerprint = None,
-    once: Once = False,
-    log: Level = None,
-    json_logs: JsonLogs = None,
+    accept_fingerprint: Annotated[
+        str | None, typer.Option(help="Join the run of this fingerprint, by its page or on the local network.")
+    ] = None,
     **flags: Any,
 ) -> int:
     """Join a run, and work for it until stopped. Ctrl-C finishes the groups under way; a second one ends at once.
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
-    invite = invite_text(invite, invite_file)
-    return _daemon(once, invite=invite, accept_fingerprint=accept_fingerprint, log=log, json_logs=json_logs, **flags)
+    return _daemon(invite=invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint, **flags)
 
 
 @work_app.command()
 @errors_reported
-@with_options_of(work_options, before="once")
-def run(once: Once = False, log: Level = None, json_logs: JsonLogs = None, **flags: Any) -> int:
+@with_options_of(work_options)
+def run(**flags: Any) -> int:
     """Continue the run that was joined last."""
-    return _daemon(once, log=log, json_logs=json_logs, **flags)
+    return _daemon(**flags)
 
 
 @work_app.command()
@@ -231,7 +225,7 @@ def leave(
     leave_run(config.home, config.drain + GROUP_SECONDS, say, forget=forget)
 
 
-def _daemon(once: bool, **flags: Any) -> int:
+def _daemon(*, once: bool, **flags: Any) -> int:
     from echo2.node.config import flags_by_device
     from echo2.node.main import start
 
