@@ -42,7 +42,7 @@ Celsius = Annotated[float, Field(gt=20, le=120)]
 Watts = Annotated[int, Field(gt=0)]
 
 
-class DeviceSettings(BaseModel):
+class DeviceOverrides(BaseModel):
     """The limits of one device, in place of those of all under the same names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -144,7 +144,7 @@ class NodeConfig(BaseModel):
     power: Watts | None = Field(
         None, description="Most power of each GPU, in W: by its driver's limit, else by duty. Unset: no limit."
     )
-    devices: dict[str, DeviceSettings] = Field(
+    devices: dict[str, DeviceOverrides] = Field(
         {}, description="Tables such as [devices.1] or [devices.cpu], with duty, reserve, hottest, power of one device."
     )
     slow_hours: str = Field(
@@ -225,7 +225,7 @@ class NodeConfig(BaseModel):
 
     @field_validator("devices")
     @classmethod
-    def _check_devices(cls, value: dict[str, DeviceSettings]) -> dict[str, DeviceSettings]:
+    def _check_devices(cls, value: dict[str, DeviceOverrides]) -> dict[str, DeviceOverrides]:
         for name in value:
             if re.fullmatch(DEVICE_NAME, name) is None:
                 raise ValueError(f"has {name[:60]!r}: name a device by its number, or as in cuda:1 or cpu")
@@ -329,8 +329,8 @@ def check_values(values: Mapping[str, Any]) -> NodeConfig:
 def flags_by_device(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags of a command, with those of one device, as in `--duty 1=50`, under `devices`. Raises
     `SettingsFault`."""
-    given = {key: value for key, value in flags.items() if key not in DeviceSettings.model_fields}
-    for key in DeviceSettings.model_fields:
+    given = {key: value for key, value in flags.items() if key not in DeviceOverrides.model_fields}
+    for key in DeviceOverrides.model_fields:
         for text in flags.get(key) or ():
             name, equals, value = text.rpartition("=")
             merge(given, values_of({f"devices.{name}.{key}" if equals else key: value}))
