@@ -109,8 +109,8 @@ def _path(environ: Mapping[str, str], home: Path | None) -> Path:
 
 
 def _change_key(source: str, tables: Sequence[str], name: str, value: Any) -> str:
-    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is. `tables`: names
-    of the tables that it lies in, from the outermost on."""
+    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is. `tables`:
+    tables that it lies in, from the outermost on."""
     document: Any = tomlkit.parse(source)
     inner = document
     for table in tables:

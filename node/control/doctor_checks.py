@@ -183,7 +183,7 @@ def device_limits(name: str, gpus: int) -> Check:
     """Return the row of limits of a GPU that is not there. `gpus`: number of those that the system shows."""
     return Check(
         check="device limits", actual=f"[devices.{name}]", wanted="a device of this machine", verdict="poor",
-        remedy=f"the system shows {number_of(gpus, 'GPU')}, numbered from 0: correct the name in node.toml, or remove it",
+        remedy=f"the system shows {number_of(gpus, 'GPU')}, numbered from 0: correct the name in node.toml",
     )  # fmt: skip
 
 

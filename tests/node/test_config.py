@@ -167,7 +167,9 @@ def test_a_device_has_its_own_limits_and_else_those_of_all(tmp_path: Path) -> No
     file.write_text("duty = 80\nhottest = 85\n[devices.1]\nduty = 50\nreserve = 4\n")
     home.mkdir()
     (home / "node.toml").write_text("[devices.1]\nreserve = 6\n[devices.cpu]\nduty = 20\n")
-    flags = flags_by_device({"home": home, "duty": ["70", "1=30"], "power": ["0=200"], "hottest": None, "reserve": None})
+    flags = flags_by_device(
+        {"home": home, "duty": ["70", "1=30"], "power": ["0=200"], "hottest": None, "reserve": None}
+    )
     config, origins = load_config(flags, {"ECHO2_CONFIG": str(file), "ECHO2_DEVICES": "{cpu = {duty = 10}}"})
     assert config.by_device("duty") == {"": 70, "1": 30, "cpu": 10}
     assert config.by_device("reserve") == {"": 0.0, "1": 6}
