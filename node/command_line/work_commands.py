@@ -120,7 +120,7 @@ def slow(
 def caps(
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CAP=VALUE]...", help="uplink=4, downlink=none, duty=50; absent: show the caps."),
+        typer.Argument(metavar="CAP=VALUE", help="uplink=4, downlink=none, duty=50; absent: show the caps."),
     ] = None,
     gpu: Device = None,
     home: Home = None,
