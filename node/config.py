@@ -10,6 +10,7 @@ Rules
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from echo2.engines.process.device_list import PATTERN
+from echo2.engines.process.device_list import DEVICE_NAME, PATTERN
 from echo2.node.home_place import config_path, default_home
 from echo2.node.owner.owner_rules import Occasion
 from echo2.node.owner.work_hours import parse_hours
@@ -25,7 +26,7 @@ from echo2.p2p.multiaddr import ROUTES, Route, address_of
 from echo2.protocol.money_text import parse_amount
 from echo2.protocol.sealed_asks import parse_ask
 from echo2.runtime.errors import LocalFault
-from echo2.runtime.settings import Loader, SettingsFault, read_toml
+from echo2.runtime.settings import DEFAULT_ORIGIN, FLAG, Loader, SettingsFault, holds, merge, read_toml
 
 PREFIX: Final = "ECHO2_"
 OF_A_NODE: Final = ("ask", "tariff", "watts")
@@ -35,6 +36,21 @@ NOT_SETTINGS: Final = {
     "ECHO2_SERVER_KEY", "ECHO2_STAND_INS",
 }  # fmt: skip
 """Variables with the prefix that are not settings of a node."""
+Duty = Annotated[int, Field(ge=5, le=100)]
+Gigabytes = Annotated[float, Field(ge=0)]
+Celsius = Annotated[float, Field(gt=20, le=120)]
+Watts = Annotated[int, Field(gt=0)]
+
+
+class DeviceOverrides(BaseModel):
+    """The limits of one device, in place of those of all under the same names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    duty: Duty | None = None
+    reserve: Gigabytes | None = None
+    hottest: Celsius | None = None
+    power: Watts | None = None
 
 
 class NodeConfig(BaseModel):
@@ -120,16 +136,16 @@ class NodeConfig(BaseModel):
     month_down: float | None = Field(
         None, gt=0, description="Most payload received in a calendar month, in GB; then none. Unset: no limit."
     )
-    duty: int = Field(100, ge=5, le=100, description="Percent of the time that each device computes.")
-    reserve: float = Field(0.0, ge=0, description="Memory of each device left to other programs, in GB.")
-    hottest: float | None = Field(
-        None,
-        gt=20,
-        le=120,
-        description="Temperature above which a device rests until it is 10 °C cooler, in °C. Unset: no limit.",
+    duty: Duty = Field(100, description="Percent of the time that each device computes.")
+    reserve: Gigabytes = Field(0.0, description="Memory of each device left to other programs, in GB.")
+    hottest: Celsius | None = Field(
+        None, description="Temperature above which a device rests until it is 10 °C cooler, in °C. Unset: no limit."
     )
-    power: int | None = Field(
-        None, gt=0, description="Most power of each GPU, in W: by its driver's limit, else by duty. Unset: no limit."
+    power: Watts | None = Field(
+        None, description="Most power of each GPU, in W: by its driver's limit, else by duty. Unset: no limit."
+    )
+    devices: dict[str, DeviceOverrides] = Field(
+        {}, description="Tables such as [devices.1] or [devices.cpu], with duty, reserve, hottest, power of one device."
     )
     slow_hours: str = Field(
         "",
@@ -137,7 +153,7 @@ class NodeConfig(BaseModel):
     )
     slow_uplink: float | None = Field(None, gt=0, description="uplink while slow, in Mbit/s. Unset: as uplink.")
     slow_downlink: float | None = Field(None, gt=0, description="downlink while slow, in Mbit/s. Unset: as downlink.")
-    slow_duty: int | None = Field(None, ge=5, le=100, description="duty while slow, in percent. Unset: as duty.")
+    slow_duty: Duty | None = Field(None, description="duty while slow, in percent. Unset: as duty.")
     priority: Literal["idle", "low", "normal"] = Field(
         "idle",
         description="Priority beside your own programs: idle (an engine on a CPU computes when nothing else wants to, "
@@ -190,6 +206,11 @@ class NodeConfig(BaseModel):
     )
     json_logs: bool = Field(False, description="Log JSON lines instead of plain ones.")
 
+    def by_device(self, key: str) -> dict[str, Any]:
+        """Return a limit by the names of devices, that of all others under ''."""
+        own = {name: getattr(one, key) for name, one in self.devices.items()}
+        return {"": getattr(self, key)} | {name: value for name, value in own.items() if value is not None}
+
     @field_validator("invite", "name", "team")
     @classmethod
     def _strip_blanks(cls, value: str | None) -> str | None:
@@ -200,6 +221,16 @@ class NodeConfig(BaseModel):
     def _check_fingerprint(cls, value: str | None) -> str | None:
         if value is not None and not any(map(str.isalnum, value)):
             raise ValueError("names no fingerprint: type the one that the operator tells you, as ABCD-EFGH-...")
+        return value
+
+    @field_validator("devices")
+    @classmethod
+    def _check_devices(cls, value: dict[str, DeviceOverrides]) -> dict[str, DeviceOverrides]:
+        for name in value:
+            if re.fullmatch(DEVICE_NAME, name) is None:
+                raise ValueError(f"has {name[:60]!r}: name a device by its number, or as in cuda:1 or cpu")
+            if other := next((one for one in value if one.endswith(f":{name}")), None):
+                raise ValueError(f"names {name} and {other}, which may be one device: write both in one form")
         return value
 
     @field_validator("hours", "slow_hours")
@@ -269,8 +300,9 @@ def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
     if "home" in own:
         raise SettingsFault(f"{near} is the file of that home alone, and names no other one: remove `home` from it")
     _LOADER.load(own, source=str(near), env={}, flags={})
-    config, origins = _LOADER.load({**file, **own}, source=str(path), env=environ, flags=given)
-    return config, {key: str(near) if key in own and at == str(path) else at for key, at in origins.items()}
+    merge(file, own)
+    config, origins = _LOADER.load(file, source=str(path), env=environ, flags=given)
+    return config, {key: str(near) if holds(own, key) and at == str(path) else at for key, at in origins.items()}
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -281,9 +313,28 @@ def read_file(path: Path) -> dict[str, Any]:
         return {}
 
 
-def values_of(key: str, text: str) -> dict[str, Any]:
-    """Return the value of a key that a text of the command line stands for. Raises `SettingsFault`."""
-    return _LOADER.from_text(key, text)
+def values_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values, unchecked, that texts of the command line stand for, by key. Raises `SettingsFault`."""
+    values: dict[str, Any] = {}
+    for key, text in texts.items():
+        merge(values, _LOADER.from_text(key, text))
+    return values
+
+
+def check_values(values: Mapping[str, Any]) -> NodeConfig:
+    """Return settings of these values alone. Raises `SettingsFault`."""
+    return _LOADER.load({}, source=FLAG, env={}, flags=values)[0]
+
+
+def flags_by_device(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags of a command, with those of one device, as in `--duty 1=50`, under `devices`. Raises
+    `SettingsFault`."""
+    given = {key: value for key, value in flags.items() if key not in DeviceOverrides.model_fields}
+    for key in DeviceOverrides.model_fields:
+        for text in flags.get(key) or ():
+            name, equals, value = text.rpartition("=")
+            merge(given, values_of({f"devices.{name}.{key}" if equals else key: value}))
+    return given
 
 
 def text_of(value: Any) -> str:
@@ -291,13 +342,23 @@ def text_of(value: Any) -> str:
     if value is None:
         return "unset"
     plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    if isinstance(value, dict):
+        plain = tomlkit.inline_table()
+        plain.update({name: one.model_dump(exclude_none=True) for name, one in value.items()})
     return str(tomlkit.item(plain).as_string())
 
 
 def check_key(key: str) -> None:
     """Check that there is a setting of this name. Raises `SettingsFault`."""
-    if key not in NodeConfig.model_fields:
-        raise SettingsFault(_LOADER.unknown([key]))
+    _LOADER.field(key)
+
+
+def value_of(config: NodeConfig, key: str) -> Any:
+    """Return the value of a key; None also for a table that is not there."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else getattr(value, part, None)
+    return (value or None) if key == "devices" else value
 
 
 def _foreign(name: str) -> bool:
@@ -315,9 +376,12 @@ def list_settings(key: str | None, *, origin: bool, home: Path | None = None) ->
     if key is not None:
         check_key(key)
     lines = []
-    for name in [key] if key is not None else NodeConfig.model_fields:
-        value = getattr(config, name)
+    tables = [name for name in origins if name.startswith("devices.")] or ["devices"]
+    keys = [name for one in NodeConfig.model_fields for name in (tables if one == "devices" else [one])]
+    for name in tables if key == "devices" else [key] if key is not None else keys:
+        value = value_of(config, name)
         shown = "(set)" if name == "invite" and value else value
-        note = f"from {origins[name]}" if origin else NodeConfig.model_fields[name].description
+        meaning = NodeConfig.model_fields[name.rpartition(".")[2]].description
+        note = f"from {origins.get(name, DEFAULT_ORIGIN)}" if origin else meaning
         lines.append(f"{name} = {text_of(shown)}  # {note}")
     return lines

@@ -11,7 +11,7 @@ Rules
 
 import errno
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,13 @@ from echo2.node.config import (
     load_config,
     read_file,
     text_of,
+    value_of,
     values_of,
 )
 from echo2.node.errors import BadConfig
 from echo2.node.home_place import config_path
 from echo2.runtime.files import writing
-from echo2.runtime.settings import means_removal
+from echo2.runtime.settings import DEFAULT_ORIGIN, holds, means_removal
 
 
 class WrittenSetting(NamedTuple):
@@ -45,11 +46,11 @@ class WrittenSetting(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return what was written where, for the owner."""
-        value = getattr(self.config, self.key)
+        value = value_of(self.config, self.key)
         whose = "all nodes of this user without one of their own" if self.home is None else f"the node in {self.home}"
         shown = text_of("(set)" if self.key == "invite" and value else value)
         rows = [f"{self.key} = {shown}", f"{self.path}: for {whose}"]
-        if value is not None and self.origin not in ("default", str(self.path)):
+        if value is not None and self.origin not in (DEFAULT_ORIGIN, str(self.path)):
             rows.append(f"in force here is the value from {self.origin}")
         return rows
 
@@ -61,11 +62,11 @@ def write_setting(key: str, text: str | None, environ: Mapping[str, str], home: 
     check_key(key)
     at = load_config({"home": home}, environ)[0].home
     own = at if key != "home" and (key in OF_A_NODE or home is not None) else None
-    if text is None and own is not None and key not in read_file(home_file(own)):
+    if text is None and own is not None and not holds(read_file(home_file(own)), key):
         own = None
     set_key(key, text, environ, own)
     config, origins = load_config({"home": home}, environ)
-    return WrittenSetting(key, config, _path(environ, own), own, origins[key])
+    return WrittenSetting(key, config, _path(environ, own), own, origins.get(key, DEFAULT_ORIGIN))
 
 
 def removal_hint(key: str, text: str | None, home: Path | None) -> str:
@@ -85,9 +86,12 @@ def set_key(key: str, text: str | None, environ: Mapping[str, str], home: Path |
     path, at = _path(environ, home), {"home": home}
     read_file(path)  # a file that is at fault is left alone
     source = path.read_text("utf-8") if path.exists() else ""
-    value = None if text is None else values_of(key, text)[key]
-    load_config(at if value is None else {**at, key: value}, environ)
-    source = _change_key(source, key, value)
+    values: Any = {} if text is None else values_of({key: text})
+    load_config({**at, **values}, environ)
+    *tables, name = key.split(".")
+    for part in tables:
+        values = values.get(part, {})
+    source = _change_key(source, tables, name, values.get(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o777 if home is None else 0o700)
         with writing(path) as file:
@@ -104,11 +108,17 @@ def _path(environ: Mapping[str, str], home: Path | None) -> Path:
     return config_path(environ) if home is None else home_file(home)
 
 
-def _change_key(source: str, key: str, value: Any) -> str:
-    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is."""
-    document = tomlkit.parse(source)
+def _change_key(source: str, tables: Sequence[str], name: str, value: Any) -> str:
+    """Return a text of TOML with another value of a key; None: without the key. The rest stays as it is. `tables`:
+    tables that it lies in, from the outermost on."""
+    document: Any = tomlkit.parse(source)
+    inner = document
+    for table in tables:
+        if value is None and table not in inner:
+            return source
+        inner = inner.setdefault(table, tomlkit.table(is_super_table=inner is document))
     if value is None:
-        document.pop(key, None)
+        inner.pop(name, None)
     else:
-        document[key] = value
+        inner[name] = value
     return tomlkit.dumps(document)

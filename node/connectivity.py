@@ -44,7 +44,6 @@ from echo2.protocol.ledger_heads import HeadReference
 from echo2.protocol.numbers import SPOKEN_NUMBERS
 from echo2.protocol.requests import Hello, Refusal, Welcome
 from echo2.protocol.task_kinds import PLAYED_KINDS
-from echo2.runtime.units import MBIT
 from echo2.tasks.registry import list_tasks
 
 _log = structlog.get_logger("node")
@@ -83,7 +82,7 @@ class Connectivity:
         self.reachability.on_change = self.coordinator_client.greet_again
         self.plan_client = PlanClient(
             network.handlers, network.rpc, network.links, network.exchange, self.dialer,
-            RateLimits(_bytes(config.uplink), _bytes(config.downlink)),
+            RateLimits.of_rates(config.uplink, config.downlink),
             connected=self.coordinator_client.wait_until_connected,
         )  # fmt: skip
 
@@ -217,11 +216,6 @@ class Connectivity:
     async def _dial_relay(self, address: str) -> str:
         operators = self.coordinator_client.addresses
         return await (operators if address in operators.all() else self.dialer).dial(address)
-
-
-def _bytes(mbit: float | None) -> int | None:
-    """Convert Mbit/s to whole bytes per second, at least 1."""
-    return None if mbit is None else max(1, int(mbit * MBIT))
 
 
 def _software() -> str:

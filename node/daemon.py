@@ -141,10 +141,11 @@ class NodeDaemon:
             self._times(choice, once=once)
         self._keep_ledger()
         self._make_workers(choice, once=once)
-        self.device_limits = DeviceLimits(config, self.fleet.engines, self.device_states, sensors)
+        caps = OwnerCaps(config, self._local_time)
+        self.device_limits = DeviceLimits(config, self.fleet.engines, self.device_states, sensors, caps)
         self.caps_watch = CapsWatch(
-            OwnerCaps(config, self._local_time), network.exchange, self.connectivity.plan_client, self.run_state,
-            context.folder / MONTH_FILE, self.device_limits.set_duty,
+            caps, network.exchange, self.connectivity.plan_client, self.run_state, context.folder / MONTH_FILE,
+            self.device_limits.put_duties,
         )  # fmt: skip
         self._answer_owner(sensors)
         self._tasks: TaskGroup | None = None
@@ -218,7 +219,7 @@ class NodeDaemon:
                 follower=self.follower, payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts,
                 outbox=self.outbox, ledger_store=self.ledger_store, ledger_exchange=self.ledger_exchange,
                 run_state=self.run_state, own_rank=self.own_rank, caps_watch=self.caps_watch, sensors=sensors,
-                ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
+                device_limits=self.device_limits, ask_keeper=self.ask_keeper, payee_keeper=self.payee_keeper,
             )
         )  # fmt: skip
         self._control = CommandServer(socket_path(self._config.home), self.commands.by_name())

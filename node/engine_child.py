@@ -24,8 +24,9 @@ def engine_child(config: NodeConfig) -> EngineProcess:
     """Return the process, not started. A running server's address goes to it as a variable."""
     env = {VARIABLE: config.server} if config.server else {}
     env |= {priority.VARIABLE: config.priority}
-    if config.reserve:
-        env[RESERVE_VARIABLE] = str(int(config.reserve * 1e9))
+    reserves = config.by_device("reserve")
+    if any(reserves.values()):
+        env[RESERVE_VARIABLE] = " ".join(f"{name}={int(value * 1e9)}" for name, value in reserves.items())
     command = process_command("engine", HOST)
     return EngineProcess(threads=engine_threads(config), rows=config.rows, env=env, command=command)
 

@@ -2,7 +2,8 @@
 file overrides the default.
 
 Rules
-1. The model is flat, or has sections that are flat. A key is written "name" or "section.name".
+1. The model is flat, or has sections that are flat, or tables: such sections under names of the owner's. A key is
+   written "name", "section.name" or "table.NAME.name". A variable has a whole table.
 2. A file is TOML. A variable's name is a prefix and the key in capitals, with "_" for the dot. Its value is TOML; for a
    text also the plain text, and for a list of texts also words separated by commas or spaces. An empty one is not set.
 3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
@@ -40,6 +41,7 @@ _WANTED_KINDS: Final = {
     "bool_parsing": "true or false",
     "string_type": "a text",
     "tuple_type": "a list",
+    "dict_type": "a table",
     "too_short": "a longer list",
     "too_long": "a shorter list",
     "missing": "a longer list",
@@ -87,6 +89,7 @@ class Loader(Generic[M]):
     def __init__(self, model: type[M], prefix: str, is_foreign: Callable[[str], bool]) -> None:
         self._model, self._prefix, self._is_foreign = model, prefix, is_foreign
         self.sections = {name: kind for name, field in model.model_fields.items() if (kind := _section(field))}
+        self.tables = {name: kind for name, field in model.model_fields.items() if (kind := _table(field))}
         self.keys = dict(_keys(model, self.sections))
 
     def variable(self, key: str) -> str:
@@ -100,14 +103,15 @@ class Loader(Generic[M]):
         origins = dict.fromkeys(self.keys, DEFAULT_ORIGIN)
         merged: dict[str, Any] = {}
         for values, origin in ((file, lambda key: source), (variables, self.variable), (flags, lambda key: FLAG)):
-            _merge(merged, values)
-            origins |= {key: origin(key) for key in self.keys if _holds(values, key)}
+            merge(merged, values)
+            origins |= {key: origin(key) for key in self.keys if holds(values, key)}
+            origins |= {key: origin(key.partition(".")[0]) for key in self._table_keys(values)}
         try:
             return self._model.model_validate(merged), origins
         except ValidationError as error:
             first = error.errors()[0]
-            place = [str(part) for part in first["loc"]]
-            raise SettingsFault(f"{origins.get(self._key(place), source)}: {self._sentence(first, place)}") from error
+            place = self._cut([str(part) for part in first["loc"]])
+            raise SettingsFault(f"{origins.get('.'.join(place), source)}: {self._sentence(first, place)}") from error
 
     def from_env(self, env: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings among the variables. Raises `SettingsFault` for an unknown one with the prefix."""
@@ -120,16 +124,34 @@ class Loader(Generic[M]):
                 continue
             if name not in known:
                 raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")
-            _merge(values, self.from_text(known[name], text))
+            merge(values, self.from_text(known[name], text))
         return values
 
     def from_text(self, key: str, text: str) -> dict[str, Any]:
         """Return the values that one key's text stands for (rule 2). Raises `SettingsFault` for an unknown key."""
+        value: Any = _value(text, self.field(key))
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        return value  # type: ignore[no-any-return]
+
+    def field(self, key: str) -> FieldInfo:
+        """Return the field of a key. Raises `SettingsFault` for an unknown one."""
         place = key.split(".")
-        if key not in self.keys:
-            raise SettingsFault(self.unknown(place if place[0] in self.sections else place[:1]))
-        value = {place[-1]: _value(text, self.keys[key])}
-        return {place[0]: value} if len(place) > 1 else value
+        table = self.tables.get(place[0]) if len(place) == 3 else None
+        field = self.keys.get(key) if table is None else table.model_fields.get(place[2])
+        if field is None:
+            raise SettingsFault(self.unknown(place if place[0] in self.sections | self.tables else place[:1]))
+        return field
+
+    def _table_keys(self, values: Values) -> list[str]:
+        """Return the keys within tables that have a value here."""
+        tables = [(name, values[name]) for name in self.tables if isinstance(values.get(name), Mapping)]
+        return [
+            f"{table}.{name}.{key}"
+            for table, named in tables
+            for name, inner in named.items()
+            for key in (inner if isinstance(inner, Mapping) else ())
+        ]
 
     def unknown(self, place: list[str]) -> str:
         """Return the sentence about an unknown section or key."""
@@ -138,31 +160,39 @@ class Loader(Generic[M]):
         if len(place) == 1:
             kind = "section or key" if self.sections else "key"
             return f"unknown {kind} {word}{did_you_mean(word, self._model.model_fields, homes)}"
-        own = self.sections[place[0]].model_fields
-        near = [f"{place[0]}.{name}" for name in difflib.get_close_matches(word, own, n=1, cutoff=0.6)]
+        own = (self.sections | self.tables)[place[0]].model_fields
+        outer = ".".join(place[: 2 if place[0] in self.tables else 1])
+        near = [f"{outer}.{name}" for name in difflib.get_close_matches(word, own, n=1, cutoff=0.6)]
         return f"unknown key {'.'.join(place)}{did_you_mean(word, own, homes or near)}"
 
-    def _key(self, place: list[str]) -> str:
-        return ".".join(place[: 2 if place[:1] and place[0] in self.sections else 1])
+    def _cut(self, place: list[str]) -> list[str]:
+        """Return the part of a place that is a key: behind it come numbers of a list."""
+        first = place[0] if place else ""
+        return place[: 3 if first in self.tables else 2 if first in self.sections else 1]
 
     def _sentence(self, error: ErrorDetails, place: list[str]) -> str:
-        key = self._key(place)
+        key = ".".join(place)
         if error["type"] == "extra_forbidden":
-            return self.unknown(key.split("."))
+            return self.unknown(place)
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "value_error":
             return f"{key}: {message}" if key else message
-        if key not in self.keys:
+        if error["type"] in ("model_type", "model_attributes_type"):
             return f"[{key}] should be a section of settings, not {error['input']!r}"
         wanted = _WANTED_KINDS.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
         if error["type"] == "string_pattern_mismatch":
-            wanted = f"like {' or '.join(map(str, self.keys[key].examples or ['its description']))}"
+            wanted = f"like {' or '.join(map(str, self.field(key).examples or ['its description']))}"
         given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
         return f"{key} should {wanted if wanted.startswith(('have', 'match')) else f'be {wanted}'}, not {_short(given)}"
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
     kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _table(field: FieldInfo) -> type[BaseModel] | None:
+    kind = get_args(field.annotation)[-1] if get_origin(field.annotation) is dict else None
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
@@ -174,19 +204,23 @@ def _keys(model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> It
             yield name, field
 
 
-def _merge(into: dict[str, Any], values: Values) -> None:
+def merge(into: dict[str, Any], values: Values) -> None:
     """Override the existing values by `values`, section by section."""
     for name, value in values.items():
         if isinstance(value, Mapping) and isinstance(into.setdefault(name, {}), dict):
-            into[name] = {**into[name], **value}
+            merge(into[name], value)
         elif not isinstance(value, Mapping):
             into[name] = value
 
 
-def _holds(values: Values, key: str) -> bool:
-    section, dot, name = key.partition(".")
-    inner = values.get(section) if dot else values
-    return isinstance(inner, Mapping) and (name if dot else section) in inner
+def holds(values: Values, key: str) -> bool:
+    """Tell whether a key has a value here."""
+    inner: Any = values
+    for part in key.split("."):
+        if not isinstance(inner, Mapping) or part not in inner:
+            return False
+        inner = inner[part]
+    return True
 
 
 def _value(text: str, field: FieldInfo) -> object:

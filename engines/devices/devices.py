@@ -10,9 +10,9 @@ Rules
 """
 
 import platform
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ KINDS: Final = ("cuda", "rocm", "xpu", "metal", "mps", "vulkan", "cpu")
 """Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, Intel's xpu, and a Mac's mps."""
 SINGLE_DEVICE_KINDS: Final = ("metal", "mps", "cpu")
 """Kinds of which a machine has one device, named without a number."""
+T = TypeVar("T")
 
 
 class NoDevice(Exception):
@@ -122,6 +123,16 @@ def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:
     if "cpu" not in kinds:
         raise NoDevice(f"this engine computes on {' or '.join(kinds)} only: {why}")
     return ComputeDevice(kind="cpu", name=available.cpu, why=why)
+
+
+def names_device(name: str, device: str) -> bool:
+    """Tell whether an owner's word, as in 1 or cuda:1, names a device."""
+    return name in (device, device.partition(":")[2])
+
+
+def value_for(by_name: Mapping[str, T], device: str) -> T | None:
+    """Return the value of a device among those by an owner's words; that of all others is under ''."""
+    return by_name.get(device, by_name.get(device.partition(":")[2], by_name.get("")))
 
 
 def _reason(gpu: Gpu, among: int) -> str:

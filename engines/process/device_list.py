@@ -22,6 +22,8 @@ PATTERN: Final = (
     r"^(auto|all|\d{1,2}(,\d{1,2})*"
     r"|(cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?)(,(cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?))*)$"
 )
+DEVICE_NAME: Final = r"(0|[1-9]\d?)|cpu|mps|metal|(cuda|rocm|xpu|vulkan):(0|[1-9]\d?)"
+"""Pattern of an owner's word for one device."""
 ALL_DEVICES: Final = "all"
 
 

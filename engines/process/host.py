@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from echo2.engines import registry
 from echo2.engines.devices import nvidia_files
 from echo2.engines.devices.devices import ComputeDevice, Inventory, NoDevice, choose
+from echo2.engines.devices.memory_reserve import settle_reserve
 from echo2.engines.devices.own_card import see_alone
 from echo2.engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsProgress
 from echo2.engines.process.messages import (
@@ -94,6 +95,8 @@ class EngineHost:
         row.check(call.dtype)
         alone = see_alone(call.device, row.alone, os.environ)
         device = _device_of(row, alone, call.device)
+        kind = device.kind if alone == call.device else call.device
+        settle_reserve(kind, os.environ)
         _give_way(device.kind)
         if missing := self._confine(row.name):
             print(f"the engine {row.name} is not kept from the network: {missing}", file=sys.stderr)
@@ -102,8 +105,7 @@ class EngineHost:
             self._engine.on_progress = self._sign
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
-            kind=device.kind if alone == call.device else call.device, name=device.name, why=device.why,
-            engine_class=engine_class,
+            kind=kind, name=device.name, why=device.why, engine_class=engine_class,
             dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
         )  # fmt: skip
 

@@ -191,6 +191,11 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         """The device, as it was named."""
         return self._device
 
+    @property
+    def device_name(self) -> str:
+        """The device by its kind and number, as in cuda:1, once these are known."""
+        return self._device if ":" in self._device or self.probed is None else self.probed.kind
+
     def place(self, engine: str, device: str, dtype: Dtype) -> None:
         """Compute by this engine, on this device, in this type. No process may run."""
         self._engine, self._device, self.dtype = engine, device, dtype

@@ -15,7 +15,7 @@ from echo2.runtime.printable import printable
 
 _BYTE_COUNTS: Final = {
     "received_bytes": "received", "sent_bytes": "sent", "payload_bytes": "fetched", "nbytes": "size",
-    "memory_used": "memory_used", "memory": "memory",
+    "memory_used": "memory_used", "memory": "memory", "reserve": "reserve",
 }  # fmt: skip
 """Values that are bytes -> their names for people."""
 

@@ -32,61 +32,73 @@ NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32
 Server = Annotated[
     str | None, typer.Option("--server", help="Address of the running server that the engine server uses.")
 ]
-Rows = Annotated[
-    int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
-]
-Priority = Annotated[
-    str | None, typer.Option("--priority", help="Beside your own programs: idle (the default), low or normal.")
-]
-Hours = Annotated[str | None, typer.Option("--hours", help="When to work: mon-fri 20:00-07:00, sat-sun; else always.")]
-YieldTo = Annotated[list[str] | None, typer.Option("--yield-to", help="Rest while this program runs; may be repeated.")]
-YieldWhen = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--yield-when", help="Rest on gpu, fullscreen, keyboard, battery (the default), metered; may be repeated."
-    ),
-]
-Quiet = Annotated[float | None, typer.Option("--quiet", help="Seconds of quiet until work goes on; 60.")]
-Uplink = Annotated[float | None, typer.Option("--uplink", help="Most upload to peers, in Mbit/s.")]
-Downlink = Annotated[float | None, typer.Option("--downlink", help="Most download from peers, in Mbit/s.")]
-MonthUp = Annotated[float | None, typer.Option("--month-up", help="Most upload in a calendar month, in GB.")]
-MonthDown = Annotated[float | None, typer.Option("--month-down", help="Most download in a calendar month, in GB.")]
-Disk = Annotated[float | None, typer.Option("--disk", help="Most disk space for weights, in GB; 50.")]
-Base = Annotated[
-    str | None, typer.Option("--base", help="Folder of a copy of the base model, or a hub's cache; auto; none.")
-]
-Duty = Annotated[int | None, typer.Option("--duty", help="Percent of the time that a device computes; 100.")]
-Reserve = Annotated[float | None, typer.Option("--reserve", help="Memory of each device left to others, in GB.")]
-Hottest = Annotated[float | None, typer.Option("--hottest", help="Temperature above which a device rests, in °C.")]
-Power = Annotated[int | None, typer.Option("--power", help="Most power of each GPU, in W.")]
-SlowHours = Annotated[str | None, typer.Option("--slow-hours", help="When the slow caps (slow_...) are in force.")]
-Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
-Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
-Fingerprint = Annotated[
-    str | None,
-    typer.Option("--accept-fingerprint", help="Join the run of this fingerprint, by its page or on the local network."),
-]
-Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
-JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
-Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
 C = TypeVar("C", bound=Callable[..., object])
 
 
-def with_options_of(options: Callable[..., object], before: str) -> Callable[[C], C]:
-    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`, in front of its
-    parameter `before`: typer reads a command's options from its signature."""
+def work_options(
+    gpu: Gpu = None,
+    engine: Engine = None,
+    dtype: NumberFormat = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Most rollouts at a time; by default as many as gain and fit.")
+    ] = None,
+    server: Server = None,
+    threads: Annotated[str | None, typer.Option(help="CPU threads of each engine; auto.")] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="Beside your own programs: idle (the default), low or normal.")
+    ] = None,
+    hours: Annotated[str | None, typer.Option(help="When to work: mon-fri 20:00-07:00, sat-sun; else always.")] = None,
+    yield_to: Annotated[list[str] | None, typer.Option(help="Rest while this program runs; may be repeated.")] = None,
+    yield_when: Annotated[
+        list[str] | None,
+        typer.Option(help="Rest on gpu, fullscreen, keyboard, battery (the default), metered; may be repeated."),
+    ] = None,
+    quiet: Annotated[float | None, typer.Option(help="Seconds of quiet until work goes on; 60.")] = None,
+    uplink: Annotated[float | None, typer.Option(help="Most upload to peers, in Mbit/s.")] = None,
+    downlink: Annotated[float | None, typer.Option(help="Most download from peers, in Mbit/s.")] = None,
+    month_up: Annotated[float | None, typer.Option(help="Most upload in a calendar month, in GB.")] = None,
+    month_down: Annotated[float | None, typer.Option(help="Most download in a calendar month, in GB.")] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Folder of a copy of the base model, or a hub's cache; auto; none.")
+    ] = None,
+    disk: Annotated[float | None, typer.Option(help="Most disk space for weights, in GB; 50.")] = None,
+    duty: Annotated[
+        list[str] | None, typer.Option(help="Percent of the time that devices compute: 50; of GPU 1 alone: 1=50.")
+    ] = None,
+    reserve: Annotated[list[str] | None, typer.Option(help="Memory of devices left to others, in GB; or 1=4.")] = None,
+    hottest: Annotated[
+        list[str] | None, typer.Option(help="Temperature above which a device rests, in °C; or 1=70.")
+    ] = None,
+    power: Annotated[list[str] | None, typer.Option(help="Most power of each GPU, in W; or 1=200.")] = None,
+    slow_hours: Annotated[str | None, typer.Option(help="When the slow caps (slow_...) are in force.")] = None,
+    slow_uplink: Annotated[float | None, typer.Option(help="Most upload while slow, in Mbit/s.")] = None,
+    slow_downlink: Annotated[float | None, typer.Option(help="Most download while slow, in Mbit/s.")] = None,
+    slow_duty: Annotated[int | None, typer.Option(help="Percent of the time to compute while slow.")] = None,
+    name: Annotated[str | None, typer.Option(help="Public name on the leaderboard.")] = None,
+    home: Home = None,
+    listen: Listen = None,
+    via: Annotated[
+        list[str] | None, typer.Option(help="Route to peers: direct, relay, https; may be repeated.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")] = False,
+    log: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    json_logs: Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")] = None,
+) -> None:
+    """The options of a node that works, which `join` and `run` share."""
+
+
+def with_options_of(options: Callable[..., object]) -> Callable[[C], C]:
+    """Return a decorator that gives a command the parameters of `options` in place of its `**flags`: typer reads a
+    command's options from its signature."""
 
     def extend(command: C) -> C:
         signature, shared = inspect.signature(command), inspect.signature(options).parameters
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        at = [one.name for one in own].index(before)
-        command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*own[:at], *shared.values(), *own[at:]]
-        )
+        command.__signature__ = signature.replace(parameters=[*own, *shared.values()])  # type: ignore[attr-defined]
         command.__annotations__ |= {name: one.annotation for name, one in shared.items()}
         return command
 

@@ -15,41 +15,14 @@ from echo2.node.command_line.node_answers import (
     show_verdict,
 )
 from echo2.node.command_line.node_options import (
-    Base,
     Device,
-    Disk,
-    Downlink,
-    Duty,
-    Engine,
-    Fingerprint,
-    Gpu,
     Home,
-    Hottest,
-    Hours,
     InviteFile,
     Json,
-    JsonLogs,
-    Level,
-    Listen,
-    MonthDown,
-    MonthUp,
-    Name,
-    NumberFormat,
-    Once,
-    Power,
-    Priority,
-    Quiet,
-    Reserve,
-    Rows,
-    Server,
-    SlowHours,
-    Uplink,
-    Via,
     Yes,
-    YieldTo,
-    YieldWhen,
     errors_reported,
     with_options_of,
+    work_options,
 )
 from echo2.node.errors import BadConfig
 from echo2.runtime.terminal_question import ask_agreement
@@ -64,64 +37,32 @@ def _seconds(duration: str) -> float:
     return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
 
 
-def _work_options(
-    gpu: Gpu = None,
-    engine: Engine = None,
-    dtype: NumberFormat = None,
-    rows: Rows = None,
-    server: Server = None,
-    priority: Priority = None,
-    hours: Hours = None,
-    yield_to: YieldTo = None,
-    yield_when: YieldWhen = None,
-    quiet: Quiet = None,
-    uplink: Uplink = None,
-    downlink: Downlink = None,
-    month_up: MonthUp = None,
-    month_down: MonthDown = None,
-    base: Base = None,
-    disk: Disk = None,
-    duty: Duty = None,
-    reserve: Reserve = None,
-    hottest: Hottest = None,
-    power: Power = None,
-    slow_hours: SlowHours = None,
-    name: Name = None,
-    home: Home = None,
-    listen: Listen = None,
-    via: Via = None,
-) -> None:
-    """The options of a node that works, which `join` and `run` share."""
-
-
 @work_app.command()
 @errors_reported
-@with_options_of(_work_options, before="accept_fingerprint")
+@with_options_of(work_options)
 def join(
     invite: Annotated[
         str | None,
         typer.Argument(help="The run's invite, or its page's address; -: from standard input; or in ECHO2_INVITE."),
     ] = None,
     invite_file: InviteFile = None,
-    accept_fingerprint: Fingerprint = None,
-    once: Once = False,
-    log: Level = None,
-    json_logs: JsonLogs = None,
+    accept_fingerprint: Annotated[
+        str | None, typer.Option(help="Join the run of this fingerprint, by its page or on the local network.")
+    ] = None,
     **flags: Any,
 ) -> int:
     """Join a run, and work for it until stopped. Ctrl-C finishes the groups under way; a second one ends at once.
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
-    invite = invite_text(invite, invite_file)
-    return _daemon(once, invite=invite, accept_fingerprint=accept_fingerprint, log=log, json_logs=json_logs, **flags)
+    return _daemon(invite=invite_text(invite, invite_file), accept_fingerprint=accept_fingerprint, **flags)
 
 
 @work_app.command()
 @errors_reported
-@with_options_of(_work_options, before="once")
-def run(once: Once = False, log: Level = None, json_logs: JsonLogs = None, **flags: Any) -> int:
+@with_options_of(work_options)
+def run(**flags: Any) -> int:
     """Continue the run that was joined last."""
-    return _daemon(once, log=log, json_logs=json_logs, **flags)
+    return _daemon(**flags)
 
 
 @work_app.command()
@@ -172,6 +113,24 @@ def slow(
     if switch not in states:
         raise BadConfig(f"slow takes on, off or auto, not {switch!r}")
     show(ask_node(home, command="slow", slow=states[switch]), False)
+
+
+@work_app.command()
+@errors_reported
+def caps(
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CAP=VALUE", help="uplink=4, downlink=none, duty=50; absent: show the caps."),
+    ] = None,
+    gpu: Device = None,
+    home: Home = None,
+) -> None:
+    """Show the caps in force, or change them in the running node until it ends. With --gpu: the duty of that device."""
+    for one in changes or ():
+        if "=" not in one:
+            raise BadConfig(f"write a value behind {one}, as in `echo2-node caps uplink=4`")
+    texts = dict(one.split("=", 1) for one in changes or ())
+    show(ask_node(home, command="caps", changes=texts, gpu=gpu), False)
 
 
 @work_app.command()
@@ -266,7 +225,8 @@ def leave(
     leave_run(config.home, config.drain + GROUP_SECONDS, say, forget=forget)
 
 
-def _daemon(once: bool, **flags: Any) -> int:
+def _daemon(*, once: bool, **flags: Any) -> int:
+    from echo2.node.config import flags_by_device
     from echo2.node.main import start
 
-    return start(config_of(**flags), once=once, passphrase=passphrase())
+    return start(config_of(**flags_by_device(flags)), once=once, passphrase=passphrase())

@@ -6,12 +6,12 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
+from echo2.engines.devices.devices import names_device
 from echo2.engines.process.engine_fleet import EngineFleet
 from echo2.engines.process.versioned import LoadedVersion, VersionedEngine
 from echo2.node.config import NodeConfig
@@ -21,6 +21,7 @@ from echo2.node.engine_child import starting_words
 from echo2.node.errors import BadConfig, RefusedByRun
 from echo2.node.joined_run import page_address, permalink
 from echo2.node.limits.caps_watch import CapsWatch
+from echo2.node.limits.device_limits import DeviceLimits
 from echo2.node.links.coordinator_client import CoordinatorClient, RequestRefused
 from echo2.node.links.own_rank import OwnRank
 from echo2.node.market.ask_keeper import AskKeeper
@@ -50,6 +51,8 @@ from echo2.runtime.control_socket import Command
 FETCH_SECONDS: Final = 20.0
 """Most seconds for which `fetch` works: the client of the control socket waits 30 s."""
 
+_NO_LIMITS: Final = {"duty": 100, "hottest": None, "power": None, "reserve": None}
+
 _log = structlog.get_logger("node")
 
 
@@ -71,6 +74,7 @@ class DaemonParts:
     run_state: NodeRunState
     own_rank: OwnRank
     caps_watch: CapsWatch
+    device_limits: DeviceLimits
     sensors: DeviceSensors | None
     ask_keeper: AskKeeper
     payee_keeper: PayeeKeeper
@@ -92,6 +96,7 @@ class ControlCommands:
             "resume": self.resume,
             "finish": self.finish,
             "slow": self.slow,
+            "caps": self.caps,
             "privacy": self.privacy,
             "verdict": self.verdict,
             "fetch": self.fetch,
@@ -153,7 +158,7 @@ class ControlCommands:
             "engine_restarts": parts.fleet.deaths,
             "engines": await self._engines(),
             "slow": parts.caps_watch.caps.slow,
-            "caps": parts.caps_watch.caps.now._asdict(),
+            "caps": parts.caps_watch.caps.now.facts(),
             "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
@@ -162,14 +167,15 @@ class ControlCommands:
 
     async def _engines(self) -> list[dict[str, Any]]:
         """Return a row per engine. `rate`: tokens of complete groups per second. `under_way`: leases whose groups are
-        under way. `leases`: leases completed. The rest: see `node.owner.device_sensors.DeviceReading`."""
+        under way. `leases`: leases completed. `duty`, `hottest`, `power`, `reserve`: the owner's limits, %, °C, W and
+        bytes; None: no limit. The rest: see `node.owner.device_sensors.DeviceReading`."""
         parts, now, newest = self._parts, asyncio.get_running_loop().time(), self._parts.follower.heads.newest
         trios = list(zip(parts.fleet.engines, parts.rollouts.workers, self._run_state.devices, strict=True))
         readings = await parts.sensors.read_all(parts.fleet.engines) if parts.sensors else [NOTHING_READ] * len(trios)
         return [
             {
                 "engine": one.probed.engine_class if one.probed else None,
-                "device": one.device,
+                "device": one.device_name,
                 "hardware": one.probed.hardware if one.probed else None,
                 "version": one.current.version if one.current else None,
                 "lag": _lag(one.current, newest),
@@ -181,10 +187,20 @@ class ControlCommands:
                 "restarts": one.deaths,
                 "state": "paused" if state.paused else "working" if worker.working else "waiting",
                 "why": self._device_rule(one, worker, state),
+                **self._limits(number),
                 **reading._asdict(),
             }
-            for (one, worker, state), reading in zip(trios, readings, strict=True)
+            for number, ((one, worker, state), reading) in enumerate(zip(trios, readings, strict=True))
         ]
+
+    def _limits(self, number: int) -> dict[str, Any]:
+        """Return the owner's limits of a device, by its number among the engines; see `_engines`."""
+        parts, limit_of = self._parts, self._parts.device_limits.limit_of
+        duty = parts.caps_watch.caps.now.duty_of(parts.fleet.engines[number].device_name)
+        return {
+            "duty": duty, "hottest": limit_of("hottest", number), "power": limit_of("power", number),
+            "reserve": int(limit_of("reserve", number) * 1e9) or None,
+        }  # fmt: skip
 
     def _device_rule(self, engine: VersionedEngine, worker: RolloutWorker, state: NodeRunState) -> str | None:
         """Return the one rule that blocks a device now, where it is not that of the whole node; None: there is none."""
@@ -198,14 +214,15 @@ class ControlCommands:
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
-        when (ms), and their weight (milli-RE). `unproven`, `other_daemon`: see `status`. `settled_forks`: settled forks
-        of the ledger, that a Root settled by revoking the key. `lost_receipts`: leases in whose place the ledger is
-        proved to have another entry."""
+        when (ms), and their weight (milli-RE). `limits`: the owner's, of each device that has any. `unproven`,
+        `other_daemon`: see `status`. `settled_forks`: settled forks of the ledger, that a Root settled by revoking the
+        key. `lost_receipts`: leases in whose place the ledger is proved to have another entry."""
+        rows = await self._engines()
+        limited = [{key: row[key] for key in ("device", *_NO_LIMITS)} for row in rows]
         return {
             "blocked": self._blocking_reason() or "nothing blocks: the node works",
-            "devices": [
-                {"device": row["device"], "blocked": row["why"]} for row in await self._engines() if row["why"]
-            ],
+            "devices": [{"device": row["device"], "blocked": row["why"]} for row in rows if row["why"]],
+            "limits": [row for row in limited if row != {"device": row["device"], **_NO_LIMITS}],
             "unproven": self._unproven,
             "other_daemon": self._parts.context.instance.warning,
             "market": self._market(),
@@ -348,7 +365,21 @@ class ControlCommands:
             raise BadConfig("slow must be true, false or null")
         caps = self._parts.caps_watch
         await caps.switch(slow)
-        return {"slow": caps.caps.slow, "caps": caps.caps.now._asdict()}
+        return {"slow": caps.caps.slow, "caps": caps.caps.now.facts()}
+
+    async def caps(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Change caps until the node ends, and return those in force. `changes`: texts by cap, as `config set` takes
+        them; none: no limit. `gpu`: devices whose duty is changed; see `pause`."""
+        changes, watch, engines = asked.get("changes") or {}, self._parts.caps_watch, self._parts.fleet.engines
+        if not isinstance(changes, dict) or not all(isinstance(text, str) for text in changes.values()):
+            raise BadConfig("changes must be texts by the name of a cap")
+        watch.caps.change(changes, [engines[number].device_name for number in self._numbers_of(asked)])
+        await watch.refresh()
+        return {
+            **watch.caps.now.facts(),
+            "devices": [{"device": row["device"], "duty": row["duty"]} for row in await self._engines()],
+            "changed": "until the node ends; `echo2-node config set` keeps a cap" if changes else "",
+        }
 
     async def privacy(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return what this node tells of itself, and how peers reach it. `forget`: tell neither name nor
@@ -360,23 +391,19 @@ class ControlCommands:
         return {**shown, "reached": self._parts.connectivity.reachability.summary}
 
     def _states_of(self, asked: dict[str, Any]) -> list[NodeRunState]:
-        """Return the states of the devices that a command names, or that of the node. Raises `BadConfig` for a device
-        that there is not."""
-        named = str(asked.get("gpu") or "all")
-        if named == "all":
-            return [self._run_state]
-        engines = self._parts.fleet.engines
-        kinds = [one.probed.kind if one.device == "auto" and one.probed else one.device for one in engines]
-        return [self._device_state(word.strip(), kinds) for word in named.split(",")]
+        """Return the states of the devices that a command names, or that of the node."""
+        return [self._run_state.devices[number] for number in self._numbers_of(asked)] or [self._run_state]
 
-    def _device_state(self, named: str, kinds: Sequence[str]) -> NodeRunState:
-        fits = [
-            state for kind, state in zip(kinds, self._run_state.devices, strict=True)
-            if named in (kind, kind.partition(":")[2])
-        ]  # fmt: skip
-        if len(fits) != 1:
-            raise BadConfig(f"this node has no device {named}: it computes on {', '.join(kinds)}")
-        return fits[0]
+    def _numbers_of(self, asked: dict[str, Any]) -> list[int]:
+        """Return the numbers of the engines whose devices a command names; none: it means all. Raises `BadConfig` for a
+        device that there is not."""
+        named = str(asked.get("gpu") or "all")
+        words = [] if named == "all" else [word.strip() for word in named.split(",")]
+        names = [one.device_name for one in self._parts.fleet.engines]
+        for word in words:
+            if not any(names_device(word, name) for name in names):
+                raise BadConfig(f"this node has no device {word}: it computes on {', '.join(names)}")
+        return [number for number, name in enumerate(names) if any(names_device(word, name) for word in words)]
 
     @property
     def _coordinator_client(self) -> CoordinatorClient:

@@ -14,7 +14,7 @@ import msgspec
 from echo2.p2p.discovery.messages import ReachableResponse
 from echo2.p2p.multiaddr import address_of
 from echo2.runtime.exit_codes import Exit
-from echo2.runtime.figures import apart, figure
+from echo2.runtime.figures import apart, figure, number_of
 from echo2.runtime.network_disk import SHARED_HOME, Disk
 from echo2.runtime.network_trials import NetworkTrial
 
@@ -176,6 +176,14 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     return Check(
         check="gpu", actual=present or ("none" if needed else "none: the CPU is used"), wanted=wanted, remedy=remedy,
         verdict=verdict, exit=Exit.NO_DEVICE if needed else 0,
+    )  # fmt: skip
+
+
+def device_limits(name: str, gpus: int) -> Check:
+    """Return the row of limits of a GPU that is not there. `gpus`: number of those that the system shows."""
+    return Check(
+        check="device limits", actual=f"[devices.{name}]", wanted="a device of this machine", verdict="poor",
+        remedy=f"the system shows {number_of(gpus, 'GPU')}, numbered from 0: correct the name in node.toml",
     )  # fmt: skip
 
 

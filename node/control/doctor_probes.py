@@ -14,7 +14,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from echo2.engines import registry
+from echo2.engines.devices.devices import SINGLE_DEVICE_KINDS
 from echo2.engines.devices.gpu_remedies import foreseen
 from echo2.engines.devices.system_gpus import system_gpus
 from echo2.engines.engine import EngineError
@@ -139,12 +140,12 @@ def _engine_and_gpus(config: NodeConfig) -> list[Check]:
     return [
         doctor_checks.engine(config.engine, registry.installed_engines(), fault, code),
         doctor_checks.threads(config.threads, engine_threads(config)),
-        *_gpus(config.gpu),
+        *_gpus(config.gpu, config.devices),
     ]
 
 
-def _gpus(asked: str) -> list[Check]:
-    """Examine the devices of the setting `gpu`: one row each."""
+def _gpus(asked: str, limited: Iterable[str]) -> list[Check]:
+    """Examine the devices of the setting `gpu`, one row each, and those of the setting `devices`."""
     gpus = system_gpus()
     torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") is not None else ""
     fault = foreseen(gpus, torch, not registry.LLAMACPP.missing())
@@ -157,7 +158,8 @@ def _gpus(asked: str) -> list[Check]:
             else ""
         )
         rows.append(doctor_checks.gpu(device, present, beyond or fault))
-    return rows
+    absent = [name for name in limited if name not in SINGLE_DEVICE_KINDS and _number(name) >= len(gpus)]
+    return rows + [doctor_checks.device_limits(name, len(gpus)) for name in absent]
 
 
 def _number(device: str) -> int:

@@ -12,12 +12,11 @@ from typing import Final
 
 import structlog
 
-from echo2.node.limits.caps import Caps, MonthTraffic, OwnerCaps
+from echo2.node.limits.caps import MonthTraffic, OwnerCaps
 from echo2.node.links.plan_client import PlanClient, RateLimits
 from echo2.node.run_state import NodeRunState
 from echo2.p2p.network import PayloadExchange
 from echo2.runtime.files import writing
-from echo2.runtime.units import MBIT
 
 WATCH_SECONDS: Final = 10.0
 STORE_SECONDS: Final = 60.0
@@ -27,16 +26,16 @@ _log = structlog.get_logger("node")
 
 
 class CapsWatch:
-    """The caps of a running node. `file`: file of the bytes of the month. `set_duty`: lets all
-    devices compute for a percent of the time."""
+    """The caps of a running node. `file`: file of the bytes of the month. `put_duties`: lets each device compute for
+    its share of the time."""
 
     def __init__(
         self, caps: OwnerCaps, exchange: PayloadExchange, plan_client: PlanClient, run_state: NodeRunState, file: Path,
-        set_duty: Callable[[int], Awaitable[None]],
+        put_duties: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.caps, self._exchange, self._plan_client, self._run_state = caps, exchange, plan_client, run_state
-        self._file, self._set_duty = file, set_duty
-        self._in_force: Caps | None = None
+        self._file, self._put_duties = file, put_duties
+        self._in_force = caps.first
         self._seen = (0, 0)
         self._stored_at = 0.0
         self._changed = asyncio.Event()
@@ -59,6 +58,10 @@ class CapsWatch:
     async def switch(self, slow: bool | None) -> None:
         """Take the owner's word on the slow set; None: its hours count again."""
         self.caps.by_hand = slow
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Put in force what the owner has changed."""
         await self._look()
         self._changed.set()
 
@@ -71,15 +74,14 @@ class CapsWatch:
             if asyncio.get_running_loop().time() - self._stored_at >= STORE_SECONDS:
                 self._store()
         self._run_state.stop_fetching(self.caps.no_download)
-        before, self._in_force = self._in_force, self.caps.now
-        if self._in_force == before or (before is None and not self.caps.slow and not self.caps.may_change):
+        caps = self.caps.now
+        if caps == self._in_force:
             return
-        await self._exchange.limit(*(_bytes(one) for one in self._in_force[:2]))
-        self._plan_client.limits = RateLimits(*(_bytes(one) for one in self._in_force[:2]))
-        await self._set_duty(self._in_force.duty)
-        if before is not None:
-            caps = self._in_force
-            _log.info("caps changed", uplink=caps.uplink, downlink=caps.downlink, duty=caps.duty)
+        self._plan_client.limits = limits = RateLimits.of_rates(caps.uplink, caps.downlink)
+        await self._exchange.limit(limits.uplink, limits.downlink)
+        await self._put_duties()
+        self._in_force = caps
+        _log.info("caps changed", uplink=caps.uplink, downlink=caps.downlink, duty=caps.duty, devices=caps.devices)
 
     def _store(self) -> None:
         if not self.caps.counts_months or not self.caps.month.month:
@@ -99,7 +101,3 @@ def _read(file: Path) -> MonthTraffic:
         return MonthTraffic(str(known["month"]), max(0, int(known["up"])), max(0, int(known["down"])))
     except (OSError, ValueError, KeyError, TypeError):
         return MonthTraffic()
-
-
-def _bytes(mbit: float | None) -> int | None:
-    return None if mbit is None else max(1, int(mbit * MBIT))

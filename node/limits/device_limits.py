@@ -1,24 +1,28 @@
 """The limits of each device: temperature, power, and the share of the time in which it computes.
 
 Rules
-1. A device that is hotter than `hottest` rests until it is `COOLER` degrees below.
+1. A device that is hotter than `hottest` rests until it is `COOLER` degrees below. Each device has the limits of its
+   own table of the settings, where it has one. A table of a device on which this node does not compute is said in the
+   log, and does no harm: another node of this user may read the same file.
 2. `power` is the driver's limit of the card where this user may set it, and is put back at the end. Where only root
    may, the log has the command to run, and the device computes for a smaller share of the time until its mean power is
    below `power`.
-3. The share of the time is the smallest of `duty`, that of the slow caps and that of rule 2.
+3. The share of the time is the smaller of that of the caps in force (node/limits/caps.py) and that of rule 2.
 4. A sensor that a machine lacks is said once; its limit is then without effect.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from echo2.engines.devices.devices import names_device, value_for
 from echo2.engines.process.versioned import VersionedEngine
 from echo2.node.config import NodeConfig
 from echo2.node.errors import BadConfig
+from echo2.node.limits.caps import OwnerCaps
 from echo2.node.owner.device_sensors import NOTHING_READ, DeviceReading, DeviceSensors, PowerLimit
 from echo2.node.run_state import DeviceRunState
 
@@ -34,19 +38,18 @@ _log = structlog.get_logger("node")
 class HeatRule:
     """Rule 1 for one device. Pure."""
 
-    def __init__(self, hottest: float) -> None:
-        self._hottest = hottest
+    def __init__(self) -> None:
         self._hot = False
 
-    def note(self, temperature: float | None) -> str:
+    def note(self, temperature: float | None, hottest: float) -> str:
         """Return why the device rests at a temperature, a sentence; empty: it works."""
         if temperature is not None:
-            self._hot = temperature > self._hottest - (COOLER if self._hot else 0.0)
+            self._hot = temperature > hottest - (COOLER if self._hot else 0.0)
         if not self._hot or temperature is None:
             return ""
         return (
-            f"the device has {temperature:.0f} °C, of at most {self._hottest:g} (setting hottest): work goes on at "
-            f"{self._hottest - COOLER:g} °C"
+            f"the device has {temperature:.0f} °C, of at most {hottest:g} (setting hottest): work goes on at "
+            f"{hottest - COOLER:g} °C"
         )
 
 
@@ -68,31 +71,35 @@ class PowerRule:
 
 class DeviceLimits:
     """The limits of a node's devices. `states`: states of the devices, in the order of the engines.
-    `sensors`: None: nothing can be read."""
+    `sensors`: None: nothing can be read. `caps`: caps in force."""
 
     def __init__(
         self, config: NodeConfig, engines: Sequence[VersionedEngine], states: Sequence[DeviceRunState],
-        sensors: DeviceSensors | None,
+        sensors: DeviceSensors | None, caps: OwnerCaps,
     ) -> None:  # fmt: skip
         self._config, self._engines, self._states, self._sensors = config, engines, states, sensors
-        self._duty = config.duty
-        self._heat = [HeatRule(config.hottest) for _ in engines if config.hottest is not None]
+        self._caps = caps
+        self._heat = [HeatRule() for _ in engines]
         self._power: dict[int, PowerRule] = {}
         self._said = set[str]()
         for engine in engines:
-            engine.duty = config.duty
+            engine.duty = caps.now.duty_of(engine.device_name)
 
-    async def set_duty(self, percent: int) -> None:
-        """Let all devices compute for at most this percent of the time."""
-        self._duty = percent
+    def limit_of(self, key: str, number: int) -> Any:
+        """Return the limit of an engine's device, by its name in the settings; None: it has none."""
+        return value_for(self._config.by_device(key), self._engines[number].device_name)
+
+    async def put_duties(self) -> None:
+        """Let each device compute for its share of the time."""
         for number in range(len(self._engines)):
             await self._put_duty(number)
 
     async def run(self) -> None:
         """Keep the limits until cancelled. Raises `BadConfig` for a power that a card cannot have."""
-        set_limits = [] if self._config.power is None else await self._cap_power(self._config.power)
+        set_limits = await self._cap_power()
         try:
-            while self._heat or self._power:
+            while self._config.devices or self._config.hottest is not None or self._power:
+                self._name_unused()
                 readings = await self._sensors.read_all(self._engines) if self._sensors else []
                 for number, reading in enumerate(readings or [NOTHING_READ] * len(self._engines)):
                     await self._look(number, reading)
@@ -103,10 +110,12 @@ class DeviceLimits:
                 with contextlib.suppress(OSError):
                     limit.put_back()
 
-    async def _cap_power(self, watts: int) -> list[PowerLimit]:
+    async def _cap_power(self) -> list[PowerLimit]:
         """Set the drivers' limits, and say where that is not possible (rule 2); return those that were set."""
         done = list[PowerLimit]()
         for number, engine in enumerate(self._engines):
+            if (watts := self.limit_of("power", number)) is None:
+                continue
             kind, name = (engine.probed.kind, engine.probed.name) if engine.probed else ("", "")
             limit = self._sensors.power_limit(kind, name) if self._sensors is not None else None
             if limit is not None and not limit.least <= watts <= limit.most:
@@ -127,19 +136,28 @@ class DeviceLimits:
         return done
 
     async def _look(self, number: int, reading: DeviceReading) -> None:
-        state = self._states[number]
-        if self._heat:
+        state, engine = self._states[number], self._engines[number]
+        if (hottest := self.limit_of("hottest", number)) is not None:
             self._say_missing("temperature", reading.temperature, number)
-            state.give_way(self._heat[number].note(reading.temperature), LOOK_SECONDS)
+            state.give_way(self._heat[number].note(reading.temperature, hottest), LOOK_SECONDS)
         if (rule := self._power.get(number)) is not None:
             self._say_missing("power", reading.watts, number)
-            before = rule.duty
-            if rule.note(reading.watts, working=not state.paused and self._engines[number].rows.running > 0) != before:
-                await self._put_duty(number)
+            rule.note(reading.watts, working=not state.paused and engine.rows.running > 0)
+        await self._put_duty(number)
 
     async def _put_duty(self, number: int) -> None:
-        rule = self._power.get(number)
-        await self._engines[number].change_duty(min(self._duty, 100 if rule is None else rule.duty))
+        engine, rule = self._engines[number], self._power.get(number)
+        await engine.change_duty(min(self._caps.now.duty_of(engine.device_name), 100 if rule is None else rule.duty))
+
+    def _name_unused(self) -> None:
+        """Say which tables are of devices on which this node does not compute, once these are chosen."""
+        names = [engine.device_name for engine in self._engines]
+        if any(engine.chooser is not None and not engine.chosen for engine in self._engines):
+            return
+        for name in self._config.devices.keys() - self._said:
+            self._said.add(name)
+            if not any(names_device(name, device) for device in names):
+                _log.warning("limits of a device that is not used", device=name, devices=", ".join(names))
 
     def _say_missing(self, what: str, value: float | None, number: int) -> None:
         name = f"{what} of {self._engines[number].device}"

@@ -14,7 +14,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import anyio
 import structlog
@@ -26,6 +26,7 @@ from echo2.p2p.multiaddr import route_of
 from echo2.p2p.network import Links, PayloadExchange, Rpc
 from echo2.protocol.broadcast_messages import PlanRequest, PlanResponse
 from echo2.protocol.methods import FOLLOW, PLAN
+from echo2.runtime.units import MBIT
 
 ASK_EVERY: Final = 20.0
 """Seconds between two requests for the place."""
@@ -49,6 +50,11 @@ class RateLimits:
 
     uplink: int | None = None
     downlink: int | None = None
+
+    @classmethod
+    def of_rates(cls, uplink: float | None, downlink: float | None) -> Self:
+        """Return the limits of rates in Mbit/s, at least 1 byte per second each."""
+        return cls(*(None if rate is None else max(1, int(rate * MBIT)) for rate in (uplink, downlink)))
 
 
 class PlanClient:

@@ -4,6 +4,7 @@ owner's keys there.
 Rules
 1. A node that does not answer is said on the screen, and asked again: it may be starting anew.
 2. `f` finishes the node for good, so it counts when it is pressed twice within `TWICE_SECONDS`.
+3. `+` and `-` change one cap, which the screen names and `c` chooses, until the node ends.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
 from echo2.node.errors import NodeError
+from echo2.node.top.changed_cap import ChangedCap, caps_of
 from echo2.node.top.top_view import TimedStatus, TopScreen, view_of
 
 PERIOD_SECONDS: Final = 2.0
@@ -37,6 +39,9 @@ class TopApp(App[None]):
         Binding("p", "order('pause')", "pause"),
         Binding("r", "order('resume')", "resume"),
         Binding("s", "slow", "slow caps"),
+        Binding("c", "next_cap", "cap"),
+        Binding("plus", "step(True)", "more", key_display="+"),
+        Binding("minus", "step(False)", "less", key_display="-"),
         Binding("f", "finish", "finish"),
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False),
@@ -50,6 +55,8 @@ class TopApp(App[None]):
         self._message = self._fault = ""
         """What became of the last key, and why the node does not answer; empty: nothing is to be said."""
         self._finish_asked = float("-inf")
+        self._place = 0
+        """Place of the cap that keys change among those of the node."""
 
     def compose(self) -> ComposeResult:
         """Make the screen."""
@@ -81,7 +88,8 @@ class TopApp(App[None]):
         """Send an order, and show what came of it."""
         try:
             answer = await asyncio.to_thread(self._ask, command=command, **more)
-            self._message = f"{command}: {answer.get('state') or ('on' if answer.get('slow') else 'off')}"
+            switched = "on" if answer.get("slow") else "off"
+            self._message = f"{command}: {answer.get('state') or answer.get('changed') or switched}"
         except NodeError as error:
             self._message = str(error)
         await self.look()
@@ -89,6 +97,20 @@ class TopApp(App[None]):
     async def action_slow(self) -> None:
         """Switch to the slow caps, or back."""
         await self.action_order("slow", slow=not (self._newest and self._newest.status.get("slow")))
+
+    def action_next_cap(self) -> None:
+        """Take the next cap to change."""
+        self._place += 1
+        self._show()
+
+    async def action_step(self, up: bool) -> None:
+        """Change the cap by a step."""
+        if self._newest is not None:
+            await self.action_order(**self._cap(self._newest).step(self._newest.status, up=up))
+
+    def _cap(self, newest: TimedStatus) -> ChangedCap:
+        caps = caps_of(newest.status)
+        return caps[self._place % len(caps)]
 
     async def action_finish(self) -> None:
         """Finish the node, at the second press (rule 2)."""
@@ -104,7 +126,8 @@ class TopApp(App[None]):
         if self._newest is None:
             body.update(Text(self._fault or "asking the node"))
             return
-        body.update(_style_of(view_of(self._newest, self._before, self._fault or self._message), width))
+        cap = self._cap(self._newest).text(self._newest.status)
+        body.update(_style_of(view_of(self._newest, self._before, self._fault or self._message, cap), width))
 
 
 def _style_of(view: TopScreen, width: int) -> Text:

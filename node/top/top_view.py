@@ -2,7 +2,8 @@
 
 Rules
 1. A screen of 80 columns and 24 rows shows a node with up to four devices whole. A wider one gives its columns to the
-   names of devices and their states.
+   names of devices and their states. A device's cells show the owner's limits: its duty, temperature and power
+   behind a "/" where these have one, and memory without the reserve.
 2. What is not known is "-". Texts of the run or of peers are shown printable.
 """
 
@@ -13,9 +14,9 @@ from echo2.runtime.figures import number_of
 from echo2.runtime.printable import printable
 from echo2.runtime.units import MBIT
 
-COLUMNS: Final = ("DEVICE", "TOKENS/S", "ROWS", "VERSION", "LAG", "TEMP", "WATTS", "MEMORY GB", "STATE")
-WIDTHS: Final = (13, 8, 7, 7, 3, 5, 5, 11, 7)
-"""Widths of the columns on a screen of 80, one blank between two."""
+COLUMNS: Final = ("DEVICE", "TOKENS/S", "ROWS", "VERSION", "LAG", "DUTY", "TEMP", "WATTS", "MEMORY GB", "STATE")
+WIDTHS: Final = (12, 8, 7, 7, 3, 4, 5, 7, 9, 7)
+"""Widths of the columns on a screen of 80 with a scroll bar, one blank between two."""
 LABEL_WIDTH: Final = 10
 MOST_REASONS: Final = 3
 UNKNOWN: Final = "-"
@@ -50,14 +51,14 @@ class TopScreen(NamedTuple):
 
 
 def column_widths(width: int) -> list[int]:
-    """Return the widths of the columns on a screen of so many: those beyond 80 go to device and state."""
-    more = max(0, width - 80)
+    """Return the widths of the columns on a screen of so many: those beyond the least go to device and state."""
+    more = max(0, width - sum(WIDTHS) - len(WIDTHS) + 1)
     return [WIDTHS[0] + more // 3, *WIDTHS[1:-1], WIDTHS[-1] + more - more // 3]
 
 
-def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") -> TopScreen:
+def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "", cap: str = "") -> TopScreen:
     """Return the screen of the newest status. `before`: an earlier one, for the rates of the lines. `message`: what
-    became of the last key."""
+    became of the last key. `cap`: the cap that keys change, in words."""
     status = newest.status
     name = status.get("name") or str(status.get("node") or "")[-8:]
     run = status.get("run") or "no run yet"
@@ -73,6 +74,7 @@ def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") 
         ("download", _rate_text(newest, before, "received_bytes", "downlink")),
         ("peers", _peers(status)),
         ("page", status.get("permalink") or "the run names none"),
+        *([("cap", cap)] if cap else []),
         *([("node", message)] if message else []),
     ]
     devices = [_device(row, str(status.get("state"))) for row in status.get("engines", [])]
@@ -82,16 +84,18 @@ def view_of(newest: TimedStatus, before: TimedStatus | None, message: str = "") 
 def _device(row: Mapping[str, Any], state: str) -> list[str]:
     memory, used = row.get("memory"), row.get("memory_used")
     most = row.get("most_rows")
-    where, hardware = str(row.get("device")), row.get("hardware")
     return [
-        printable(hardware if where == "auto" and hardware else f"{where} {hardware or ''}".strip()),
+        printable(f"{row.get('device')} {row.get('hardware') or ''}".strip()),
         _number(row.get("rate")),
         f"{row.get('rows')}/{most}" if most else UNKNOWN,
         _number(row.get("version")),
         _number(row.get("lag")),
-        _number(row.get("temperature"), " C"),
-        _number(row.get("watts")),
-        UNKNOWN if used is None or memory is None else f"{used / 1e9:.1f}/{memory / 1e9:.0f}",
+        _number(row.get("duty")),
+        _number(row.get("temperature"), " C" if row.get("hottest") is None else f"/{row['hottest']:g}"),
+        _number(row.get("watts"), "" if row.get("power") is None else f"/{row['power']}"),
+        UNKNOWN
+        if used is None or memory is None
+        else f"{used / 1e9:.1f}/{max(0, memory - (row.get('reserve') or 0)) / 1e9:.0f}",
         printable(state if state in ("paused", "finishing") else str(row.get("state"))),
     ]
 

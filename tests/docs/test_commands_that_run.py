@@ -34,6 +34,7 @@ echo2-coord market simulate --nodes 40 --ask 0.10 --rate 60 --reserve 0.005
 echo2-node config set ask 0.12/h
 echo2-node config set tariff 0.32
 echo2-node config set slow_uplink 1
+echo2-node config set devices.1.duty 50
 echo2-node config get --origin
 echo2-node version
 echo2-node update

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2.node.config import NodeConfig, load_config
+from echo2.node.config import NodeConfig, flags_by_device, list_settings, load_config
 from echo2.node.home_place import config_path
 from echo2.runtime.settings import SettingsFault
 
@@ -105,6 +105,29 @@ BAD_SETTINGS = {
     "a negative quiet": ("", {"ECHO2_QUIET": "-1"}, "quiet should be greater than or equal to 1, not -1"),
     "an endless quiet": ("quiet = inf\n", {}, "quiet should be"),
     "a quiet of a word": ("", {"ECHO2_QUIET": "1h"}, "quiet should be a number, not '1h'"),
+    "devices as a number": ("", {"ECHO2_DEVICES": "5"}, "ECHO2_DEVICES: devices should be a table, not 5"),
+    "a device as a number": ("[devices]\n1 = 5\n", {}, r"\[devices.1\] should be a section of settings, not 5"),
+    "a device that no machine has": ("[devices.gpu1]\nduty = 50\n", {}, "devices: has 'gpu1': name a device by its"),
+    "a device in two forms": (
+        '[devices.1]\nduty = 50\n[devices."cuda:1"]\nduty = 50\n',
+        {},
+        "devices: names 1 and cuda:1, which may be one device: write both in one form",
+    ),
+    "a duty of a device above all": (
+        "[devices.1]\nduty = 101\n",
+        {"ECHO2_DEVICES": "{0 = {duty = 50}}"},
+        "node.toml: devices.1.duty should be less than or equal to 100, not 101",
+    ),
+    "a key of a device that is nearly hottest": (
+        '[devices."cuda:0"]\nhotest = 70\n',
+        {},
+        "unknown key devices.cuda:0.hotest; did you mean devices.cuda:0.hottest",
+    ),
+    "a key of all devices in a table of one": (
+        "[devices.1]\nuplink = 4\n",
+        {},
+        "unknown key devices.1.uplink; known are duty, reserve, hottest, power",
+    ),
     "a key that is nearly hours": ('hour = "sat"\n', {}, "did you mean hours"),
     "a key that is nearly yield_to": ("yield = []\n", {}, "did you mean yield_to"),
 }
@@ -137,3 +160,36 @@ def test_occasions_and_programs_come_as_words_and_an_empty_flag_means_none() -> 
     assert load_config({}, nowhere)[0].yield_when == ("battery",)
     config, _ = load_config({"yield_when": [""], "yield_to": [" The Game "], "hours": " sat-sun "}, nowhere)
     assert (config.yield_when, config.yield_to, config.hours) == ((), ("The Game",), "sat-sun")
+
+
+def test_a_device_has_its_own_limits_and_else_those_of_all(tmp_path: Path) -> None:
+    file, home = tmp_path / "node.toml", tmp_path / "home"
+    file.write_text("duty = 80\nhottest = 85\n[devices.1]\nduty = 50\nreserve = 4\n")
+    home.mkdir()
+    (home / "node.toml").write_text("[devices.1]\nreserve = 6\n[devices.cpu]\nduty = 20\n")
+    flags = flags_by_device(
+        {"home": home, "duty": ["70", "1=30"], "power": ["0=200"], "hottest": None, "reserve": None}
+    )
+    config, origins = load_config(flags, {"ECHO2_CONFIG": str(file), "ECHO2_DEVICES": "{cpu = {duty = 10}}"})
+    assert config.by_device("duty") == {"": 70, "1": 30, "cpu": 10}
+    assert config.by_device("reserve") == {"": 0.0, "1": 6}
+    assert config.by_device("hottest") == {"": 85}
+    assert config.by_device("power") == {"": None, "0": 200}
+    assert {key: at for key, at in origins.items() if key.startswith("devices.")} == {
+        "devices.1.duty": "command line", "devices.1.reserve": str(home / "node.toml"),
+        "devices.cpu.duty": "ECHO2_DEVICES", "devices.0.power": "command line",
+    }  # fmt: skip
+
+
+def test_the_limits_of_a_device_are_listed_each_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node.toml"
+    monkeypatch.setenv("ECHO2_CONFIG", str(file))
+    assert list_settings("devices", origin=True) == ["devices = unset  # from default"]
+    file.write_text('[devices."cuda:1"]\nduty = 50\n')
+    for key in ("devices", "devices.cuda:1.duty"):
+        assert list_settings(key, origin=True) == [f"devices.cuda:1.duty = 50  # from {file}"]
+    assert list_settings("devices.cuda:1.power", origin=True) == ["devices.cuda:1.power = unset  # from default"]
+    rows = list_settings(None, origin=False)
+    assert "devices.cuda:1.duty = 50  # Percent of the time that each device computes." in rows

@@ -69,6 +69,9 @@ BAD = {
     "an unknown key": ("aks", "0.12/h", "did you mean ask"),
     "a bad ask": ("ask", "-0.12/h", "is no ask"),
     "a number of the wrong kind": ("threads", "many", "threads should be a whole number"),
+    "a device in another form": ("devices.cuda.duty", "50", "has 'cuda': name a device by its number, or as in"),
+    "a device without a limit": ("devices.1", "50", "unknown key devices.1; known are duty, reserve, hottest, power"),
+    "a limit with a typing error": ("devices.1.dutty", "50", "did you mean devices.1.duty"),
     "a control character": ("name", "a\x1b[31m", "printed"),
 }
 
@@ -187,3 +190,22 @@ def test_a_homes_file_is_checked_as_the_users_and_names_no_home(file: Path, tmp_
 def test_the_home_itself_is_the_users_setting(file: Path, tmp_path: Path) -> None:
     written = write_setting("home", str(tmp_path / "new"), environ(file), tmp_path / "old")
     assert (written.path, written.home) == (file, None)
+
+
+def test_a_limit_of_one_device_is_written_to_its_table_and_removed_there(file: Path, tmp_path: Path) -> None:
+    assert write_setting("devices.1.duty", "50", environ(file), None).lines()[0] == "devices.1.duty = 50"
+    assert file.read_text() == f"{FILE}\n[devices.1]\nduty = 50\n"
+    set_key("devices.cuda:0.power", "200", environ(file))
+    config = set_key("uplink", "8", environ(file))
+    assert (config.uplink, config.by_device("power")) == (8.0, {"": None, "cuda:0": 200}), "no key falls into a table"
+    own = write_setting("devices.1.duty", "30", environ(file), tmp_path / "mine")
+    assert own.path.read_text() == "[devices.1]\nduty = 30\n"
+    write_setting("devices.1.duty", None, environ(file), tmp_path / "mine")
+    assert load_config({"home": tmp_path / "mine"}, environ(file))[0].by_device("duty") == {"": 100, "1": 50}
+    before = file.read_text()
+    set_key("devices.7.duty", None, environ(file))
+    assert file.read_text() == before
+    assert write_setting("devices", "{2 = {duty = 5}}", environ(tmp_path / "new.toml"), None).lines()[0] == (
+        "devices = {2 = {duty = 5}}"
+    )
+    assert set_key("devices", None, environ(file)).devices == {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from echo2.engines.devices.memory_reserve import RESERVE_VARIABLE
 from echo2.engines.process.process import HOST
 from echo2.engines.server.variables import VARIABLE
 from echo2.node import engine_child
@@ -25,6 +26,8 @@ def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(
         "env": {VARIABLE: "http://127.0.0.1:8000", priority.VARIABLE: "idle"},
     }  # fmt: skip
     assert engine_child.engine_child(load_config({}, nowhere)[0])["env"] == {priority.VARIABLE: "idle"}
+    limited, _ = load_config({"reserve": 2, "devices": {"cuda:1": {"reserve": 0}, "cpu": {"duty": 50}}}, nowhere)
+    assert engine_child.engine_child(limited)["env"][RESERVE_VARIABLE] == "=2000000000 cuda:1=0"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert engine_child.engine_threads(load_config({}, nowhere)[0]) == 1
     monkeypatch.delenv("OMP_NUM_THREADS")

@@ -11,10 +11,12 @@ STATUS: dict[str, Any] = {
     "engines": [
         {"engine": "transformers/bfloat16/cuda", "device": "cuda:0", "hardware": "GeForce RTX 4090", "version": 41,
          "lag": 0, "rows": 32, "most_rows": 64, "rate": 812.4, "under_way": 4, "leases": 96, "restarts": 0,
+         "duty": 100, "hottest": 80.0, "power": 250, "reserve": 2_000_000_000,
          "temperature": 61.0, "watts": 212.3, "memory_used": 14_200_000_000, "memory": 24_000_000_000,
          "state": "working"},
         {"engine": "transformers/bfloat16/cuda", "device": "cuda:1", "hardware": "GeForce RTX 3060", "version": 40,
          "lag": 1, "rows": 0, "most_rows": 16, "rate": 9.25, "under_way": 0, "leases": 24, "restarts": 1,
+         "duty": 50, "hottest": None, "power": None, "reserve": None,
          "temperature": None, "watts": None, "memory_used": None, "memory": None,
          "state": "waiting", "why": "the engine died 7 times in a row: out of memory"},
     ],
@@ -43,6 +45,19 @@ class StandInNode:
         if asked["command"] == "slow":
             self.status["slow"] = asked["slow"]
             return {"slow": asked["slow"]}
+        if asked["command"] == "caps":
+            self._cap(*next(iter(asked["changes"].items())), device=asked["gpu"])
+            return {"changed": "until the node ends"}
         states = {"pause": "paused", "resume": "working", "finish": "finishing"}
         self.status["state"] = states.get(asked["command"], self.status["state"])
         return dict(self.status)
+
+    def _cap(self, key: str, text: str, device: str | None) -> None:
+        value = None if text == "none" else float(text)
+        rows = [row | {key: value} if key == "duty" and device in (None, row["device"]) else row for row in self._rows]
+        caps = self.status["caps"] if device else self.status["caps"] | {key: value}
+        self.status |= {"engines": rows, "caps": caps}
+
+    @property
+    def _rows(self) -> list[dict[str, Any]]:
+        return list(self.status["engines"])

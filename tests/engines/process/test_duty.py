@@ -1,11 +1,12 @@
 """The share of the time in which an engine's process computes, and the memory that its owner keeps."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from echo2.engines.devices.memory_reserve import RESERVE_VARIABLE, less_reserve
+from echo2.engines.devices.memory_reserve import RESERVE_VARIABLE, less_reserve, settle_reserve
 from echo2.engines.process import host as host_module
 from echo2.engines.process.host import MOST_NAP, EngineHost
 from echo2.engines.process.messages import DutyCall
@@ -61,3 +62,14 @@ def test_the_owners_reserve_is_not_counted_as_free(monkeypatch: pytest.MonkeyPat
     assert (less_reserve(10), less_reserve(3)) == (6, 0)
     monkeypatch.setenv(RESERVE_VARIABLE, "much")
     assert less_reserve(10) == 10
+
+
+@pytest.mark.parametrize(
+    ("device", "left"), [("cuda:0", 8), ("cuda:1", 5), ("vulkan:2", 10), ("cpu", 6)], ids=lambda one: str(one)
+)
+def test_a_device_has_the_reserve_of_its_name_or_number_else_that_of_all(
+    monkeypatch: pytest.MonkeyPatch, device: str, left: int
+) -> None:
+    monkeypatch.setenv(RESERVE_VARIABLE, "=2 cuda:1=5 2=0 cpu=4")
+    settle_reserve(device, os.environ)
+    assert less_reserve(10) == left

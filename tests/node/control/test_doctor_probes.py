@@ -109,6 +109,16 @@ async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
     assert missing.remedy == "there is no GPU 2: the system shows 2, numbered from 0"
 
 
+async def test_limits_of_a_gpu_that_is_not_there_are_a_row(tmp_path, monkeypatch):
+    card = SystemGpu(vendor="nvidia", driver="nvidia")
+    monkeypatch.setattr("echo2.node.control.doctor_probes.system_gpus", lambda: [card, card])
+    limits = {name: {"duty": 50} for name in ("1", "cuda:0", "cpu", "vulkan:2")}
+    config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="cpu", devices=limits)
+    (row,) = [row for row in await examine(config, None, running=True) if row.check == "device limits"]
+    assert (row.actual, row.verdict) == ("[devices.vulkan:2]", "poor")
+    assert row.remedy.startswith("the system shows 2 GPUs, numbered from 0")
+
+
 async def test_a_fix_that_several_rows_share_is_named_once(tmp_path, monkeypatch):
     monkeypatch.setattr("echo2.node.control.doctor_probes.system_gpus", list)
     config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="0,1")

@@ -36,12 +36,12 @@ def _no_cards() -> Any:
 
 
 def test_a_hot_device_rests_until_it_is_ten_degrees_cooler() -> None:
-    rule = HeatRule(80)
-    assert [bool(rule.note(degrees)) for degrees in (79, 80, 81, 79, 71, 70, 75)] == [
+    rule = HeatRule()
+    assert [bool(rule.note(degrees, 80)) for degrees in (79, 80, 81, 79, 71, 70, 75)] == [
         False, False, True, True, True, False, False,
     ]  # fmt: skip
-    assert rule.note(None) == ""
-    assert rule.note(90) == "the device has 90 °C, of at most 80 (setting hottest): work goes on at 70 °C"
+    assert rule.note(None, 80) == ""
+    assert rule.note(90, 80) == "the device has 90 °C, of at most 80 (setting hottest): work goes on at 70 °C"
 
 
 def test_a_device_above_its_power_computes_less_until_its_mean_is_below() -> None:
@@ -117,6 +117,59 @@ async def test_slow_changes_the_share_of_the_time_of_an_engine(small_run: SmallR
         assert node.daemon.engine.duty == 30
         await node.daemon.commands.slow({"slow": False})
         assert node.daemon.engine.duty == 100
+
+
+TWO: dict[str, Any] = {"gpu": "cuda:0,cuda:1", "make": InProcessEngine}
+
+
+@on_fake_clock
+async def test_each_device_has_its_own_share_of_the_time_and_the_owner_changes_it_by_hand(small_run: SmallRun) -> None:
+    limits = {"1": {"duty": 30, "reserve": 2}, "7": {"duty": 5}}
+    with structlog.testing.capture_logs() as logs:
+        async with small_run.working(**TWO, devices=limits, duty=80, slow_duty=50) as node:
+            engines, commands = node.daemon.fleet.engines, node.daemon.commands
+            await until(lambda: all(worker.done for worker in node.daemon.rollouts.workers))
+
+            def duties() -> list[int]:
+                return [engine.duty for engine in engines]
+
+            assert duties() == [80, 30]
+            rows = (await commands.status({}))["engines"]
+            assert [(row["device"], row["duty"], row["reserve"]) for row in rows] == [
+                ("cuda:0", 80, None), ("cuda:1", 30, 2_000_000_000),
+            ]  # fmt: skip
+            assert (await commands.why({}))["limits"][1] == {
+                "device": "cuda:1", "duty": 30, "hottest": None, "power": None, "reserve": 2_000_000_000,
+            }  # fmt: skip
+            answer = await commands.caps({"changes": {"duty": "60"}, "gpu": "1"})
+            assert (duties(), answer["changed"][:19]) == ([80, 60], "until the node ends")
+            assert answer["devices"] == [{"device": "cuda:0", "duty": 80}, {"device": "cuda:1", "duty": 60}]
+            await commands.slow({"slow": True})
+            assert duties() == [50, 30]
+            await commands.slow({"slow": False})
+            await commands.caps({"changes": {"duty": "90", "uplink": "4"}})
+            assert (duties(), node.daemon.connectivity.plan_client.limits.uplink) == ([90, 90], 500_000)
+            with pytest.raises(BadConfig, match="no device 7: it computes on cuda:0, cuda:1"):
+                await commands.caps({"changes": {"duty": "60"}, "gpu": "7"})
+            assert (await commands.caps({}))["changed"] == ""
+    (said,) = [one for one in logs if one["event"] == "limits of a device that is not used"]
+    assert (said["device"], said["devices"]) == ("7", "cuda:0, cuda:1")
+
+
+@on_fake_clock
+async def test_each_device_has_its_own_heat_and_power(small_run: SmallRun) -> None:
+    put, sensors = list[float](), StandInSensors()
+    sensors.limit = PowerLimit(300.0, 100.0, 350.0, put.append, lambda watts: "")
+    sensors.shown = DeviceReading(temperature=75.0)
+    limits = {"0": {"power": 150}, "cuda:1": {"hottest": 70}}
+    async with small_run.working(**TWO, devices=limits, hottest=80, power=350, sensors=sensors) as node:
+        await until(lambda: node.daemon.device_states[1].paused, 4 * LOOK_SECONDS)
+        assert not node.daemon.device_states[0].paused
+        rows = (await node.daemon.commands.why({}))["devices"]
+        assert [(row["device"], row["blocked"][:44]) for row in rows] == [
+            ("cuda:1", "the device has 75 °C, of at most 70 (setting"),
+        ]  # fmt: skip
+        assert put == [150]
 
 
 def test_a_driver_that_hangs_keeps_one_thread() -> None:

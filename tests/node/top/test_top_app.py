@@ -71,6 +71,20 @@ async def test_keys_pause_resume_and_switch_caps_and_the_screen_says_so() -> Non
     ]  # fmt: skip
 
 
+async def test_keys_choose_a_cap_and_change_it_by_steps_and_the_screen_says_until_when() -> None:
+    node = StandInNode()
+    app = TopApp(node.ask, Clock())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("minus")
+        assert "cap       duty of all devices: 90 % (+ and - change it until the node ends)" in rows_of(app)
+        assert "node      caps: until the node ends" in rows_of(app)
+        await pilot.press("c", "c", "plus", "c", "minus", "c", "minus")
+        assert "cap       downlink: 512 Mbit/s (+ and - change it until the node ends)" in rows_of(app)
+        assert max(map(len, rows_of(app))) <= 80
+    assert [row["duty"] for row in node.status["engines"]] == [90, 100]
+    assert node.status["caps"] == {"uplink": 2, "downlink": 512, "duty": 90}
+
+
 async def test_a_node_is_finished_by_a_second_press_within_five_seconds() -> None:
     node, clock = StandInNode(), Clock()
     app = TopApp(node.ask, clock)

@@ -40,3 +40,9 @@ def test_a_paused_node_shows_it_at_each_device() -> None:
     view = view_of(TimedStatus({**STATUS, "state": "paused"}, 1.0), None)
     assert [row[-1] for row in view.devices] == ["paused", "paused"]
     assert dict(view.facts)["cuda:1"] == "the engine died 7 times in a row: out of memory"
+
+
+def test_a_device_shows_its_limits_beside_what_is_read() -> None:
+    first, second = view_of(TimedStatus(STATUS, 1.0), None).devices
+    assert first[5:9] == ["100", "61/80", "212/250", "14.2/22"]
+    assert second[5:9] == ["50", "-", "-", "-"]
