@@ -5,8 +5,7 @@ P2PError
 │   ├── Malformed      bytes that do not decode, or exceed a bound
 │   │   └── TooLong    a frame longer than its reader accepts
 │   ├── BadSignature   a document that lacks the signatures its role requires
-│   ├── BadChunk       a chunk whose proof does not lead to the signed root
-│   └── WrongIdentity  the other end of a connection has another key than the pinned one
+│   └── BadChunk       a chunk whose proof does not lead to the signed root
 ├── Unreachable        neither side's fault: no route, reset, timeout; retry
 │   └── Declined       the other side is connected, but does not answer this method
 │       └── Busy       the other side is overloaded; retry soon
@@ -40,10 +39,6 @@ class BadSignature(PeerFault):
 
 class BadChunk(PeerFault):
     """A chunk that does not hash to the signed root."""
-
-
-class WrongIdentity(PeerFault):
-    """The peer that answers holds another key than the pinned one."""
 
 
 class Unreachable(P2PError):

@@ -13,6 +13,8 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import Route
 
 StreamHandler = Callable[["Stream"], Awaitable[None]]
+TRANSPORT_SILENCE_SECONDS = 20.0
+"""Seconds without a byte before a waiting stream is reset."""
 
 
 class Stream(Protocol):

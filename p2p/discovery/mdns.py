@@ -30,13 +30,11 @@ log = logging.getLogger("p2p")
 SERVICE: Final = "_echo2._tcp.local."
 VERSION: Final = b"1"
 MOST_ANNOUNCED_ADDRESSES: Final = 8
-"""Most addresses per announcement."""
 MOST_RUNS: Final = 32
 """Most runs that one search returns."""
 ANSWER_MS: Final = 2000
 """Milliseconds for a service to answer with its TXT record."""
 MOST_TXT_BYTES: Final = 255
-"""Most bytes per TXT string."""
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,8 +27,7 @@ from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
 from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.identity import peer_id, public_bytes
-from echo2.p2p.multiaddr import PARSED_ADDRESSES as KEPT_ADDRESSES
-from echo2.p2p.multiaddr import Address, address_of, is_open_port, is_short
+from echo2.p2p.multiaddr import PARSED_ADDRESSES, Address, address_of, is_open_port, is_short
 from echo2.p2p.wire_types import decode, encode
 from echo2.runtime.figures import figure
 
@@ -99,7 +98,7 @@ def _dialable(address: str, peer: str) -> bool:
     return False
 
 
-_known_dialable = lru_cache(maxsize=KEPT_ADDRESSES)(_dialable)
+_known_dialable = lru_cache(maxsize=PARSED_ADDRESSES)(_dialable)
 
 
 def is_dialable_of_operator(address: str) -> bool:

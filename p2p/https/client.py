@@ -54,7 +54,6 @@ RUN_BYTES: Final = 4 << 20
 FETCH_BACKOFF: Final = Backoff(0.5, 15.0)
 """Seconds before a fetch or a long poll is retried: at first, and at most; doubled by each failure."""
 PUT_OFF: Final = 5.0
-"""Seconds after the first attempt of a request within which it is retried (rule 5)."""
 _TOO_MANY: Final = 429
 _MOST_SMALL_ANSWER_BYTES: Final = 64 << 10
 """Most bytes of an answer that is neither of a method nor of chunks."""
@@ -66,7 +65,7 @@ class HttpsClient:
 
     def __init__(self, peer_id: str, pin: bytes, *, patience: float = SILENCE_SECONDS) -> None:
         """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
-        self._peer_id = peer_id
+        self.peer_id = peer_id
         self._pin = pin
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
@@ -78,10 +77,6 @@ class HttpsClient:
         self._fetching: set[bytes] = set()
         self.received: Counter[str] = Counter()
         """Payload bytes since the start, by peer."""
-
-    @property
-    def peer_id(self) -> str:
-        return self._peer_id
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)

@@ -54,6 +54,9 @@ class FailoverNetwork:
         self._clock = clock
         self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
+        self.peer_id = self._all[0].peer_id
+        self.publish, self.share, self.unshare = self._direct.publish, self._direct.share, self._direct.unshare
+        self.follow, self.limit = self._direct.follow, self._direct.limit
         self._skipped_until: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
 
     @property
@@ -61,10 +64,6 @@ class FailoverNetwork:
         """The parts of the network; those that HTTPS cannot serve come from libp2p alone."""
         alone = self if self._https is not None or isinstance(self._direct, NoLibp2p) else self._direct
         return Network(self, self._direct.handlers, self, self, alone, alone, self._direct)
-
-    @property
-    def peer_id(self) -> str:
-        return self._all[0].peer_id
 
     async def run(self) -> None:
         with one_error():
@@ -119,21 +118,6 @@ class FailoverNetwork:
         if self._https is not None and best is not self._https and peer in await self._https.peers():
             await self._https.disconnect()
         return answer
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        await self._direct.publish(topic, data)
-
-    async def share(self, manifest: Manifest, path: Path) -> None:
-        await self._direct.share(manifest, path)
-
-    async def unshare(self, payload_hash: bytes) -> None:
-        await self._direct.unshare(payload_hash)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        await self._direct.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        await self._direct.limit(uplink, downlink)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         for one in self._all:

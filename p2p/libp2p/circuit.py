@@ -45,7 +45,6 @@ log = logging.getLogger("p2p")
 HOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 MOST_CIRCUIT_MESSAGE_BYTES = 4096
-"""Largest message, bytes."""
 ANSWER_TIMEOUT = 10.0
 """Seconds for one message or one stream."""
 DIAL_TIMEOUT = 15.0
@@ -55,7 +54,6 @@ RELAY_BACKOFF = Backoff(1.0, 60.0)
 SKEWED_RESERVATION_SECONDS = 60.0
 """Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
-"""Most addresses per relay (rule 3)."""
 MOST_OF_FAMILY = 2
 """Most addresses of a name of one kind: whoever answers for the name may give thousands."""
 
@@ -193,11 +191,13 @@ class RelayClient:
 
     async def dial(self, address: str) -> str:
         """Connect to a peer through a relay, by an address with /p2p-circuit; return its id. Raises `Unreachable`."""
-        relay, target = circuit_parts(address)
+        place = address_of(address)
+        if not place.relay or not (target := place.peer):
+            raise Unreachable(f"{address} names no relay, or no peer behind it")
         peer = ID.from_string(target)
         if peer in self._host.get_connected_peers():
             return target
-        relay_id = await self.connect(relay)
+        relay_id = await self.connect(place.before_circuit.text)
         stream = await self._open(relay_id)
         try:
             await send(stream, pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=peer.to_bytes())))
@@ -268,14 +268,6 @@ def remote_address(connection: IMuxedConn) -> str | None:
     """Return the multiaddress of the other end; None if it is unknown."""
     addresses = connection.get_transport_addresses()
     return str(addresses[0]) if addresses else None
-
-
-def circuit_parts(address: str) -> tuple[str, str]:
-    """Return the address of the relay with its peer id, and the peer id of the target. Raises `Unreachable`."""
-    separator = address_of(address)
-    if not separator.relay or not separator.peer:
-        raise Unreachable(f"{address} names no relay, or no peer behind it")
-    return separator.before_circuit.text, separator.peer
 
 
 async def without_names(addresses: Sequence[str]) -> list[str]:

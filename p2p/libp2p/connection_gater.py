@@ -52,7 +52,6 @@ from echo2.p2p.multiaddr import address_of
 log = logging.getLogger("p2p")
 
 FIRST_BYTE = 10.0
-"""Seconds (rule 7)."""
 Loaded = MuxConn | BoundedYamux
 """A connection that tells what the streams of its peer occupy."""
 

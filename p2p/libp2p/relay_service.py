@@ -32,11 +32,9 @@ from echo2.p2p.multiaddr import route_of
 log = logging.getLogger("p2p")
 
 REQUESTS = 4
-"""Most requests per peer at once."""
 CIRCUIT_WINDOW = 256 << 10
 """Bytes that one end of a circuit may be ahead of its quota, which keeps bytes that wait here few."""
 FORWARDED_PIECE_BYTES = 16 << 10
-"""Most bytes forwarded at once."""
 
 
 class RelayService:
@@ -49,7 +47,6 @@ class RelayService:
         self._requests: Counter[ID] = Counter()
         """Requests under way, per peer."""
         self.bytes_relayed = 0
-        """Bytes relayed since the start."""
         host.set_stream_handler(HOP_PROTOCOL, self._hop)
 
     async def _hop(self, stream: INetStream) -> None:

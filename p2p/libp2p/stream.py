@@ -40,7 +40,7 @@ class LibP2PStream:
         muxed = getattr(stream, "muxed_stream", None)
         self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
-        self._peer = peer
+        self.peer = peer
         self._nursery = nursery
         self._patience = patience
         self._drop = drop
@@ -52,14 +52,10 @@ class LibP2PStream:
         if proposed is not None:  # it leaves with the first frame
             self._byte_stream.put(proposal(proposed))
 
-    @property
-    def peer(self) -> str:
-        return self._peer
-
     def hurry(self) -> None:
         now = trio.current_time()
-        self._receiving = LeastRate(self._byte_stream.received_flow, now)
-        self._sending = LeastRate(self._byte_stream.sent_flow, now)
+        self._receiving = LeastRate(self._byte_stream.flows.received_flow, now)
+        self._sending = LeastRate(self._byte_stream.flows.sent_flow, now)
 
     async def send(self, *pieces: Bytes) -> None:
         """See `Stream`. If the caller is cancelled, the frame is still sent whole."""
@@ -83,10 +79,10 @@ class LibP2PStream:
             return None
         length = int.from_bytes(head, "big") if len(head) == LENGTH else 1
         if length > limit:
-            raise TooLong(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
+            raise TooLong(f"{self.peer} announces a frame of {length} bytes, the limit is {limit}")
         frame = await self._exactly(length)
         if len(frame) < length:
-            raise Malformed(f"{self._peer} ended in the middle of a frame")
+            raise Malformed(f"{self.peer} ended in the middle of a frame")
         return frame
 
     async def finish(self) -> None:
@@ -142,7 +138,7 @@ class LibP2PStream:
                     return await self._byte_stream.pieces(limit, least)
             except trio.TooSlowError:
                 if self._receiving is not None:
-                    self._check_rate(self._receiving, self._byte_stream.received_flow)
+                    self._check_rate(self._receiving, self._byte_stream.flows.received_flow)
                 elif self._byte_stream.unread == unread:
                     self._break(f"no byte for {self._patience:g} s")
             except Exception as error:
@@ -160,7 +156,7 @@ class LibP2PStream:
                     return await self._byte_stream.flush()
             except trio.TooSlowError:
                 if self._sending is not None:
-                    self._check_rate(self._sending, self._byte_stream.sent_flow)
+                    self._check_rate(self._sending, self._byte_stream.flows.sent_flow)
                 elif self._byte_stream.sent == sent:
                     self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
@@ -179,7 +175,7 @@ class LibP2PStream:
             raise Unreachable(self._reason())
 
     def _reason(self) -> str:
-        return f"stream with {self._peer}: {self._broken}"
+        return f"stream with {self.peer}: {self._broken}"
 
     def _break(self, why: str) -> None:
         if self._broken is None:
@@ -194,4 +190,4 @@ class LibP2PStream:
             except Exception as error:
                 log.debug("reset: %r", error)
         if scope.cancelled_caught:  # the reset cannot leave either: the connection is stuck
-            await self._drop(self._peer)
+            await self._drop(self.peer)

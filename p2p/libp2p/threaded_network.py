@@ -10,7 +10,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
@@ -27,12 +26,10 @@ from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.network import GossipHandler
 from echo2.p2p.peer.peer import Peer
+from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-STREAM_SILENCE_SECONDS = 20.0
-"""Seconds without a byte before a waiting stream is reset."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,13 @@ class Bridged(Generic[P, T]):
         self._method = method
 
     def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the method, as a function for asyncio. Raises `Unreachable` unless the network runs."""
-        thread, peer = own.on_trio()
-        return partial(thread.call, self._method(peer))
+        """Return the method, as a function for asyncio. That raises `Unreachable` unless the network runs."""
+
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            thread, peer = own.on_trio()
+            return await thread.call(self._method(peer), *args, **kwargs)
+
+        return call
 
 
 class ThreadedPeer:
@@ -68,13 +69,13 @@ class ThreadedPeer:
         *,
         seed: int = 0,
         rates: PayloadRates = UNLIMITED_RATES,
-        patience: float = STREAM_SILENCE_SECONDS,
+        patience: float = TRANSPORT_SILENCE_SECONDS,
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `patience`: seconds without a byte before a stream
         is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: those on connections."""
-        self._peer_id = peer_id(public_bytes(key))
+        self.peer_id = peer_id(public_bytes(key))
         self.handlers = Handlers()
         self.serve = self.handlers.serve
         self._topics: list[tuple[str, GossipHandler]] = []
@@ -110,10 +111,6 @@ class ThreadedPeer:
     addresses = Bridged(lambda peer: peer.addresses)
     reserve = Bridged(lambda peer: peer.reserve)
     release = Bridged(lambda peer: peer.release)
-
-    @property
-    def peer_id(self) -> str:
-        return self._peer_id
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
         """Return the trio thread, and the peer, which may be used on that thread alone. Raises `Unreachable`."""

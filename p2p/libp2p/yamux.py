@@ -27,7 +27,6 @@ log = logging.getLogger("p2p")
 YAMUX_PIECE_BYTES = 64 << 10
 """Most bytes per read or write."""
 READ_AHEAD = 1 << 20
-"""Most bytes per stream that are read before they are consumed."""
 AHEAD = "echo2_bytes_ahead"
 """Attribute of upstream's stream: bytes that were read ahead of the consumer, or wait for the rest of their frame."""
 UNREAD_MAX = 64 << 20
@@ -79,28 +78,24 @@ class BoundedYamux(Yamux):
 class YamuxStream:
     """One yamux stream with the interface of `MuxStream`. Its tasks run in the transport's nursery and end with it."""
 
+    room = False
+
     def __init__(self, stream: INetStream, nursery: trio.Nursery) -> None:
         self._stream = stream
         self._buffer = bytearray()
         self._queue: deque[Bytes] = deque()
-        self._ended = False
-        self._finishing = False
-        self._finished = False
+        self._ended = self._finishing = self._finished = False
         self._error: Exception | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
-        self._kept = 0
-        self.sent = 0
+        self._kept = self.sent = 0
+        self.flows = self
         self.received_flow = self.sent_flow = Flow(0, 0.0)
         nursery.start_soon(self._run)
 
     @property
     def unread(self) -> int:
         return len(self._buffer)
-
-    @property
-    def room(self) -> bool:
-        return False
 
     def keep(self, nbytes: int) -> None:
         self._kept = nbytes

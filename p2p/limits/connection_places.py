@@ -24,7 +24,6 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 
 HANDSHAKES_MIN: Final = 16
 HANDSHAKE_GRACE: Final = 1.0
-"""Seconds (rule 3)."""
 
 
 class ConnectionRefused(Exception):

@@ -37,16 +37,13 @@ from random import Random
 from echo2.p2p.swarm.peer_state import Availability, PeerState, Stripe, bits, stall_seconds
 
 FALLBACK_GRACE_SECONDS = 0.5
-"""Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""
 PARENT_GRACE = 2.0
-"""Seconds that a parent has to connect and to begin with the payload, before its stripe becomes loose."""
 UPDATE_INTERVAL = 0.25
 """Seconds between two updates of stalled peers and lagging stripes."""
 FAILED_PROOFS_MAX = 2
 WINDOW_BYTES = 2 << 20
 WINDOW_MIN, WINDOW_MAX = 8, 64
 PIPELINE_SECONDS = 1.0
-"""Seconds that the open requests of a peer are to last, unless it is a parent."""
 STRIPE_BYTES = 1 << 20
 STRIPE_MIN, STRIPE_MAX = 8, 32
 """Requests open at a stripe's parent: for `STRIPE_BYTES` bytes, within these numbers."""
