@@ -21,6 +21,7 @@ OWN_ERRORS: Final = (P2PError, LocalFault)
 Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 log = logging.getLogger("p2p")
+"""The log of the whole package."""
 
 
 @contextmanager

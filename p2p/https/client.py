@@ -25,7 +25,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
-from echo2.p2p.guard import guard_handler, one_error
+from echo2.p2p.guard import guard_handler, log, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.https.environment_proxy import proxy_to
@@ -38,8 +38,6 @@ from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
 from echo2.runtime.backoff import Backoff
-
-log = logging.getLogger("p2p")
 
 SILENCE_SECONDS: Final = 20.0
 """Seconds without a byte before a request is given up."""

@@ -13,9 +13,11 @@ Rules
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from echo2.p2p.errors import Declined, P2PError, Unreachable
 from echo2.p2p.guard import one_error
@@ -34,8 +36,7 @@ PROGRESS_POLL_SECONDS: Final = 0.5
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS or both: the parts of `p2p.network`. It chooses the route of each dial,
-    request and fetch."""
+    """A node's network over libp2p, HTTPS or both, which chooses the route of each dial, request and fetch."""
 
     def __init__(
         self,
@@ -141,14 +142,10 @@ class FailoverNetwork:
         return fetched
 
     async def traffic(self) -> Traffic:
+        """See `PayloadExchange`. Over HTTPS, payloads are received and nothing else is counted."""
         parts = [await one.traffic() for one in self._all]
-        return Traffic(
-            received=sum(part.received for part in parts),
-            sent=sum(part.sent for part in parts),
-            received_by_peer=_add_counts(part.received_by_peer for part in parts),
-            relayed=sum(part.relayed for part in parts),
-            refused=_add_counts(part.refused for part in parts),
-        )
+        received = sum((Counter(part.received_by_peer) for part in parts), Counter[str]())
+        return msgspec.structs.replace(parts[0], received=received.total(), received_by_peer=dict(received))
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
         by = self._https if route == "https" else self._all[0]
@@ -212,10 +209,3 @@ async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
     await asyncio.wait([fetching])
     if not fetching.cancelled():
         fetching.exception()
-
-
-def _add_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = Counter[str]()
-    for part in counts:
-        total.update(part)
-    return dict(total)

@@ -28,7 +28,7 @@ from aiohttp.web_protocol import RequestHandler
 from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed, Unreachable
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.https.client_limits import ClientConnections, HttpsLimits
 from echo2.p2p.https.routes import WRITE_BYTES
 from echo2.p2p.limits import least_rate
@@ -39,8 +39,6 @@ from echo2.p2p.limits.shares import KNOWN_FACTOR, STRANGERS_UNFINISHED_HTTPS, Sh
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.p2p.multiaddr import address_of, tcp
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
-
-log = logging.getLogger("p2p")
 
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _VISITORS_LOG = logging.getLogger("p2p.visitors")

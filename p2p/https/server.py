@@ -17,7 +17,6 @@ Rules
 """
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from aiohttp import web
 
 from echo2.p2p.envelope import decode_unverified, open_signed
 from echo2.p2p.errors import Busy, Malformed, PeerFault
+from echo2.p2p.guard import log
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.https import routes
 from echo2.p2p.https.client_limits import HttpsLimits
@@ -41,8 +41,6 @@ from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import messages
 from echo2.p2p.swarm.open_files import retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PayloadFile
-
-log = logging.getLogger("p2p")
 
 
 class HttpsServer:

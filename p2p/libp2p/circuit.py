@@ -14,7 +14,6 @@ other end.
 """
 
 import contextlib
-import logging
 import socket
 import time
 from collections import Counter
@@ -37,10 +36,9 @@ from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2._libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.multiaddr import address_of, tcp, through
 from echo2.runtime.backoff import Backoff
-
-log = logging.getLogger("p2p")
 
 HOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
@@ -125,11 +123,8 @@ class RelayClient:
 
     def addresses(self) -> list[str]:
         """Return the addresses at which this peer can be dialled through relays."""
-        return [
-            through(address, str(self._host.get_id()))
-            for relayed in self._relay_addresses.values()
-            for address in relayed
-        ]
+        own = str(self._host.get_id())
+        return [through(address, own) for relayed in self._relay_addresses.values() for address in relayed]
 
     async def reserve(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
         """Reserve at the relay with these addresses; renew the reservation in `nursery` until `release`. Raises

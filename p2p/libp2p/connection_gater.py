@@ -19,7 +19,6 @@
    connection costs a sixth of the CPU time of a handshake begun in vain.
 """
 
-import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +30,7 @@ from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.errors import Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_socket import readable, receiver
 from echo2.p2p.libp2p.patches import set_source
@@ -48,8 +48,6 @@ from echo2.p2p.limits.shares import (
 )
 from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
 from echo2.p2p.multiaddr import address_of
-
-log = logging.getLogger("p2p")
 
 FIRST_BYTE = 10.0
 Loaded = MuxConn | BoundedYamux

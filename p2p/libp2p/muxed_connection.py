@@ -11,7 +11,6 @@
    no room for it (p2p/libp2p/connection_gater.py), `give_way` resets the fullest stream of a connection.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NoReturn, cast
@@ -25,18 +24,11 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.exceptions import RawConnError
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.security.secure_session import SecureSession
-from echo2._libp2p.stream_muxer.exceptions import (
-    MuxedConnUnavailable,
-    MuxedStreamClosed,
-    MuxedStreamEOF,
-    MuxedStreamError,
-    MuxedStreamReset,
-)
+from echo2._libp2p.stream_muxer import exceptions
 from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from echo2.p2p.libp2p.noise_session import BatchedTransport
-
-log = logging.getLogger("p2p")
 
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
 """Bytes per write to the socket, initially and at most."""
@@ -100,7 +92,7 @@ class MuxStream(StreamState, IMuxedStream):
         """Queue bytes for sending; they must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
         self._check()
         if self.finishing:
-            raise MuxedStreamClosed("written to after its end")
+            raise exceptions.MuxedStreamClosed("written to after its end")
         self._mux.write(self, data)
         self._conn.notify()
 
@@ -115,7 +107,7 @@ class MuxStream(StreamState, IMuxedStream):
         """Return 1 to `n` bytes. Raises `MuxedStreamEOF`, `MuxedStreamReset`."""
         pieces = await self.pieces(1 << 20 if n is None or n < 0 else n)
         if not pieces and n != 0:
-            raise MuxedStreamEOF("the other side has finished")
+            raise exceptions.MuxedStreamEOF("the other side has finished")
         return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
@@ -162,9 +154,9 @@ class MuxStream(StreamState, IMuxedStream):
 
     def _check(self) -> None:
         if self.aborted:
-            raise MuxedStreamReset("the stream was reset")
+            raise exceptions.MuxedStreamReset("the stream was reset")
         if self._conn.is_closed:
-            raise MuxedStreamReset(f"the connection ended: {self._conn.reason}")
+            raise exceptions.MuxedStreamReset(f"the connection ended: {self._conn.reason}")
 
 
 class MuxConn(IMuxedConn):
@@ -223,18 +215,18 @@ class MuxConn(IMuxedConn):
 
     async def open_stream(self) -> IMuxedStream:
         if self.is_closed:
-            raise MuxedConnUnavailable(self.reason)
+            raise exceptions.MuxedConnUnavailable(self.reason)
         try:
             stream = cast(MuxStream, self.mux.open())
         except LocalNetworkFault as fault:
-            raise MuxedStreamError(str(fault)) from None
+            raise exceptions.MuxedStreamError(str(fault)) from None
         self.notify()
         return stream
 
     async def accept_stream(self) -> IMuxedStream:
         while not self.mux.opened:
             if self.is_closed:
-                raise MuxedConnUnavailable(self.reason)
+                raise exceptions.MuxedConnUnavailable(self.reason)
             await self._acceptable.park()
         return cast(MuxStream, self.mux.opened.popleft())
 

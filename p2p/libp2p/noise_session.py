@@ -8,7 +8,6 @@
 3. A shielded write is bounded by time: one that has not left after `STUCK_WRITE_SECONDS` seconds closes the socket.
 """
 
-import logging
 
 import trio
 
@@ -24,11 +23,10 @@ from echo2._libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.security.secure_session import SecureSession
 from echo2.p2p.errors import Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
 from echo2.p2p.libp2p.noise_socket import RawSocket
-
-log = logging.getLogger("p2p")
 
 STUCK_WRITE_SECONDS = 30.0
 

@@ -9,7 +9,6 @@ p2p/limits/relay_quota.py.
    While a piece waits, the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
-import logging
 import time
 from collections import Counter
 from typing import Any
@@ -22,14 +21,13 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
-
-log = logging.getLogger("p2p")
 
 REQUESTS = 4
 CIRCUIT_WINDOW = 256 << 10

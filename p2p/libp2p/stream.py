@@ -1,19 +1,17 @@
 """A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 2 and 3 of p2p/libp2p/transport.py)."""
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from echo2._libp2p.abc import INetStream
 from echo2.p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.libp2p.proposal import confirm, proposal
 from echo2.p2p.libp2p.yamux import YamuxStream
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRate
-
-log = logging.getLogger("p2p")
 
 ByteStream = MuxStream | YamuxStream
 LENGTH = 4
@@ -60,7 +58,8 @@ class LibP2PStream:
     async def send(self, *pieces: Bytes) -> None:
         """See `Stream`. If the caller is cancelled, the frame is still sent whole."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._check()
+        if self._broken is not None:
+            raise Unreachable(self._reason())
         if self._finished:
             raise LocalNetworkFault("a frame was sent after the stream's finish")
         try:
@@ -169,10 +168,6 @@ class LibP2PStream:
     def _check_rate(self, rate: LeastRate, flow: Flow) -> None:
         if not rate.extend(flow, trio.current_time()):
             self._break(f"fewer than {LEAST_RATE:g} bytes a second for {RATE_SECONDS:g} s")
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise Unreachable(self._reason())
 
     def _reason(self) -> str:
         return f"stream with {self.peer}: {self._broken}"

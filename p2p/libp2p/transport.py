@@ -19,7 +19,6 @@ remedies each. The rules of this module and of p2p/libp2p/stream.py:
    resolves them before the dial.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address, without_names
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
@@ -54,8 +53,6 @@ from echo2.p2p.local_addresses import is_taken
 from echo2.p2p.multiaddr import Route, address_of, route_of
 from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS, Stream, StreamHandler
 from echo2.runtime.figures import figure
-
-log = logging.getLogger("p2p")
 
 DIAL_TIMEOUT = 15.0
 """Seconds for one dial of one address."""
@@ -133,11 +130,8 @@ class LibP2PTransport:
         return [*(str(address) for address in self.host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
-        connections = [connection for connection in self.connections.of(peer) if not connection.is_closed]
-        addresses = [
-            address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
-        ]
-        return min(addresses, key=lambda address: route_of(address) == "relay", default=None)
+        addresses = [remote_address(one.muxed_conn) for one in self.connections.of(peer) if not one.is_closed]
+        return min(filter(None, addresses), key=lambda address: route_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
         return [str(peer) for peer in self.host.get_connected_peers()]

@@ -51,8 +51,7 @@ class TrioThread:
                 trio.run(self._main, main)
             except BaseException as caught:
                 error = caught
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no task left to notify
-                self._loop.call_soon_threadsafe(_settle, ended, None, error)
+            self.post(_settle, ended, None, error)
 
         runner = threading.Thread(target=thread, name=self._name, daemon=True)
         runner.start()
@@ -161,7 +160,7 @@ class TrioThread:
 
     def post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
         """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no task left to notify
             self._loop.call_soon_threadsafe(function, *args)
 
 

@@ -8,7 +8,6 @@
 3. What the peer's streams occupy here is told to `on_load`, as by `MuxConn`. A connection that gives way is closed.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -18,11 +17,9 @@ from echo2._libp2p.abc import IMuxedStream, INetStream
 from echo2._libp2p.network.stream.exceptions import StreamEOF
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.stream_muxer.yamux.yamux import YamuxStream as UpstreamStream
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
 from echo2.p2p.limits.least_rate import Flow
-
-log = logging.getLogger("p2p")
 
 YAMUX_PIECE_BYTES = 64 << 10
 """Most bytes per read or write."""

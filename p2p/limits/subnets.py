@@ -8,15 +8,13 @@
    learnt from others are limited by p2p/limits/dial_backoff.py.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from echo2.p2p.guard import log
 from echo2.p2p.limits.party import Parties
 from echo2.runtime.log_throttle import LogThrottle
-
-log = logging.getLogger("p2p")
 
 CONNECTIONS: Final = 256
 PER_SUBNET: Final = 32

@@ -14,7 +14,6 @@
 6. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.guard import log
 from echo2.p2p.limits.bandwidth import FairQueue, Rate, bandwidth, change_bandwidth
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.network import FetchReport, Traffic
@@ -34,8 +34,6 @@ from echo2.p2p.swarm.transfer_log import TransferLog
 from echo2.p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
 from echo2.p2p.transport import Stream, Transport
 from echo2.runtime.stand_ins import or_stand_in
-
-log = logging.getLogger("p2p")
 
 PROTOCOL = "/echo2/chunks/1"
 STREAMS_PER_PEER = 16

@@ -14,7 +14,6 @@
 """
 
 import errno
-import logging
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -22,13 +21,12 @@ from pathlib import Path
 from typing import cast
 
 from echo2.p2p.errors import BadChunk, LocalNetworkFault
+from echo2.p2p.guard import log
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
 from echo2.p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults
 from echo2.runtime.files import syncing
-
-log = logging.getLogger("p2p")
 
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 

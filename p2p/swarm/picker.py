@@ -73,7 +73,7 @@ class ChunkPicker:
         self.missing = ((1 << chunks) - 1) & ~have
         self.needs_more_peers = True
         """Whether peers beyond the plan's parents are useful: some loose chunk is not requested from any peer yet."""
-        self._fallback = fallback
+        self._fallback = fallback or ""
         self._random = Random(seed)
         self._chunk_size = chunk_size
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
@@ -286,13 +286,8 @@ class ChunkPicker:
                 if len(requests) >= room or not self._request_rarest(requests, peer, ahead, slow.get(peer, 0), now):
                     peers.remove(peer)
         self._awaiting_have = {peer: until for peer, until in self._awaiting_have.items() if until > now}
-        fallback = self._peers.get(self._fallback) if self._fallback is not None else None
-        if (
-            self._fallback is None
-            or fallback is None
-            or self._awaiting_have
-            or fallback.requested.bit_count() >= self._fallback_window
-        ):
+        fallback = self._peers.get(self._fallback)
+        if fallback is None or self._awaiting_have or fallback.requested.bit_count() >= self._fallback_window:
             return
         spreading = sum(
             stripe.chunks for stripe in self._stripes if now < stripe.last_progress + FALLBACK_GRACE_SECONDS
