@@ -283,7 +283,7 @@ class HttpsListener:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self._limits.idle / 4))
             now = asyncio.get_running_loop().time()
-            late = [one for one in self.clients.idle() if isinstance(one, _Connection) and one.is_late(now)]
+            late = [one for one in self.clients.waiting if isinstance(one, _Connection) and one.is_late(now)]
             for protocol in (*self.clients.overdue(now), *late):
                 if isinstance(protocol, RequestHandler):
                     _abort(protocol)

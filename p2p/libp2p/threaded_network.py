@@ -3,8 +3,7 @@
 1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only
    `origin`, which is thread-safe, is called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
-3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
-4. `run` raises an error when the thread ends by itself.
+3. Handlers are called in the asyncio loop. `run` raises an error when the thread ends by itself.
 """
 
 import asyncio

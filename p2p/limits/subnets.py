@@ -4,8 +4,7 @@
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
 2. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
-   through this peer. An answer may be larger than its request, since only the requester gets it. Dials to addresses
-   learnt from others are limited by p2p/limits/dial_backoff.py.
+   through this peer. An answer may be larger than its request, since only the requester gets it.
 """
 
 from collections.abc import Callable

@@ -9,9 +9,7 @@
 4. A holder is banned and disconnected for an unrequested chunk, for bytes that do not decode, or for two bad chunks.
    Until the ban ends (p2p/limits/bans.py), nothing is requested from that peer and nothing is served to it. A
    downloader's bytes that do not decode reset its stream alone.
-5. Files are read and written in worker threads, except for chunks to send that are in the page cache. Without a free
-   file descriptor, opening is retried until there is one (p2p/swarm/open_files.py).
-6. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
+5. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
 """
 
 from collections import Counter
@@ -133,8 +131,7 @@ class ChunkExchange:
         self._sent += nbytes
 
     async def await_uplink(self, peer: str, nbytes: int) -> None:
-        """Wait until `nbytes` may leave to `peer` outside a chunk stream, under the same limit and in the same
-        queue."""
+        """See `Uplink`. The limit and the queue are those of the chunk streams."""
         await UplinkSlot(self._uplink_queue).acquire(peer, nbytes)
 
     def traffic(self) -> Traffic:

@@ -89,7 +89,9 @@ class PayloadFile:
         except OSError:
             return None
         except LocalNetworkFault as fault:
-            self._lose(fault)
+            if not self.lost:
+                log.warning("payload no longer offered: %s", fault)
+            self.lost, self.have = True, 0
             return None
         return None if proof is None else (data, proof)
 
@@ -110,12 +112,6 @@ class PayloadFile:
 
     def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
         return self._files.reading(self.manifest, self.path, block=block)
-
-    def _lose(self, fault: LocalNetworkFault) -> None:
-        if not self.lost:
-            log.warning("payload no longer offered: %s", fault)
-        self.lost = True
-        self.have = 0
 
 
 class PartialPayload(PayloadFile):

@@ -175,10 +175,7 @@ class ChunkPicker:
         if peer_state is not None:
             self._availability.remove(peer_state.has & 1 << index)
             peer_state.has &= ~(1 << index)
-            if peer_state.requested >> index & 1:
-                peer_state.requested ^= 1 << index
-            else:
-                _ack_cancelled(peer_state, index)
+            peer_state.on_answer(index)
             self._recount()
 
     def is_requested(self, peer: str, index: int) -> bool:
@@ -200,10 +197,7 @@ class ChunkPicker:
             peer_state.pipeline = min(
                 max(int(PIPELINE_SECONDS / max(peer_state.interval, _LEAST_INTERVAL_SECONDS)), 1), self._window
             )
-            if peer_state.requested & bit:
-                peer_state.requested ^= bit
-            else:
-                _ack_cancelled(peer_state, index)
+            peer_state.on_answer(index)
             if peer_state.stalled:
                 peer_state.stalled = False
                 self._recount()
@@ -404,10 +398,3 @@ class ChunkPicker:
             self._requested |= peer_state.requested
             if not peer_state.stalled:
                 self._requested_live |= peer_state.requested
-
-
-def _ack_cancelled(peer_state: PeerState, index: int) -> None:
-    """Note that one cancelled request was answered."""
-    left = peer_state.cancelled.pop(index, 0) - 1
-    if left > 0:
-        peer_state.cancelled[index] = left
