@@ -108,8 +108,7 @@ def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes],
     """Return the payload, if at least `threshold` distinct keys out of `keys` signed it for this kind and run.
 
     Raises `Malformed` for bytes that are no sealed document, and for a payload that breaks rule 5; `BadSignature` for
-    everything else.
-    """
+    everything else."""
     payload = _verified_payload(decode_unverified(data), kind, run, keys, threshold)
     if _names_twice(payload):
         raise Malformed(f"a field stands twice in this {kind}")

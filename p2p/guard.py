@@ -36,8 +36,7 @@ def guard_handler(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Corou
     """Wrap `handler` so that every `Exception` is logged and contained.
 
     After an exception, a stream among the arguments is reset, and the result is None. Guarding twice has no further
-    effect.
-    """
+    effect."""
     if getattr(handler, "guarded", False):
         return handler  # type: ignore[return-value]
 

@@ -88,10 +88,9 @@ class Address(NamedTuple):
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         """The host, with its zone, if it is an IP address of the stated kind; None otherwise."""
-        kind, host = self.components[0] if self.components else ("", "")
-        read = _IP_KINDS.get(kind)
+        read = _IP_KINDS.get(self.kind)
         try:
-            return read(host) if read is not None else None
+            return read(self.host) if read is not None else None
         except ValueError:
             return None
 

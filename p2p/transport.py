@@ -21,8 +21,7 @@ class Stream(Protocol):
     """An ordered, bidirectional flow of frames with one peer.
 
     A frame is `bytes`. Sending never blocks for longer than the watchdog allows: the stream with a peer that makes no
-    progress is reset, and every waiting call raises `Unreachable`.
-    """
+    progress is reset, and every waiting call raises `Unreachable`."""
 
     @property
     def peer(self) -> str:

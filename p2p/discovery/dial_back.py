@@ -36,7 +36,6 @@ class DialBack:
         self._transport = transport
         self._requests = TokenBuckets(1 / DIAL_BACK_PAUSE_SECONDS, 1)
         self._attempts = 0
-        """Attempts under way."""
 
     async def answer(self, peer: str, data: bytes) -> bytes:
         """Handle a request: try the ports, and return those that accept. Raises `Malformed`, `Busy`."""

@@ -58,9 +58,8 @@ def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
     if given.get(b"v") != VERSION:
         raise Malformed("an announcement of another version")
     try:
-        addresses = [
-            given[key].decode() for number in range(MOST_ANNOUNCED_ADDRESSES) if (key := f"a{number}".encode()) in given
-        ]
+        numbered = (f"a{number}".encode() for number in range(MOST_ANNOUNCED_ADDRESSES))
+        addresses = [given[key].decode() for key in numbered if key in given]
         packed = {"run": given[b"run"], "root_hash": given[b"root"], "https_key": given.get(b"https")}
         pinned = {key: bytes.fromhex(value.decode()) for key, value in packed.items() if value is not None}
         invite = msgspec.convert({**pinned, "addresses": addresses}, Invite)

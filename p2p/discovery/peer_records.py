@@ -141,17 +141,14 @@ class RecordIssuer:
             # Peers refused a record from more than SKEW ahead (a wrong clock): the next one may bear an earlier time.
             after = last.issued + 1 if last is not None and last.issued <= now + RECORD_SKEW_MS else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
-            last = self._last = VerifiedRecord(
-                self._peer, usable, record.issued, seal(KIND, self._run, encode(record), self._key)
-            )
+            sealed = seal(KIND, self._run, encode(record), self._key)
+            last = self._last = VerifiedRecord(self._peer, usable, record.issued, sealed)
         return last.sealed
 
     def due(self, now: int) -> bool:
         """Tell whether the last record must be renewed: it is old, or was issued under a wrong clock."""
-        return (
-            self._last is not None
-            and not self._last.issued - RECORD_SKEW_MS <= now < self._last.issued + RECORD_RENEWAL_MS
-        )
+        last = self._last
+        return last is not None and not last.issued - RECORD_SKEW_MS <= now < last.issued + RECORD_RENEWAL_MS
 
 
 class RecordBook:

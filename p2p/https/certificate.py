@@ -62,10 +62,8 @@ def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str |
         certificate_ = x509.load_pem_x509_certificate(pem)
     except ValueError:
         return False
-    return (
-        certificate_.not_valid_after_utc - now > RENEW_BEFORE
-        and certificate_.public_key() == _load(key_file, passphrase).public_key()
-    )
+    lasts = certificate_.not_valid_after_utc - now > RENEW_BEFORE
+    return lasts and certificate_.public_key() == _load(key_file, passphrase).public_key()
 
 
 def pin_of(pem: bytes) -> bytes:

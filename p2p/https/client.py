@@ -79,9 +79,8 @@ class HttpsClient:
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
-            async with aiohttp.ClientSession(
-                connector=self.connector(), timeout=timeout, auto_decompress=False
-            ) as self._session:
+            session = aiohttp.ClientSession(connector=self.connector(), timeout=timeout, auto_decompress=False)
+            async with session as self._session:
                 with one_error():
                     async with asyncio.TaskGroup() as group:
                         for topic, handler in self._topics.items():

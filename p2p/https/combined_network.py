@@ -62,8 +62,5 @@ class PeerAndHttps:
 
     async def traffic(self) -> Traffic:
         libp2p = await self.peer.traffic()
-        return msgspec.structs.replace(
-            libp2p,
-            sent=libp2p.sent + self.https.sent,
-            refused={**libp2p.refused, **self.https.listener.refusals.counts()},
-        )
+        refused = libp2p.refused | self.https.listener.refusals.counts()
+        return msgspec.structs.replace(libp2p, sent=libp2p.sent + self.https.sent, refused=refused)

@@ -213,8 +213,7 @@ class HttpsListener:
             self.clients.on_answer(request.protocol, loop.time())
             assert isinstance(request.protocol, _Connection)
             request.protocol.began = None
-        if request.transport is not None:
-            request.transport.abort()
+        _abort(request.protocol)
         return web.Response(status=408)  # never sent: the connection is closed
 
     async def _answer_request(self, request: web.BaseRequest, now: float) -> web.StreamResponse:

@@ -117,6 +117,7 @@ class RelayClient:
         """`disconnected`: waits until there is no connection with a peer. `on_relayed_peer`: called with the id of each
         peer that connects through a relay."""
         self._host, self._disconnected, self._on_relayed_peer = host, disconnected, on_relayed_peer
+        self._network: Any = host.get_network()
         self._relay_addresses: dict[ID, list[str]] = {}
         self._renewals: dict[str, trio.CancelScope] = {}
         host.set_stream_handler(STOP_PROTOCOL, self._on_stop)
@@ -165,7 +166,7 @@ class RelayClient:
                 with trio.fail_after(DIAL_TIMEOUT):
                     relay = await self.connect(address)
                     return str(relay), await self._reserve(relay, addresses)
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 reasons.append(f"{address}: {str(error) or repr(error)}")
         raise Unreachable(f"no reservation: {'; '.join(reasons) or 'no relay address was given'}")
 
@@ -223,21 +224,17 @@ class RelayClient:
     def source(self, address: str) -> tuple[str, int] | None:
         """Return the host and port that this peer listens on, of the address family of `address`; None without one."""
         family = address_of(address).kind
-        for listening in self._host.get_network().listeners.values():
+        for listening in self._network.listeners.values():
             for own in map(address_of, map(str, listening.get_addrs())):
                 if own.kind == family and own.port is not None:
                     return own.host, own.port
         return None
 
-    @property
-    def _network(self) -> Any:
-        return self._host.get_network()
-
     async def _open(self, relay: ID) -> INetStream:
         try:
             with trio.fail_after(ANSWER_TIMEOUT):
                 return await self._host.new_stream(relay, [HOP_PROTOCOL])
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             raise Unreachable(f"{relay} is no relay: {error!r}") from None
 
     async def _on_stop(self, stream: INetStream) -> None:
@@ -277,9 +274,8 @@ async def without_names(addresses: Sequence[str]) -> list[str]:
         family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(parsed.kind, socket.AF_UNSPEC)
         taken = Counter[int]()
         with contextlib.suppress(OSError, UnicodeError):
-            for kind, *_, place in await trio.socket.getaddrinfo(
-                parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM
-            ):
+            known = await trio.socket.getaddrinfo(parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM)
+            for kind, *_, place in known:
                 taken[kind] += 1
                 if taken[kind] <= MOST_OF_FAMILY:
                     announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))

@@ -29,7 +29,7 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.discovery.peer_records import is_dialable
-from echo2.p2p.errors import Malformed, P2PError, Unreachable
+from echo2.p2p.errors import Malformed, Unreachable
 from echo2.p2p.guard import log
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send
 from echo2.p2p.limits.party import subnet_of
@@ -74,7 +74,7 @@ class HolePuncher:
                     log.info("relayed connection upgraded: %s is reached directly", peer)
                     await self._leave_relay(target)
                     return True
-        except (P2PError, Exception, ExceptionGroup) as error:
+        except Exception as error:
             log.info("relayed connection not upgraded: no direct connection with %s: %r", peer, error)
         finally:
             self._busy.discard(target)
@@ -142,7 +142,7 @@ class HolePuncher:
             with trio.move_on_after(DIAL_TIMEOUT):
                 await dial(Multiaddr(address), peer, own)
                 attempts.cancel()
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             log.debug("punch %s: %r", address, error)
 
     def _open(self, peer: ID, kind: ConnectionType) -> list[INetConn]:

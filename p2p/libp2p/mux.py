@@ -39,7 +39,6 @@ STREAMS_MAX = 256
 ANSWERS_MAX = 1024
 CREDIT_LIMIT = (1 << 32) - 1
 LEAVING, FAULT = 0, 1
-"""Values of a GOAWAY."""
 
 Bytes = bytes | memoryview
 Piece = memoryview | bytearray
@@ -64,7 +63,6 @@ class StreamState:
     kept: int = 0
     """Bytes that the application has read of a frame whose rest has not come."""
     sent: int = 0
-    """Bytes sent since the start."""
     credit: int = WINDOW_MIN
     """Bytes that this side may send."""
     allowed: int = WINDOW_MIN
@@ -97,7 +95,6 @@ class Mux:
         self._highest = 0
         """Highest stream id that the peer has opened."""
         self.streams: dict[int, StreamState] = {}
-        """Open streams by id."""
         self.resetting: dict[int, int] = {}
         """Streams that this side reset and the peer has not answered -> bytes that may still arrive."""
         self.counts = [0, 0]

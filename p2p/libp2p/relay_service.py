@@ -43,7 +43,6 @@ class RelayService:
         self.table = RelayTable(limits, parties)
         self._limit = pb.Limit(duration=int(limits.duration), data=limits.data)
         self._requests: Counter[ID] = Counter()
-        """Requests under way, per peer."""
         self.bytes_relayed = 0
         host.set_stream_handler(HOP_PROTOCOL, self._hop)
 
@@ -121,7 +120,7 @@ class RelayService:
                 answer = await receive(stream, pb.StopMessage)
             if answer.status != pb.OK:
                 raise Unreachable(f"status {answer.status}")
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             if stream is not None:
                 await stream.reset()
             raise Unreachable(f"{error!r}") from None

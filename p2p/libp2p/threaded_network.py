@@ -1,6 +1,6 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only
+1. asyncio calls that peer through `bridged`: one line of code per method, with the types of `Peer`. Only
    `origin`, which is thread-safe, is called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
 3. Handlers are called in the asyncio loop. `run` raises an error when the thread ends by itself.
@@ -9,7 +9,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -42,20 +42,16 @@ class PayloadRates:
 UNLIMITED_RATES = PayloadRates()
 
 
-class Bridged(Generic[P, T]):
-    """A method of the peer on trio, called from asyncio: `fetch = Bridged(lambda peer: peer.fetch)`."""
+def bridged(
+    method: Callable[[Peer], Callable[P, Awaitable[T]]],
+) -> Callable[Concatenate["ThreadedPeer", P], Coroutine[Any, Any, T]]:
+    """Make a method for asyncio from one of the peer on trio. It raises `Unreachable` unless the network runs."""
 
-    def __init__(self, method: Callable[[Peer], Callable[P, Awaitable[T]]]) -> None:
-        self._method = method
+    async def call(self: "ThreadedPeer", *args: P.args, **kwargs: P.kwargs) -> T:
+        thread, peer = self.on_trio()
+        return await thread.call(method(peer), *args, **kwargs)
 
-    def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the method, as a function for asyncio. That raises `Unreachable` unless the network runs."""
-
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            thread, peer = own.on_trio()
-            return await thread.call(self._method(peer), *args, **kwargs)
-
-        return call
+    return call
 
 
 class ThreadedPeer:
@@ -95,21 +91,21 @@ class ThreadedPeer:
 
         self._build = build
 
-    request = Bridged(lambda peer: peer.request)
-    peers = Bridged(lambda peer: peer.peers)
-    routes = Bridged(lambda peer: peer.routes)
-    dial = Bridged(lambda peer: peer.dial)
-    publish = Bridged(lambda peer: peer.publish)
-    share = Bridged(lambda peer: peer.share)
-    unshare = Bridged(lambda peer: peer.unshare)
-    fetch = Bridged(lambda peer: peer.fetch)
-    follow = Bridged(lambda peer: peer.follow)
-    limit = Bridged(lambda peer: peer.limit)
-    await_uplink = Bridged(lambda peer: peer.await_uplink)
-    traffic = Bridged(lambda peer: peer.traffic)
-    addresses = Bridged(lambda peer: peer.addresses)
-    reserve = Bridged(lambda peer: peer.reserve)
-    release = Bridged(lambda peer: peer.release)
+    request = bridged(lambda peer: peer.request)
+    peers = bridged(lambda peer: peer.peers)
+    routes = bridged(lambda peer: peer.routes)
+    dial = bridged(lambda peer: peer.dial)
+    publish = bridged(lambda peer: peer.publish)
+    share = bridged(lambda peer: peer.share)
+    unshare = bridged(lambda peer: peer.unshare)
+    fetch = bridged(lambda peer: peer.fetch)
+    follow = bridged(lambda peer: peer.follow)
+    limit = bridged(lambda peer: peer.limit)
+    await_uplink = bridged(lambda peer: peer.await_uplink)
+    traffic = bridged(lambda peer: peer.traffic)
+    addresses = bridged(lambda peer: peer.addresses)
+    reserve = bridged(lambda peer: peer.reserve)
+    release = bridged(lambda peer: peer.release)
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
         """Return the trio thread, and the peer, which may be used on that thread alone. Raises `Unreachable`."""

@@ -165,7 +165,7 @@ class LibP2PTransport:
                     return await (self._relay_client.dial(address) if relayed else self._connect(address))
             except _UnknownName as error:
                 why = f"; {error}"
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"no peer answers at {', '.join(addresses) or 'any address: none was given'}{why}")
 
@@ -197,7 +197,7 @@ class LibP2PTransport:
                     self._forget(info.peer_id)
                     await self.host.connect(info)
                     return str(info.peer_id)
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 fault = error
         raise fault
 
@@ -228,7 +228,7 @@ class LibP2PTransport:
                 stream = await self.host.get_network().new_stream(target)
                 stream.set_protocol(TProtocol(protocol))
             return self._wrap(stream, proposed=protocol)
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:

@@ -58,7 +58,9 @@ class TrioThread:
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self._cancel()
+            self._stop = True
+            with contextlib.suppress(Unreachable):
+                self._on_trio(self._scope.cancel)
             await _wait_until_done(ended)
             raise
         finally:
@@ -152,11 +154,6 @@ class TrioThread:
             self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
             raise Unreachable("the network has stopped") from None
-
-    def _cancel(self) -> None:
-        self._stop = True
-        with contextlib.suppress(Unreachable):
-            self._on_trio(self._scope.cancel)
 
     def post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
         """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""

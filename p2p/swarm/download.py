@@ -54,16 +54,15 @@ class Download:
         parents: Sequence[str] = (),
     ) -> None:
         """`parents`: see `follow`."""
-        assert isinstance(shared.payload, PartialPayload)
-        self._context = context
-        self._payload: PartialPayload = shared.payload
+        payload = shared.payload
+        assert isinstance(payload, PartialPayload)
+        self._context, self._payload = context, payload
         self._transfers = transfers
         self._parents = tuple(parents)
-        payload = self._payload
         self._picker = ChunkPicker(
             payload.chunks, payload.manifest.chunk_size, seed=context.seed, have=payload.have, fallback=fallback
         )
-        self._writer = ChunkWriter(self._payload, shared.announce)
+        self._writer = ChunkWriter(payload, shared.announce)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._in_session: set[str] = set()

@@ -29,7 +29,7 @@ from echo2.p2p.swarm.download import Download, DownloadContext
 from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
-from echo2.p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
+from echo2.p2p.swarm.upload import Sender, SharedPayload, UplinkSlot, Upload
 from echo2.p2p.transport import Stream, Transport
 from echo2.runtime.stand_ins import or_stand_in
 
@@ -46,7 +46,7 @@ class ChunkExchange:
     def __init__(self, transport: Transport, *, seed: int, uplink: Rate = None, downlink: Rate = None) -> None:
         """`uplink`, `downlink`: rate of chunks, for all peers together."""
         self._context = DownloadContext(transport, seed, bandwidth(downlink))
-        self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
+        self._uplink_queue = FairQueue[Sender](bandwidth(uplink))
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
         self._whole, self._partial = or_stand_in("payload", PayloadFile), or_stand_in("partial", PartialPayload)
@@ -72,29 +72,25 @@ class ChunkExchange:
         """See `PayloadExchange.fetch`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a
         bound)."""
         shared = self._shared.get(manifest.hash)
-        if shared is not None and shared.payload.lost:
-            await self.unshare(manifest.hash)
-        elif shared is not None:
-            if shared.payload.path != path or not shared.payload.complete:
-                raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {shared.payload.path}")
-            if await anyio.Path(path).exists():
-                return FetchReport()
-            await self.unshare(manifest.hash)
+        payload = None if shared is None or shared.payload.lost else shared.payload
+        if payload is not None and (payload.path != path or not payload.complete):
+            raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {payload.path}")
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("fetching %s again: %s", path, fault)
-        payload = await retry_opening(self._partial, manifest, path)
-        shared = SharedPayload(payload)
+        await self.unshare(manifest.hash)
+        partial = await retry_opening(self._partial, manifest, path)
+        shared = SharedPayload(partial)
         self._register(shared)
         transfers = self._transfer_log(manifest.hash)
         download = Download(self._context, shared, transfers, fallback=fallback, parents=self._parents)
         self._downloads[download] = None
         try:
             await download.run(PROTOCOL)
-            await retry_while_exhausted(payload.finish)
+            await retry_while_exhausted(partial.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()

@@ -91,7 +91,6 @@ class ChunkPicker:
         self._reserved = 0
         """Missing chunks that are not loose."""
         self._requested_live = 0
-        """Chunks requested from live peers."""
         self._requested = 0
         """Chunks requested from any peer, stalled ones included."""
         self._update_at = -math.inf
@@ -335,12 +334,8 @@ class ChunkPicker:
         """Find stalled peers and lagging stripes, and derive the chunks that are not loose (rules 2 and 4)."""
         self._update_at = now + UPDATE_INTERVAL
         for peer_state in self._peers.values():
-            if (
-                peer_state.requested
-                and not peer_state.stalled
-                and now - peer_state.progress >= self._stall_timeout(peer_state)
-            ):
-                peer_state.stalled = True
+            if peer_state.requested and not peer_state.stalled:
+                peer_state.stalled = now - peer_state.progress >= self._stall_timeout(peer_state)
         self._recount()
         self._awaited_parents = {parent: until for parent, until in self._awaited_parents.items() if until > now}
         live = [stripe for stripe in self._stripes if self._is_live(stripe.parent)]
