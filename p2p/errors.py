@@ -48,5 +48,4 @@ class Stale(P2PError):
 
 
 class LocalNetworkFault(P2PError, LocalFault):
-    """A fault of this machine (key file, port, permission), which the operator must correct before the machine can join
-    the network."""
+    """A fault of this machine (key file, port, permission), which its operator must correct first."""

@@ -18,7 +18,6 @@ from echo2.runtime.exception_groups import single_error
 
 OWN_ERRORS: Final = (P2PError, LocalFault)
 """Errors that are raised on purpose."""
-Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 log = logging.getLogger("p2p")
 """The log of the whole package."""
@@ -69,7 +68,7 @@ def _report(handler: Callable[..., Awaitable[Any]], fault: BaseException) -> Non
         log.error("%s failed", name, exc_info=fault)
 
 
-def _is_only(fault: BaseException, kind: Kinds) -> bool:
+def _is_only(fault: BaseException, kind: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     return isinstance(fault, kind) or (isinstance(fault, BaseExceptionGroup) and fault.split(kind)[1] is None)
 
 

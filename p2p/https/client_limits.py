@@ -22,8 +22,8 @@ argument, in monotonic seconds.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow
@@ -63,8 +63,7 @@ class HttpsLimits(ClientLimits):
     patience: float = 20.0
 
 
-@dataclass(frozen=True)
-class _Client:
+class _Client(NamedTuple):
     """A connection's client. `holder`: its household, or the key that was recognised."""
 
     holder: str
@@ -72,16 +71,14 @@ class _Client:
     known: bool
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(NamedTuple):
     """The wait for a connection's request. `since`: its start. `is_new`: whether it is that for the first one."""
 
     since: float
     is_new: bool
 
 
-@dataclass(frozen=True)
-class _Body:
+class _Body(NamedTuple):
     """A body whose rest has not come. `began`: when it was first waited for. `flow`: what came of it."""
 
     began: float
@@ -141,7 +138,7 @@ class ClientConnections:
         client = self._clients.get(connection)
         if client is not None and not client.public and client.holder != key:
             self._uncount(client)
-            self._count(connection, replace(client, holder=key, known=True))
+            self._count(connection, client._replace(holder=key, known=True))
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
