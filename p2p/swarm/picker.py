@@ -31,8 +31,8 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from echo2.p2p.swarm.peer_state import Availability, PeerState, Stripe, bits, stall_seconds
 
@@ -55,7 +55,8 @@ FALLBACK_QUEUE_SECONDS = 0.05
 """Seconds by which an answer of the fallback may exceed twice its best time before its window shrinks."""
 
 
-class PeerRequest(NamedTuple):
+@dataclass(frozen=True)
+class PeerRequest:
     """A request for chunk `index` of `peer`, or its cancellation."""
 
     peer: str
