@@ -35,11 +35,11 @@ from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_socket import readable, receiver
 from echo2.p2p.libp2p.patches import set_source
 from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.limits import shares
 from echo2.p2p.limits.bans import Bans
 from echo2.p2p.limits.connection_places import HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
 from echo2.p2p.limits.origin import Origins
 from echo2.p2p.limits.proxy_header import PEEKED_BYTES, begins_header, read_source, unnamed_proxy
-from echo2.p2p.limits import shares
 from echo2.p2p.limits.shares import Shares
 from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
 from echo2.p2p.multiaddr import address_of

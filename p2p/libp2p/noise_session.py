@@ -8,7 +8,6 @@
 3. A shielded write is bounded by time: one that has not left after `STUCK_WRITE_SECONDS` seconds closes the socket.
 """
 
-
 import trio
 
 from echo2._libp2p.abc import IRawConnection, ISecureConn

@@ -81,7 +81,8 @@ class ChunkExchange:
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("fetching %s again: %s", path, fault)
-        await self.unshare(manifest.hash)
+        if shared is not None:
+            await self.unshare(manifest.hash)
         partial = await retry_opening(self._partial, manifest, path)
         shared = SharedPayload(partial)
         self._register(shared)
