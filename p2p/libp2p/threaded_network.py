@@ -1,6 +1,6 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. asyncio calls that peer through `bridged`: one line of code per method, with the types of `Peer`. Only
+1. asyncio calls that peer through `bridge`: one line of code per method, with the types of `Peer`. Only
    `origin`, which is thread-safe, is called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
 3. Handlers are called in the asyncio loop. `run` raises an error when the thread ends by itself.
@@ -40,7 +40,7 @@ class PayloadRates(NamedTuple):
 UNLIMITED_RATES = PayloadRates()
 
 
-def bridged(
+def bridge(
     method: Callable[[Peer], Callable[P, Awaitable[T]]],
 ) -> Callable[Concatenate["ThreadedPeer", P], Coroutine[Any, Any, T]]:
     """Make a method for asyncio from one of the peer on trio. It raises `Unreachable` unless the network runs."""
@@ -89,21 +89,21 @@ class ThreadedPeer:
 
         self._build = build
 
-    request = bridged(lambda peer: peer.request)
-    peers = bridged(lambda peer: peer.peers)
-    routes = bridged(lambda peer: peer.routes)
-    dial = bridged(lambda peer: peer.dial)
-    publish = bridged(lambda peer: peer.publish)
-    share = bridged(lambda peer: peer.share)
-    unshare = bridged(lambda peer: peer.unshare)
-    fetch = bridged(lambda peer: peer.fetch)
-    follow = bridged(lambda peer: peer.follow)
-    limit = bridged(lambda peer: peer.limit)
-    await_uplink = bridged(lambda peer: peer.await_uplink)
-    traffic = bridged(lambda peer: peer.traffic)
-    addresses = bridged(lambda peer: peer.addresses)
-    reserve = bridged(lambda peer: peer.reserve)
-    release = bridged(lambda peer: peer.release)
+    request = bridge(lambda peer: peer.request)
+    peers = bridge(lambda peer: peer.peers)
+    routes = bridge(lambda peer: peer.routes)
+    dial = bridge(lambda peer: peer.dial)
+    publish = bridge(lambda peer: peer.publish)
+    share = bridge(lambda peer: peer.share)
+    unshare = bridge(lambda peer: peer.unshare)
+    fetch = bridge(lambda peer: peer.fetch)
+    follow = bridge(lambda peer: peer.follow)
+    limit = bridge(lambda peer: peer.limit)
+    await_uplink = bridge(lambda peer: peer.await_uplink)
+    traffic = bridge(lambda peer: peer.traffic)
+    addresses = bridge(lambda peer: peer.addresses)
+    reserve = bridge(lambda peer: peer.reserve)
+    release = bridge(lambda peer: peer.release)
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
         """Return the trio thread, and the peer, which may be used on that thread alone. Raises `Unreachable`."""
