@@ -45,7 +45,7 @@ def bridge(
 ) -> Callable[Concatenate["ThreadedPeer", P], Coroutine[Any, Any, T]]:
     """Make a method for asyncio from one of the peer on trio. It raises `Unreachable` unless the network runs."""
 
-    async def call(self: "ThreadedPeer", *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: "ThreadedPeer", /, *args: P.args, **kwargs: P.kwargs) -> T:
         thread, peer = self.on_trio()
         return await thread.call(method(peer), *args, **kwargs)
 
