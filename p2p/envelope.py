@@ -32,24 +32,15 @@ _MOST_SIGNATURES = 32
 _CHECK: Final = object()
 T = TypeVar("T")
 
-ROLES: dict[str, str] = {
-    "root": "root",
-    "runspec": "root",
-    "log.restored": "root",
-    "version": "policy",
-    "edge": "policy",
-    "head": "channel",
-    "lease": "channel",
-    "calibration": "ledger",
-    "costs": "ledger",
-    "received": "ledger",
-    "receipt": "ledger",
-    "ledgerhead": "ledger",
-    "payout": "payout",
-    "request": "node",
-    "peer": "node",
-    "succession": "node",
+_KINDS: Final = {
+    "root": ("root", "runspec", "log.restored"),
+    "policy": ("version", "edge"),
+    "channel": ("head", "lease"),
+    "ledger": ("calibration", "costs", "received", "receipt", "ledgerhead"),
+    "payout": ("payout",),
+    "node": ("request", "peer", "succession"),
 }
+ROLES: Final[dict[str, str]] = {kind: role for role, kinds in _KINDS.items() for kind in kinds}
 """The role that signs each kind of document."""
 
 
@@ -117,8 +108,7 @@ def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes],
     """Return the payload, if at least `threshold` distinct keys out of `keys` signed it for this kind and run.
 
     Raises `Malformed` for bytes that are no sealed document, and for a payload that breaks rule 5; `BadSignature` for
-    everything else.
-    """
+    everything else."""
     payload = _verified_payload(decode_unverified(data), kind, run, keys, threshold)
     if _names_twice(payload):
         raise Malformed(f"a field stands twice in this {kind}")

@@ -1,19 +1,4 @@
-"""Errors of the network plane, named for the side at fault.
-
-P2PError
-├── PeerFault          the other side sent something that no honest peer sends: charge it, drop it
-│   ├── Malformed      bytes that do not decode, or exceed a bound
-│   │   └── TooLong    a frame longer than its reader accepts
-│   ├── BadSignature   a document that lacks the signatures its role requires
-│   ├── BadChunk       a chunk whose proof does not lead to the signed root
-│   └── WrongIdentity  the other end of a connection has another key than the pinned one
-├── Unreachable        neither side's fault: no route, reset, timeout; retry
-│   └── Declined       the other side is connected, but does not answer this method
-│       └── Busy       the other side is overloaded; retry soon
-├── Exhausted          neither side's fault: this process has no free file descriptor; retry
-├── Stale              an authentic document older than the one already accepted (rollback, replay, expiry)
-└── LocalNetworkFault  this machine's fault (a runtime.errors.LocalFault): key file, port, permission
-"""
+"""Errors of the network plane, named for the side at fault."""
 
 from echo2.runtime.errors import LocalFault
 
@@ -23,7 +8,7 @@ class P2PError(Exception):
 
 
 class PeerFault(P2PError):
-    """The other side broke the protocol."""
+    """The other side sent what no honest peer sends: charge it, drop it."""
 
 
 class Malformed(PeerFault):
@@ -39,15 +24,11 @@ class BadSignature(PeerFault):
 
 
 class BadChunk(PeerFault):
-    """A chunk that does not hash to the signed root."""
-
-
-class WrongIdentity(PeerFault):
-    """The peer that answers holds another key than the pinned one."""
+    """A chunk whose proof does not lead to the signed root."""
 
 
 class Unreachable(P2PError):
-    """No answer: no route, a reset stream, a timeout."""
+    """No answer, by neither side's fault: no route, a reset stream, a timeout. Retry."""
 
 
 class Declined(Unreachable):
@@ -55,11 +36,11 @@ class Declined(Unreachable):
 
 
 class Busy(Declined):
-    """The other side is overloaded. A handler that raises `Busy` has the requester told to retry soon."""
+    """The other side is overloaded: retry soon. A handler that raises `Busy` has the requester told so."""
 
 
 class Exhausted(P2PError):
-    """This process, or the machine, has no free file descriptor for now."""
+    """This process, or the machine, has no free file descriptor for now: retry."""
 
 
 class Stale(P2PError):
@@ -67,4 +48,4 @@ class Stale(P2PError):
 
 
 class LocalNetworkFault(P2PError, LocalFault):
-    """A fault of this machine, which the operator must correct before the machine can join the network."""
+    """A fault of this machine (key file, port, permission), which its operator must correct first."""

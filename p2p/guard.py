@@ -18,9 +18,9 @@ from echo2.runtime.exception_groups import single_error
 
 OWN_ERRORS: Final = (P2PError, LocalFault)
 """Errors that are raised on purpose."""
-Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 log = logging.getLogger("p2p")
+"""The log of the whole package."""
 
 
 @contextmanager
@@ -35,8 +35,7 @@ def guard_handler(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Corou
     """Wrap `handler` so that every `Exception` is logged and contained.
 
     After an exception, a stream among the arguments is reset, and the result is None. Guarding twice has no further
-    effect.
-    """
+    effect."""
     if getattr(handler, "guarded", False):
         return handler  # type: ignore[return-value]
 
@@ -69,7 +68,7 @@ def _report(handler: Callable[..., Awaitable[Any]], fault: BaseException) -> Non
         log.error("%s failed", name, exc_info=fault)
 
 
-def _is_only(fault: BaseException, kind: Kinds) -> bool:
+def _is_only(fault: BaseException, kind: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     return isinstance(fault, kind) or (isinstance(fault, BaseExceptionGroup) and fault.split(kind)[1] is None)
 
 

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
+from echo2.p2p.limits.counts import take_one
+
 MethodHandler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request bytes) -> answer bytes."""
 
@@ -56,9 +58,7 @@ class Handlers:
             return await self.methods[method].handler(peer, request)
         finally:
             self._unanswered[method] -= counted
-            self._of_peers[asker] -= 1
-            if not self._of_peers[asker]:
-                del self._of_peers[asker]
+            take_one(self._of_peers, asker)
 
     def count_unanswered(self, methods: Sequence[str]) -> int:
         """Return the number of requests for these methods that have arrived and are not answered yet (rule 3).

@@ -6,13 +6,10 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final
 
 import psutil
 
 from echo2.p2p.multiaddr import MOST_ADDRESSES, address_of, with_peer
-
-_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:
@@ -36,7 +33,7 @@ def machine_addresses() -> list[str]:
         entry.address
         for entries in psutil.net_if_addrs().values()
         for entry in entries
-        if entry.family in _FAMILIES and "%" not in entry.address
+        if entry.family in (socket.AF_INET, socket.AF_INET6) and "%" not in entry.address
     ]
     reaching = [address for address in addresses if not _is_local(address)]
     return reaching or ["127.0.0.1", "::1"]

@@ -23,9 +23,7 @@ from echo2.p2p.errors import Malformed, Unreachable
 MOST_ADDRESSES: Final = 16
 """Most addresses in an invite or a Head."""
 MOST_ADDRESS_CHARACTERS: Final = 1024
-"""Most characters of an address."""
 PARSED_ADDRESSES: Final = 4096
-"""Parsed addresses kept in memory."""
 KEPT_CHARACTERS: Final = 256
 KEPT_SLASHES: Final = 32
 Route = Literal["direct", "relay", "https"]
@@ -34,8 +32,6 @@ ROUTES: Final[tuple[Route, ...]] = get_args(Route)
 OVER_HTTPS: Final = "https/"
 """Prefix of a requester's name over HTTPS; an IP address follows. Only the signature in its request identifies it
 further."""
-CIRCUIT: Final = "/p2p-circuit"
-"""Separates a relay from the peer behind it."""
 _IP_KINDS: Final[dict[str, type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]]] = {
     "ip4": ipaddress.IPv4Address,
     "ip6": ipaddress.IPv6Address,
@@ -92,10 +88,9 @@ class Address(NamedTuple):
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         """The host, with its zone, if it is an IP address of the stated kind; None otherwise."""
-        kind, host = self.components[0] if self.components else ("", "")
-        read = _IP_KINDS.get(kind)
+        read = _IP_KINDS.get(self.kind)
         try:
-            return read(host) if read is not None else None
+            return read(self.host) if read is not None else None
         except ValueError:
             return None
 
@@ -227,7 +222,7 @@ def tcp(host: str, port: int, peer: str = "") -> str:
 
 def through(relay: str, peer: str) -> str:
     """Return the address of `peer` behind the relay with this address."""
-    return f"{relay}{CIRCUIT}/p2p/{peer}"
+    return f"{relay}/p2p-circuit/p2p/{peer}"
 
 
 def is_open_port(port: int | None) -> bool:

@@ -13,14 +13,15 @@ from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import Route
 
 StreamHandler = Callable[["Stream"], Awaitable[None]]
+TRANSPORT_SILENCE_SECONDS = 20.0
+"""Seconds without a byte before a waiting stream is reset."""
 
 
 class Stream(Protocol):
     """An ordered, bidirectional flow of frames with one peer.
 
     A frame is `bytes`. Sending never blocks for longer than the watchdog allows: the stream with a peer that makes no
-    progress is reset, and every waiting call raises `Unreachable`.
-    """
+    progress is reset, and every waiting call raises `Unreachable`."""
 
     @property
     def peer(self) -> str:

@@ -23,10 +23,8 @@ from echo2.p2p.wire_types import decode, encode
 
 METHOD = "reachable"
 MOST_DIAL_BACK_BYTES = 256
-"""Most bytes per request."""
 PORTS = 4
 DIAL_BACK_SECONDS = 3.0
-"""Seconds per attempt."""
 AT_ONCE = 16
 DIAL_BACK_PAUSE_SECONDS = 2.0
 
@@ -38,7 +36,6 @@ class DialBack:
         self._transport = transport
         self._requests = TokenBuckets(1 / DIAL_BACK_PAUSE_SECONDS, 1)
         self._attempts = 0
-        """Attempts under way."""
 
     async def answer(self, peer: str, data: bytes) -> bytes:
         """Handle a request: try the ports, and return those that accept. Raises `Malformed`, `Busy`."""
@@ -47,7 +44,10 @@ class DialBack:
         if ip is None:
             return encode(ReachableResponse())
         tried = {port for port in ports if is_open_port(port)}
-        self._check_rate(ip, len(tried))
+        if self._attempts + len(tried) > AT_ONCE:
+            raise Busy("too many ports are being tried")
+        if self._requests.admit(subnet_of(ip) or ip, anyio.current_time()) > 0:
+            raise Busy(f"one request per {DIAL_BACK_PAUSE_SECONDS:g} s is answered")
         open_ports: list[int] = []
         self._attempts += len(tried)
         try:
@@ -57,15 +57,6 @@ class DialBack:
         finally:
             self._attempts -= len(tried)
         return encode(ReachableResponse(observed=ip, ports=sorted(open_ports)))
-
-    def _check_rate(self, ip: str, attempts: int) -> None:
-        """Charge a request to the limits of rule 2. Raises `Busy`."""
-        now, source = anyio.current_time(), subnet_of(ip) or ip
-        if self._requests.delay(source, now) > 0:
-            raise Busy(f"one request per {DIAL_BACK_PAUSE_SECONDS:g} s is answered")
-        if self._attempts + attempts > AT_ONCE:
-            raise Busy("too many ports are being tried")
-        self._requests.consume(source, now)
 
 
 async def _try(ip: str, port: int, open_ports: list[int]) -> None:

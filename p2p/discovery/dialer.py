@@ -14,7 +14,6 @@ from echo2.p2p.multiaddr import peer_of
 from echo2.p2p.network import Links
 
 LIMITS_WAIT_SECONDS: Final = 5.0
-"""Longest wait for the limits in `dial_any`, seconds per address."""
 
 _log = structlog.get_logger("p2p")
 

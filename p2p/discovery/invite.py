@@ -33,7 +33,6 @@ from echo2.p2p.wire_types import Address, Hash
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2
 MOST_INVITE_CHARACTERS: Final = 4096
-"""Most characters of an invite."""
 _MARKS: Final = "<>\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _CHECKSUM: Final = 4
 _HOST_OF: Final = 0

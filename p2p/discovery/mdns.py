@@ -13,7 +13,6 @@ Rules
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,20 +22,17 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from echo2.p2p.discovery.invite import Invite
 from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.multiaddr import address_of
-
-log = logging.getLogger("p2p")
 
 SERVICE: Final = "_echo2._tcp.local."
 VERSION: Final = b"1"
 MOST_ANNOUNCED_ADDRESSES: Final = 8
-"""Most addresses per announcement."""
 MOST_RUNS: Final = 32
 """Most runs that one search returns."""
 ANSWER_MS: Final = 2000
 """Milliseconds for a service to answer with its TXT record."""
 MOST_TXT_BYTES: Final = 255
-"""Most bytes per TXT string."""
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +58,8 @@ def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
     if given.get(b"v") != VERSION:
         raise Malformed("an announcement of another version")
     try:
-        addresses = [
-            given[key].decode() for number in range(MOST_ANNOUNCED_ADDRESSES) if (key := f"a{number}".encode()) in given
-        ]
+        numbered = (f"a{number}".encode() for number in range(MOST_ANNOUNCED_ADDRESSES))
+        addresses = [given[key].decode() for key in numbered if key in given]
         packed = {"run": given[b"run"], "root_hash": given[b"root"], "https_key": given.get(b"https")}
         pinned = {key: bytes.fromhex(value.decode()) for key, value in packed.items() if value is not None}
         invite = msgspec.convert({**pinned, "addresses": addresses}, Invite)
@@ -103,12 +98,7 @@ async def announce(announcement: Announcement, hosts: Mapping[str, int]) -> None
         await zeroconf.async_register_service(info, allow_name_change=True)
         await asyncio.get_running_loop().create_future()
     finally:
-        await asyncio.shield(_withdraw(zeroconf))
-
-
-async def _withdraw(zeroconf: AsyncZeroconf) -> None:
-    await zeroconf.async_unregister_all_services()
-    await zeroconf.async_close()
+        await asyncio.shield(zeroconf.async_close())  # it withdraws the announcement too
 
 
 async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Announcement]:
@@ -124,17 +114,11 @@ async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> l
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except OSError as error:
         raise LocalNetworkFault(f"cannot browse the local network: {error.strerror or error}") from error
-    try:
-        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[on_change])
-        await asyncio.sleep(seconds)
-        await browser.async_cancel()
-        return [
-            announcement
-            for name in names
-            if (announcement := await _resolve_service(zeroconf.zeroconf, name)) is not None
-        ]
-    finally:
-        await zeroconf.async_close()
+    async with zeroconf:
+        async with AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[on_change]):
+            await asyncio.sleep(seconds)
+        resolved = [await _resolve_service(zeroconf.zeroconf, name) for name in names]
+        return [announcement for announcement in resolved if announcement is not None]
 
 
 async def _resolve_service(zeroconf: Zeroconf, name: str) -> Announcement | None:

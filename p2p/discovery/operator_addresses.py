@@ -26,7 +26,6 @@ from echo2.p2p.multiaddr import Route, address_of, peer_of, route_of
 from echo2.p2p.network import Links
 
 SPREAD_SECONDS: Final = 180.0
-"""Seconds within which the nodes of a run dial a host that is new to them."""
 
 
 class OperatorAddresses(LimitedDialer):

@@ -27,8 +27,7 @@ from echo2.p2p.discovery.messages import PeerRecord
 from echo2.p2p.envelope import decode_unverified, seal, verify_envelope
 from echo2.p2p.errors import BadSignature, Malformed, Stale
 from echo2.p2p.identity import peer_id, public_bytes
-from echo2.p2p.multiaddr import PARSED_ADDRESSES as KEPT_ADDRESSES
-from echo2.p2p.multiaddr import Address, address_of, is_open_port, is_short
+from echo2.p2p.multiaddr import PARSED_ADDRESSES, Address, address_of, is_open_port, is_short
 from echo2.p2p.wire_types import decode, encode
 from echo2.runtime.figures import figure
 
@@ -99,7 +98,7 @@ def _dialable(address: str, peer: str) -> bool:
     return False
 
 
-_known_dialable = lru_cache(maxsize=KEPT_ADDRESSES)(_dialable)
+_known_dialable = lru_cache(maxsize=PARSED_ADDRESSES)(_dialable)
 
 
 def is_dialable_of_operator(address: str) -> bool:
@@ -142,17 +141,14 @@ class RecordIssuer:
             # Peers refused a record from more than SKEW ahead (a wrong clock): the next one may bear an earlier time.
             after = last.issued + 1 if last is not None and last.issued <= now + RECORD_SKEW_MS else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
-            last = self._last = VerifiedRecord(
-                self._peer, usable, record.issued, seal(KIND, self._run, encode(record), self._key)
-            )
+            sealed = seal(KIND, self._run, encode(record), self._key)
+            last = self._last = VerifiedRecord(self._peer, usable, record.issued, sealed)
         return last.sealed
 
     def due(self, now: int) -> bool:
         """Tell whether the last record must be renewed: it is old, or was issued under a wrong clock."""
-        return (
-            self._last is not None
-            and not self._last.issued - RECORD_SKEW_MS <= now < self._last.issued + RECORD_RENEWAL_MS
-        )
+        last = self._last
+        return last is not None and not last.issued - RECORD_SKEW_MS <= now < last.issued + RECORD_RENEWAL_MS
 
 
 class RecordBook:

@@ -21,11 +21,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from echo2.p2p.errors import LocalNetworkFault, WrongIdentity
+from echo2.p2p.errors import LocalNetworkFault, PeerFault
 from echo2.p2p.identity import load_any_key, write_key
 
 CERTIFICATE_LIFE: Final = datetime.timedelta(days=730)
-"""Validity of a certificate, from its creation."""
 RENEW_BEFORE: Final = datetime.timedelta(days=90)
 """A certificate that ends sooner is renewed at the next start."""
 _CLOCK_SKEW: Final = datetime.timedelta(days=2)
@@ -63,10 +62,8 @@ def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str |
         certificate_ = x509.load_pem_x509_certificate(pem)
     except ValueError:
         return False
-    return (
-        certificate_.not_valid_after_utc - now > RENEW_BEFORE
-        and certificate_.public_key() == _load(key_file, passphrase).public_key()
-    )
+    lasts = certificate_.not_valid_after_utc - now > RENEW_BEFORE
+    return lasts and certificate_.public_key() == _load(key_file, passphrase).public_key()
 
 
 def pin_of(pem: bytes) -> bytes:
@@ -95,12 +92,12 @@ class KeyPin(aiohttp.Fingerprint):
     of its certificate is not checked."""
 
     def check(self, transport: asyncio.Transport) -> None:
-        """Check the pin; aiohttp calls this after the handshake. Raises `WrongIdentity`."""
+        """Check the pin; aiohttp calls this after the handshake. Raises `PeerFault`."""
         connection = transport.get_extra_info("ssl_object")
         shown = connection.getpeercert(binary_form=True) if connection is not None else None
         if shown is None or _spki_hash(x509.load_der_x509_certificate(shown)) != self.fingerprint:
             transport.abort()
-            raise WrongIdentity(
+            raise PeerFault(
                 "HTTPS key mismatch: a proxy is intercepting TLS, or the invite belongs to another run; try another"
                 " network, or ask the operator for a new invite"
             )

@@ -25,7 +25,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
-from echo2.p2p.guard import guard_handler, one_error
+from echo2.p2p.guard import guard_handler, log, one_error
 from echo2.p2p.https import routes
 from echo2.p2p.https.certificate import KeyPin
 from echo2.p2p.https.environment_proxy import proxy_to
@@ -38,8 +38,6 @@ from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
 from echo2.runtime.backoff import Backoff
-
-log = logging.getLogger("p2p")
 
 SILENCE_SECONDS: Final = 20.0
 """Seconds without a byte before a request is given up."""
@@ -54,7 +52,6 @@ RUN_BYTES: Final = 4 << 20
 FETCH_BACKOFF: Final = Backoff(0.5, 15.0)
 """Seconds before a fetch or a long poll is retried: at first, and at most; doubled by each failure."""
 PUT_OFF: Final = 5.0
-"""Seconds after the first attempt of a request within which it is retried (rule 5)."""
 _TOO_MANY: Final = 429
 _MOST_SMALL_ANSWER_BYTES: Final = 64 << 10
 """Most bytes of an answer that is neither of a method nor of chunks."""
@@ -66,7 +63,7 @@ class HttpsClient:
 
     def __init__(self, peer_id: str, pin: bytes, *, patience: float = SILENCE_SECONDS) -> None:
         """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
-        self._peer_id = peer_id
+        self.peer_id = peer_id
         self._pin = pin
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
@@ -79,16 +76,11 @@ class HttpsClient:
         self.received: Counter[str] = Counter()
         """Payload bytes since the start, by peer."""
 
-    @property
-    def peer_id(self) -> str:
-        return self._peer_id
-
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._patience)
         try:
-            async with aiohttp.ClientSession(
-                connector=self.connector(), timeout=timeout, auto_decompress=False
-            ) as self._session:
+            session = aiohttp.ClientSession(connector=self.connector(), timeout=timeout, auto_decompress=False)
+            async with session as self._session:
                 with one_error():
                     async with asyncio.TaskGroup() as group:
                         for topic, handler in self._topics.items():

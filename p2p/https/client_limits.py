@@ -22,8 +22,8 @@ argument, in monotonic seconds.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow
@@ -63,8 +63,7 @@ class HttpsLimits(ClientLimits):
     patience: float = 20.0
 
 
-@dataclass(frozen=True)
-class _Client:
+class _Client(NamedTuple):
     """A connection's client. `holder`: its household, or the key that was recognised."""
 
     holder: str
@@ -72,16 +71,14 @@ class _Client:
     known: bool
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(NamedTuple):
     """The wait for a connection's request. `since`: its start. `is_new`: whether it is that for the first one."""
 
     since: float
     is_new: bool
 
 
-@dataclass(frozen=True)
-class _Body:
+class _Body(NamedTuple):
     """A body whose rest has not come. `began`: when it was first waited for. `flow`: what came of it."""
 
     began: float
@@ -102,7 +99,7 @@ class ClientConnections:
         self._clients: dict[object, _Client] = {}
         self._open: Counter[str] = Counter()
         self._known = 0
-        self._waiting: dict[object, _Wait] = {}
+        self.waiting: dict[object, _Wait] = {}
         """Connections without a request, silent longest first."""
         self._bodies: dict[object, _Body] = {}
         self._buckets = TokenBuckets(limits.rate, limits.burst)
@@ -133,7 +130,7 @@ class ClientConnections:
         if evicted is not None:
             self.remove(evicted)
         self._count(connection, client)
-        self._waiting[connection] = _Wait(now, is_new=True)
+        self.waiting[connection] = _Wait(now, is_new=True)
         return evicted
 
     def recognise(self, connection: object, key: str) -> None:
@@ -141,7 +138,7 @@ class ClientConnections:
         client = self._clients.get(connection)
         if client is not None and not client.public and client.holder != key:
             self._uncount(client)
-            self._count(connection, replace(client, holder=key, known=True))
+            self._count(connection, client._replace(holder=key, known=True))
 
     def remove(self, connection: object) -> None:
         """Remove a connection that has ended or was evicted."""
@@ -162,7 +159,7 @@ class ClientConnections:
     def on_part(self, connection: object, nbytes: int, now: float) -> None:
         """Mark a connection waiting for the rest of a body, of which `nbytes` have come."""
         if connection in self._clients:
-            self._waiting.pop(connection, None)
+            self.waiting.pop(connection, None)
             before = self._bodies.get(connection)
             self._bodies[connection] = _Body(now if before is None else before.began, Flow(nbytes, now))
 
@@ -170,20 +167,16 @@ class ClientConnections:
         """Mark a connection waiting: its answer is complete."""
         self.on_whole(connection)
         if connection in self._clients:
-            self._waiting[connection] = _Wait(now, is_new=False)
+            self.waiting[connection] = _Wait(now, is_new=False)
 
     def on_whole(self, connection: object) -> None:
         """Mark a connection busy: its body is whole, or is not read any more."""
-        self._waiting.pop(connection, None)
+        self.waiting.pop(connection, None)
         self._bodies.pop(connection, None)
-
-    def idle(self) -> list[object]:
-        """Return the connections without a request, silent longest first."""
-        return list(self._waiting)
 
     def overdue(self, now: float) -> list[object]:
         """Return the connections that had no request for too long, to be closed (rule 6)."""
-        return [one for one, wait in self._waiting.items() if now - wait.since >= self._limits.idle]
+        return [one for one, wait in self.waiting.items() if now - wait.since >= self._limits.idle]
 
     def _client_at(self, ip: str) -> _Client:
         parties, party = self._limits.parties, self._limits.parties.at(ip)
@@ -204,7 +197,7 @@ class ClientConnections:
         """Return the connections of which a new one of `client` evicts one (rules 2 to 4)."""
         if self._is_crowded(client):
             return [one for one, other in self._clients.items() if other.holder == client.holder]
-        strangers = [one for one in (*self._waiting, *self._bodies) if not self._clients[one].known]
+        strangers = [one for one in (*self.waiting, *self._bodies) if not self._clients[one].known]
         most = max((self._open[self._clients[one].holder] for one in strangers), default=0)
         return [one for one in strangers if self._open[self._clients[one].holder] == most]
 
@@ -221,7 +214,7 @@ class ClientConnections:
         """Return the place of a connection among those that give way, first to last (rule 2)."""
         if (body := self._bodies.get(connection)) is not None:
             return (0 if body.paid_until < now else _PAYING_BODY), body.paid_until
-        if (wait := self._waiting.get(connection)) is not None:
+        if (wait := self.waiting.get(connection)) is not None:
             is_newcomer = wait.is_new and now - wait.since < NEWCOMER_SECONDS
             return (_NEWCOMER if is_newcomer else 1), wait.since
         return _NEWCOMER + 1, 0.0

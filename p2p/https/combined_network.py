@@ -7,7 +7,6 @@ Rules
 """
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ from echo2.p2p.guard import one_error
 from echo2.p2p.https.server import HttpsServer
 from echo2.p2p.limits.origin import Origin
 from echo2.p2p.multiaddr import OVER_HTTPS
-from echo2.p2p.network import AnyPeer, FetchReport, Network, Traffic
+from echo2.p2p.network import AnyPeer, Network, Traffic
 from echo2.p2p.payload_manifest import Manifest
 
 
@@ -25,7 +24,8 @@ class PeerAndHttps:
 
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https
-        self.subscribe = peer.subscribe
+        self.subscribe, self.reserve, self.release = peer.subscribe, peer.reserve, peer.release
+        self.fetch, self.follow, self.limit = peer.fetch, peer.follow, peer.limit
 
     @property
     def network(self) -> Network:
@@ -41,21 +41,6 @@ class PeerAndHttps:
     async def ready(self) -> None:
         await self.https.ready()
         await self.peer.ready()
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        await self.peer.reserve(addresses)
-
-    async def release(self, relay: str) -> None:
-        await self.peer.release(relay)
-
-    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        return await self.peer.fetch(manifest, path, fallback=fallback)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        await self.peer.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        await self.peer.limit(uplink, downlink)
 
     async def addresses(self) -> list[str]:
         return [*await self.peer.addresses(), *self.https.addresses()]
@@ -77,8 +62,5 @@ class PeerAndHttps:
 
     async def traffic(self) -> Traffic:
         libp2p = await self.peer.traffic()
-        return msgspec.structs.replace(
-            libp2p,
-            sent=libp2p.sent + self.https.sent,
-            refused={**libp2p.refused, **self.https.listener.refusals.counts()},
-        )
+        refused = libp2p.refused | self.https.listener.refusals.counts()
+        return msgspec.structs.replace(libp2p, sent=libp2p.sent + self.https.sent, refused=refused)

@@ -13,9 +13,11 @@ Rules
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from echo2.p2p.errors import Declined, P2PError, Unreachable
 from echo2.p2p.guard import one_error
@@ -34,8 +36,7 @@ PROGRESS_POLL_SECONDS: Final = 0.5
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS or both: the parts of `p2p.network`. It chooses the route of each dial,
-    request and fetch."""
+    """A node's network over libp2p, HTTPS or both, which chooses the route of each dial, request and fetch."""
 
     def __init__(
         self,
@@ -54,6 +55,9 @@ class FailoverNetwork:
         self._clock = clock
         self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
+        self.peer_id = self._all[0].peer_id
+        self.publish, self.share, self.unshare = self._direct.publish, self._direct.share, self._direct.unshare
+        self.follow, self.limit = self._direct.follow, self._direct.limit
         self._skipped_until: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
 
     @property
@@ -61,10 +65,6 @@ class FailoverNetwork:
         """The parts of the network; those that HTTPS cannot serve come from libp2p alone."""
         alone = self if self._https is not None or isinstance(self._direct, NoLibp2p) else self._direct
         return Network(self, self._direct.handlers, self, self, alone, alone, self._direct)
-
-    @property
-    def peer_id(self) -> str:
-        return self._all[0].peer_id
 
     async def run(self) -> None:
         with one_error():
@@ -120,21 +120,6 @@ class FailoverNetwork:
             await self._https.disconnect()
         return answer
 
-    async def publish(self, topic: str, data: bytes) -> None:
-        await self._direct.publish(topic, data)
-
-    async def share(self, manifest: Manifest, path: Path) -> None:
-        await self._direct.share(manifest, path)
-
-    async def unshare(self, payload_hash: bytes) -> None:
-        await self._direct.unshare(payload_hash)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        await self._direct.follow(parents, children)
-
-    async def limit(self, uplink: float | None, downlink: float | None) -> None:
-        await self._direct.limit(uplink, downlink)
-
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         for one in self._all:
             one.subscribe(topic, handler)
@@ -157,14 +142,10 @@ class FailoverNetwork:
         return fetched
 
     async def traffic(self) -> Traffic:
+        """See `PayloadExchange`. Over HTTPS, payloads are received and nothing else is counted."""
         parts = [await one.traffic() for one in self._all]
-        return Traffic(
-            received=sum(part.received for part in parts),
-            sent=sum(part.sent for part in parts),
-            received_by_peer=_add_counts(part.received_by_peer for part in parts),
-            relayed=sum(part.relayed for part in parts),
-            refused=_add_counts(part.refused for part in parts),
-        )
+        received = sum((Counter(part.received_by_peer) for part in parts), Counter[str]())
+        return msgspec.structs.replace(parts[0], received=received.total(), received_by_peer=dict(received))
 
     async def _dial(self, route: Route, addresses: list[str]) -> str:
         by = self._https if route == "https" else self._all[0]
@@ -228,10 +209,3 @@ async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
     await asyncio.wait([fetching])
     if not fetching.cancelled():
         fetching.exception()
-
-
-def _add_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total = Counter[str]()
-    for part in counts:
-        total.update(part)
-    return dict(total)

@@ -28,7 +28,7 @@ from aiohttp.web_protocol import RequestHandler
 from anyio.abc import TaskGroup
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed, Unreachable
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.https.client_limits import ClientConnections, HttpsLimits
 from echo2.p2p.https.routes import WRITE_BYTES
 from echo2.p2p.limits import least_rate
@@ -39,8 +39,6 @@ from echo2.p2p.limits.shares import KNOWN_FACTOR, STRANGERS_UNFINISHED_HTTPS, Sh
 from echo2.p2p.limits.subnets import RefusalCounter
 from echo2.p2p.multiaddr import address_of, tcp
 from echo2.runtime.descriptors import SHORTAGES, is_shortage
-
-log = logging.getLogger("p2p")
 
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _VISITORS_LOG = logging.getLogger("p2p.visitors")
@@ -215,8 +213,7 @@ class HttpsListener:
             self.clients.on_answer(request.protocol, loop.time())
             assert isinstance(request.protocol, _Connection)
             request.protocol.began = None
-        if request.transport is not None:
-            request.transport.abort()
+        _abort(request.protocol)
         return web.Response(status=408)  # never sent: the connection is closed
 
     async def _answer_request(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
@@ -285,7 +282,7 @@ class HttpsListener:
         while True:
             await asyncio.sleep(min(_SWEEP_SECONDS, self._limits.idle / 4))
             now = asyncio.get_running_loop().time()
-            late = [one for one in self.clients.idle() if isinstance(one, _Connection) and one.is_late(now)]
+            late = [one for one in self.clients.waiting if isinstance(one, _Connection) and one.is_late(now)]
             for protocol in (*self.clients.overdue(now), *late):
                 if isinstance(protocol, RequestHandler):
                     _abort(protocol)

@@ -11,13 +11,11 @@ Rules
    error is logged, and its text is not sent.
 4. Only payloads that are currently shared are served, by the hash of their content. A file is read and checked at its
    first request. A request's path is never a path on disk.
-5. Connections and slow clients are bounded by p2p/https/listener.py.
-6. Payloads share the machine's one uplink limit and queue with libp2p (p2p/limits/bandwidth.py). Frames leave in
+5. Payloads share the machine's one uplink limit and queue with libp2p (p2p/limits/bandwidth.py). Frames leave in
    pieces, so that a waiting client keeps receiving bytes.
 """
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +26,7 @@ from aiohttp import web
 
 from echo2.p2p.envelope import decode_unverified, open_signed
 from echo2.p2p.errors import Busy, Malformed, PeerFault
+from echo2.p2p.guard import log
 from echo2.p2p.handlers import Handlers
 from echo2.p2p.https import routes
 from echo2.p2p.https.client_limits import HttpsLimits
@@ -41,8 +40,6 @@ from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import messages
 from echo2.p2p.swarm.open_files import retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PayloadFile
-
-log = logging.getLogger("p2p")
 
 
 class HttpsServer:
@@ -191,7 +188,7 @@ class HttpsServer:
         return await self.listener.send(request, data, headers={"ETag": tag})
 
     async def _answer_chunks(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer with chunks of a shared payload, one frame each (rules 4 and 6)."""
+        """Answer with chunks of a shared payload, one frame each (rules 4 and 5)."""
         try:
             payload_hash, first, last = routes.read_chunks_path(request.path)
         except Malformed as fault:
@@ -216,7 +213,7 @@ class HttpsServer:
         return await self.listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
-        """Send a frame, in pieces within the uplink limit (rule 6)."""
+        """Send a frame, in pieces within the uplink limit (rule 5)."""
         if self._uplink is None:
             await self.listener.write(answer, frame)
             return

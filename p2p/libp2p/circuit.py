@@ -14,7 +14,6 @@ other end.
 """
 
 import contextlib
-import logging
 import socket
 import time
 from collections import Counter
@@ -37,15 +36,13 @@ from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2._libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
 from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.multiaddr import address_of, tcp, through
 from echo2.runtime.backoff import Backoff
-
-log = logging.getLogger("p2p")
 
 HOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP_PROTOCOL = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 MOST_CIRCUIT_MESSAGE_BYTES = 4096
-"""Largest message, bytes."""
 ANSWER_TIMEOUT = 10.0
 """Seconds for one message or one stream."""
 DIAL_TIMEOUT = 15.0
@@ -55,7 +52,6 @@ RELAY_BACKOFF = Backoff(1.0, 60.0)
 SKEWED_RESERVATION_SECONDS = 60.0
 """Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
-"""Most addresses per relay (rule 3)."""
 MOST_OF_FAMILY = 2
 """Most addresses of a name of one kind: whoever answers for the name may give thousands."""
 
@@ -121,17 +117,15 @@ class RelayClient:
         """`disconnected`: waits until there is no connection with a peer. `on_relayed_peer`: called with the id of each
         peer that connects through a relay."""
         self._host, self._disconnected, self._on_relayed_peer = host, disconnected, on_relayed_peer
+        self._network: Any = host.get_network()
         self._relay_addresses: dict[ID, list[str]] = {}
         self._renewals: dict[str, trio.CancelScope] = {}
         host.set_stream_handler(STOP_PROTOCOL, self._on_stop)
 
     def addresses(self) -> list[str]:
         """Return the addresses at which this peer can be dialled through relays."""
-        return [
-            through(address, str(self._host.get_id()))
-            for relayed in self._relay_addresses.values()
-            for address in relayed
-        ]
+        own = str(self._host.get_id())
+        return [through(address, own) for relayed in self._relay_addresses.values() for address in relayed]
 
     async def reserve(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
         """Reserve at the relay with these addresses; renew the reservation in `nursery` until `release`. Raises
@@ -172,7 +166,7 @@ class RelayClient:
                 with trio.fail_after(DIAL_TIMEOUT):
                     relay = await self.connect(address)
                     return str(relay), await self._reserve(relay, addresses)
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 reasons.append(f"{address}: {str(error) or repr(error)}")
         raise Unreachable(f"no reservation: {'; '.join(reasons) or 'no relay address was given'}")
 
@@ -193,11 +187,13 @@ class RelayClient:
 
     async def dial(self, address: str) -> str:
         """Connect to a peer through a relay, by an address with /p2p-circuit; return its id. Raises `Unreachable`."""
-        relay, target = circuit_parts(address)
+        place = address_of(address)
+        if not place.relay or not (target := place.peer):
+            raise Unreachable(f"{address} names no relay, or no peer behind it")
         peer = ID.from_string(target)
         if peer in self._host.get_connected_peers():
             return target
-        relay_id = await self.connect(relay)
+        relay_id = await self.connect(place.before_circuit.text)
         stream = await self._open(relay_id)
         try:
             await send(stream, pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=peer.to_bytes())))
@@ -228,21 +224,17 @@ class RelayClient:
     def source(self, address: str) -> tuple[str, int] | None:
         """Return the host and port that this peer listens on, of the address family of `address`; None without one."""
         family = address_of(address).kind
-        for listening in self._host.get_network().listeners.values():
+        for listening in self._network.listeners.values():
             for own in map(address_of, map(str, listening.get_addrs())):
                 if own.kind == family and own.port is not None:
                     return own.host, own.port
         return None
 
-    @property
-    def _network(self) -> Any:
-        return self._host.get_network()
-
     async def _open(self, relay: ID) -> INetStream:
         try:
             with trio.fail_after(ANSWER_TIMEOUT):
                 return await self._host.new_stream(relay, [HOP_PROTOCOL])
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             raise Unreachable(f"{relay} is no relay: {error!r}") from None
 
     async def _on_stop(self, stream: INetStream) -> None:
@@ -270,14 +262,6 @@ def remote_address(connection: IMuxedConn) -> str | None:
     return str(addresses[0]) if addresses else None
 
 
-def circuit_parts(address: str) -> tuple[str, str]:
-    """Return the address of the relay with its peer id, and the peer id of the target. Raises `Unreachable`."""
-    separator = address_of(address)
-    if not separator.relay or not separator.peer:
-        raise Unreachable(f"{address} names no relay, or no peer behind it")
-    return separator.before_circuit.text, separator.peer
-
-
 async def without_names(addresses: Sequence[str]) -> list[str]:
     """Return addresses with each that has a name for a host replaced by those at its IP addresses (rule 3), of which
     the first `MOST_OF_FAMILY` of IPv4 and of IPv6 count; a name that is not known, or none at all, has none."""
@@ -290,9 +274,8 @@ async def without_names(addresses: Sequence[str]) -> list[str]:
         family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(parsed.kind, socket.AF_UNSPEC)
         taken = Counter[int]()
         with contextlib.suppress(OSError, UnicodeError):
-            for kind, *_, place in await trio.socket.getaddrinfo(
-                parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM
-            ):
+            known = await trio.socket.getaddrinfo(parsed.host, parsed.port, family=family, type=socket.SOCK_STREAM)
+            for kind, *_, place in known:
                 taken[kind] += 1
                 if taken[kind] <= MOST_OF_FAMILY:
                     announced.append(tcp(str(place[0]), int(place[1]), parsed.peer))

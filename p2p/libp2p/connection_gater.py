@@ -19,7 +19,6 @@
    connection costs a sixth of the CPU time of a handshake begun in vain.
 """
 
-import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -31,28 +30,21 @@ from echo2._libp2p.io.abc import ReadWriteCloser
 from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.raw_connection import RawConnection
 from echo2.p2p.errors import Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.muxed_connection import MuxConn
 from echo2.p2p.libp2p.noise_socket import readable, receiver
 from echo2.p2p.libp2p.patches import set_source
 from echo2.p2p.libp2p.yamux import BoundedYamux
+from echo2.p2p.limits import shares
 from echo2.p2p.limits.bans import Bans
 from echo2.p2p.limits.connection_places import HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
 from echo2.p2p.limits.origin import Origins
 from echo2.p2p.limits.proxy_header import PEEKED_BYTES, begins_header, read_source, unnamed_proxy
-from echo2.p2p.limits.shares import (
-    KNOWN_FACTOR,
-    STRANGERS_UNFINISHED,
-    STREAMS_PER_PARTY,
-    STREAMS_PER_PLACE,
-    Shares,
-)
+from echo2.p2p.limits.shares import Shares
 from echo2.p2p.limits.subnets import PeerLimits, RefusalCounter
 from echo2.p2p.multiaddr import address_of
 
-log = logging.getLogger("p2p")
-
 FIRST_BYTE = 10.0
-"""Seconds (rule 7)."""
 Loaded = MuxConn | BoundedYamux
 """A connection that tells what the streams of its peer occupy."""
 
@@ -71,9 +63,9 @@ class Connections(INotifee):
         """Open connection -> an event that is set when it ends."""
         self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.parties)
-        streams = STREAMS_PER_PLACE * self._limits.connections
-        self.streams = Shares[Loaded](streams, streams - streams // 4, STREAMS_PER_PARTY)
-        self.unfinished = Shares[Loaded](KNOWN_FACTOR * STRANGERS_UNFINISHED, STRANGERS_UNFINISHED)
+        streams, unfinished = shares.STREAMS_PER_PLACE * self._limits.connections, shares.STRANGERS_UNFINISHED
+        self.streams = Shares[Loaded](streams, streams - streams // 4, shares.STREAMS_PER_PARTY)
+        self.unfinished = Shares[Loaded](shares.KNOWN_FACTOR * unfinished, unfinished)
         self._bans = Bans()
         self._headers = 0
         """Connections of trusted proxies whose header has not come."""

@@ -16,7 +16,6 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
    in all, then one per `PUNCH_EACH` and per `EACH` seconds.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -30,15 +29,14 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from echo2.p2p.discovery.peer_records import is_dialable
-from echo2.p2p.errors import Malformed, P2PError, Unreachable
+from echo2.p2p.errors import Malformed, Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.circuit import RelayClient, receive, send
 from echo2.p2p.limits.party import subnet_of
 from echo2.p2p.limits.relay_quota import PUNCH_BURST, PUNCH_EACH, PUNCHES
 from echo2.p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from echo2.p2p.local_addresses import dialable
 from echo2.p2p.multiaddr import address_of, pack, unpack
-
-log = logging.getLogger("p2p")
 
 PROTOCOL = TProtocol("/libp2p/dcutr")
 ADDRESSES = 8
@@ -76,7 +74,7 @@ class HolePuncher:
                     log.info("relayed connection upgraded: %s is reached directly", peer)
                     await self._leave_relay(target)
                     return True
-        except (P2PError, Exception, ExceptionGroup) as error:
+        except Exception as error:
             log.info("relayed connection not upgraded: no direct connection with %s: %r", peer, error)
         finally:
             self._busy.discard(target)
@@ -144,7 +142,7 @@ class HolePuncher:
             with trio.move_on_after(DIAL_TIMEOUT):
                 await dial(Multiaddr(address), peer, own)
                 attempts.cancel()
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             log.debug("punch %s: %r", address, error)
 
     def _open(self, peer: ID, kind: ConnectionType) -> list[INetConn]:

@@ -3,7 +3,7 @@
 Ours are Ed25519. A foreign peer's may also be RSA or secp256k1; of these only public keys are needed.
 """
 
-from typing import Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
@@ -57,11 +57,26 @@ class Ed25519PrivateKey(PrivateKey):
         return Ed25519PublicKey(self._key.public_key())
 
 
-class RSAPublicKey(PublicKey):
+class _ForeignKey(PublicKey):
+    """The public key of a foreign peer. `_scheme`: what its `verify` takes beside a signature and the data."""
+
+    _scheme: ClassVar[tuple[Any, ...]]
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def verify(self, data: bytes, signature: bytes) -> bool:
+        try:
+            self._key.verify(signature, data, *self._scheme)
+        except InvalidSignature:
+            return False
+        return True
+
+
+class RSAPublicKey(_ForeignKey):
     """An RSA public key; signatures are PKCS #1 v1.5 of SHA-256."""
 
-    def __init__(self, key: rsa.RSAPublicKey) -> None:
-        self._key = key
+    _scheme = (padding.PKCS1v15(), SHA256())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -72,24 +87,16 @@ class RSAPublicKey(PublicKey):
         return cls(key)
 
     def to_bytes(self) -> bytes:
-        return self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return bytes(self._key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
     def get_type(self) -> KeyType:
         return KeyType.RSA
 
-    def verify(self, data: bytes, signature: bytes) -> bool:
-        try:
-            self._key.verify(signature, data, padding.PKCS1v15(), SHA256())
-        except InvalidSignature:
-            return False
-        return True
 
-
-class Secp256k1PublicKey(PublicKey):
+class Secp256k1PublicKey(_ForeignKey):
     """A secp256k1 public key; signatures are ECDSA of SHA-256, in DER."""
 
-    def __init__(self, key: ec.EllipticCurvePublicKey) -> None:
-        self._key = key
+    _scheme = (ec.ECDSA(SHA256()),)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -97,17 +104,10 @@ class Secp256k1PublicKey(PublicKey):
         return cls(ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), data))
 
     def to_bytes(self) -> bytes:
-        return self._key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+        return bytes(self._key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint))
 
     def get_type(self) -> KeyType:
         return KeyType.Secp256k1
-
-    def verify(self, data: bytes, signature: bytes) -> bool:
-        try:
-            self._key.verify(signature, data, ec.ECDSA(SHA256()))
-        except InvalidSignature:
-            return False
-        return True
 
 
 def create_new_key_pair(seed: bytes | None = None) -> KeyPair:

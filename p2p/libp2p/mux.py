@@ -19,6 +19,7 @@
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from echo2.p2p.errors import LocalNetworkFault, Malformed
@@ -28,7 +29,6 @@ PROTOCOL = "/echo2/mux/1"
 OPEN, DATA, CREDIT, FIN, RESET, PING, PONG, GOAWAY = range(8)
 HEADER = struct.Struct("<BII")
 FRAME_MAX = 1 << 16
-"""Most bytes of DATA in one received frame."""
 QUANTUM = 65519 - HEADER.size
 """Most bytes of DATA in one sent frame: with its header it fills one Noise message."""
 WINDOW_MIN = 64 << 10
@@ -36,12 +36,9 @@ WINDOW_MAX = 4 << 20
 WINDOWS = 24 << 20
 """Most bytes of all windows of a connection together; each stream has at least `WINDOW_MIN` in any case."""
 STREAMS_MAX = 256
-"""Most open streams per side."""
 ANSWERS_MAX = 1024
-"""Most frames queued in answer to the peer's frames."""
 CREDIT_LIMIT = (1 << 32) - 1
 LEAVING, FAULT = 0, 1
-"""Values of a GOAWAY."""
 
 Bytes = bytes | memoryview
 Piece = memoryview | bytearray
@@ -52,21 +49,20 @@ class StreamState:
     """The state of one stream on this side. Attributes are for reading, except for `most_window`."""
 
     id: int
-    pieces: deque[Piece] = field(default_factory=deque)
+    arrived: deque[Piece] = field(default_factory=deque)
     """Data received and not yet read."""
     unread: int = 0
     ended: bool = False
     """The peer has sent FIN."""
-    reset: bool = False
+    aborted: bool = False
     """Either side has sent RESET."""
-    queue: deque[memoryview] = field(default_factory=deque)
+    queue: deque[Piece] = field(default_factory=deque)
     """Data written and not yet sent."""
     unsent: int = 0
     """Bytes in `queue`."""
     kept: int = 0
     """Bytes that the application has read of a frame whose rest has not come."""
     sent: int = 0
-    """Bytes sent since the start."""
     credit: int = WINDOW_MIN
     """Bytes that this side may send."""
     allowed: int = WINDOW_MIN
@@ -83,19 +79,22 @@ class StreamState:
     ready: bool = False
     """Waiting for its share in the round robin (rule 5)."""
 
+    def wake(self) -> None:
+        """Take note of a change: of no use without tasks that wait for one."""
+
 
 class Mux:
     """The state machine of one connection: receives frames, and produces the frames to send. Public attributes are for
     reading, except for `opened` and `changed`."""
 
-    def __init__(self, dialled: bool) -> None:
-        """`dialled`: whether this side opened the connection."""
+    def __init__(self, dialled: bool, new_stream: Callable[[int], StreamState] = StreamState) -> None:
+        """`dialled`: whether this side opened the connection. `new_stream`: makes the stream with an id."""
+        self._new_stream = new_stream
         self._parity = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._highest = 0
         """Highest stream id that the peer has opened."""
         self.streams: dict[int, StreamState] = {}
-        """Open streams by id."""
         self.resetting: dict[int, int] = {}
         """Streams that this side reset and the peer has not answered -> bytes that may still arrive."""
         self.counts = [0, 0]
@@ -151,11 +150,11 @@ class Mux:
         """Store a piece of DATA. A view keeps all `whole` bytes that arrived with it in memory, so only a large piece
         stays a view; small ones are copied into one buffer, which also saves an object per piece."""
         if 2 * len(piece) >= whole:
-            stream.pieces.append(piece)
-        elif stream.pieces and isinstance(last := stream.pieces[-1], bytearray):
+            stream.arrived.append(piece)
+        elif stream.arrived and isinstance(last := stream.arrived[-1], bytearray):
             last += piece
         else:
-            stream.pieces.append(bytearray(piece))
+            stream.arrived.append(bytearray(piece))
         stream.unread += len(piece)
         self._count_bytes(stream, len(piece))
         self.changed.add(stream)
@@ -265,7 +264,7 @@ class Mux:
 
     def write(self, stream: StreamState, data: Bytes) -> None:
         """Queue bytes for sending; they must not change later."""
-        if stream.finishing or stream.reset:
+        if stream.finishing or stream.aborted:
             raise ValueError("this direction has ended")
         if data:
             stream.queue.append(memoryview(data).cast("B"))
@@ -274,15 +273,8 @@ class Mux:
 
     def read(self, stream: StreamState, limit: int) -> list[memoryview]:
         """Return up to `limit` received bytes, and give the peer credit for them."""
-        pieces, left = [], limit
-        while stream.pieces and left:
-            piece = memoryview(stream.pieces.popleft())
-            if len(piece) > left:
-                stream.pieces.appendleft(piece[left:])
-                piece = piece[:left]
-            pieces.append(piece)
-            left -= len(piece)
-        self._give_credit(stream, limit - left)
+        pieces = _take(stream.arrived, limit)
+        self._give_credit(stream, sum(map(len, pieces)))
         return pieces
 
     def keep(self, stream: StreamState, nbytes: int) -> None:
@@ -297,7 +289,7 @@ class Mux:
 
     def finish(self, stream: StreamState) -> None:
         """End this direction with FIN, after the bytes that are queued."""
-        if not stream.finishing and not stream.reset:
+        if not stream.finishing and not stream.aborted:
             stream.finishing = True
             self._schedule(stream)
 
@@ -345,14 +337,7 @@ class Mux:
             stream.unsent -= size
             stream.sent += size
             self.changed.add(stream)
-            left = size
-            while left:
-                piece = stream.queue.popleft()
-                if len(piece) > left:
-                    stream.queue.appendleft(piece[left:])
-                    piece = piece[:left]
-                out.append(piece)
-                left -= len(piece)
+            out += _take(stream.queue, size)
         if stream.finishing and not stream.unsent:
             out.append(HEADER.pack(FIN, stream.id, 0))
             stream.finished = True
@@ -364,7 +349,7 @@ class Mux:
 
     def _schedule(self, stream: StreamState) -> None:
         sendable = (stream.unsent and stream.credit) or (stream.finishing and not stream.unsent and not stream.finished)
-        if sendable and not stream.ready and not stream.reset:
+        if sendable and not stream.ready and not stream.aborted:
             stream.ready = True
             self._ready.append(stream)
 
@@ -372,7 +357,7 @@ class Mux:
         stream.unread -= size
         self._count_bytes(stream, -size)
         stream.uncredited += size
-        if stream.ended or stream.reset or stream.uncredited * 2 < stream.window:
+        if stream.ended or stream.aborted or stream.uncredited * 2 < stream.window:
             return
         more, stream.uncredited = stream.uncredited, 0
         grown = max(0, min(stream.window, stream.most_window - stream.window))
@@ -386,7 +371,7 @@ class Mux:
     # -- the life of a stream
 
     def _add(self, id: int) -> StreamState:
-        stream = self.streams[id] = StreamState(id)
+        stream = self.streams[id] = self._new_stream(id)
         self.counts[id & 1] += 1
         self.peer_streams += id & 1 != self._parity
         self.window_bytes += stream.window
@@ -402,10 +387,10 @@ class Mux:
             self.counts[stream.id & 1] -= 1
 
     def _abandon(self, stream: StreamState) -> None:
-        stream.reset = True
+        stream.aborted = True
         self._drop(stream)
         stream.queue.clear()
-        stream.pieces.clear()
+        stream.arrived.clear()
         stream.unsent = stream.unread = 0
         if stream.ready:
             self._ready.remove(stream)
@@ -419,3 +404,16 @@ class Mux:
         del self.streams[stream.id]
         self.peer_streams -= stream.id & 1 != self._parity
         self.window_bytes -= stream.window
+
+
+def _take(pieces: deque[Piece], limit: int) -> list[memoryview]:
+    """Take the first `limit` bytes out of a queue, or all if there are fewer."""
+    taken = []
+    while pieces and limit:
+        piece = memoryview(pieces.popleft())
+        if len(piece) > limit:
+            pieces.appendleft(piece[limit:])
+            piece = piece[:limit]
+        taken.append(piece)
+        limit -= len(piece)
+    return taken

@@ -11,10 +11,9 @@
    no room for it (p2p/libp2p/connection_gater.py), `give_way` resets the fullest stream of a connection.
 """
 
-import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from functools import partial
+from typing import NoReturn, cast
 
 import trio
 
@@ -25,19 +24,11 @@ from echo2._libp2p.multiaddr import Multiaddr
 from echo2._libp2p.network.connection.exceptions import RawConnError
 from echo2._libp2p.peer.id import ID
 from echo2._libp2p.security.secure_session import SecureSession
-from echo2._libp2p.stream_muxer.exceptions import (
-    MuxedConnUnavailable,
-    MuxedStreamClosed,
-    MuxedStreamEOF,
-    MuxedStreamError,
-    MuxedStreamReset,
-)
+from echo2._libp2p.stream_muxer import exceptions
 from echo2.p2p.errors import LocalNetworkFault, Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from echo2.p2p.libp2p.noise_session import BatchedTransport
-from echo2.p2p.limits.least_rate import Flow
-
-log = logging.getLogger("p2p")
 
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
 """Bytes per write to the socket, initially and at most."""
@@ -47,9 +38,7 @@ large, since frames queued behind a write wait as long."""
 UNSENT_STREAM_BYTES = 512 << 10
 """Unsent bytes of a stream beyond which its writer waits."""
 PING_AFTER_SECONDS = 15.0
-"""Seconds without a byte before a PING."""
 PINGS = 4
-"""Periods of `PING_AFTER_SECONDS` seconds without a byte before the connection is closed."""
 LOAD_STEP = 4096
 """Bytes that wait for the rest of a request, and are told together: a small request is told by its stream alone."""
 FAREWELL_SECONDS = 1.0
@@ -57,13 +46,16 @@ FAREWELL_SECONDS = 1.0
 BROKEN_CONNECTION_ERRORS = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class MuxStream(IMuxedStream):
-    """One stream of a `MuxConn`."""
+class MuxStream(StreamState, IMuxedStream):
+    """One stream of a `MuxConn`, and its state in the muxer."""
 
-    def __init__(self, conn: "MuxConn", state: StreamState) -> None:
+    def __init__(self, conn: "MuxConn", id: int) -> None:
+        super().__init__(id)
         self.muxed_conn = conn
-        self.stream_id = state.id
-        self._conn, self._mux, self._state = conn, conn.mux, state
+        self.stream_id = id
+        self._conn, self._mux = conn, conn.mux
+        self.flows = conn.transport.raw
+        """The bytes that the stream's connection has moved in each direction."""
         self._least = 1
         """Unread bytes that the reader waits for."""
         self._readable = trio.lowlevel.ParkingLot()
@@ -72,70 +64,50 @@ class MuxStream(IMuxedStream):
     @property
     def room(self) -> bool:
         """Whether `flush` would return at once."""
-        return self._writable_now()
-
-    @property
-    def sent(self) -> int:
-        """Bytes sent since the start; grows while there is progress."""
-        return self._state.sent
-
-    @property
-    def unread(self) -> int:
-        """Bytes received and not read; grows while there is progress."""
-        return self._state.unread
-
-    @property
-    def received_flow(self) -> Flow:
-        """Bytes received over the stream's connection."""
-        return self._conn.transport.received_flow
-
-    @property
-    def sent_flow(self) -> Flow:
-        """Bytes sent over the stream's connection."""
-        return self._conn.transport.sent_flow
+        return self.finished or self._has_ended or not (self.finishing or self.unsent > UNSENT_STREAM_BYTES)
 
     def keep(self, nbytes: int) -> None:
         """Note that the reader keeps `nbytes` of a frame whose rest has not come."""
-        self._mux.keep(self._state, nbytes)
+        self._mux.keep(self, nbytes)
         self._conn.notify()
 
     def narrow(self, nbytes: int) -> None:
         """Let the peer send at most `nbytes` ahead of the reader; at least `WINDOW_MIN`."""
-        self._state.most_window = nbytes
+        self.most_window = nbytes
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
         """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
         other side has finished. Raises `MuxedStreamReset`."""
-        self._least = min(least, self._state.window // 2)
+        self._least = min(least, self.window // 2)
         while not self._readable_now():
             await self._readable.park()
-        if not self._state.unread:
+        if not self.unread:
             self._check()
             return []
-        pieces = self._mux.read(self._state, limit)
+        pieces = self._mux.read(self, limit)
         self._conn.notify()
         return pieces
 
     def put(self, data: Bytes) -> None:
         """Queue bytes for sending; they must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
         self._check()
-        if self._state.finishing:
-            raise MuxedStreamClosed("written to after its end")
-        self._mux.write(self._state, data)
+        if self.finishing:
+            raise exceptions.MuxedStreamClosed("written to after its end")
+        self._mux.write(self, data)
         self._conn.notify()
 
     async def flush(self) -> None:
         """Wait until there is room for more; after `close`, until all is sent. Raises `MuxedStreamReset`."""
-        while not self._writable_now():
+        while not self.room:
             await self._writable.park()
-        if not self._state.finished:
+        if not self.finished:
             self._check()
 
     async def read(self, n: int | None = None) -> bytes:
         """Return 1 to `n` bytes. Raises `MuxedStreamEOF`, `MuxedStreamReset`."""
         pieces = await self.pieces(1 << 20 if n is None or n < 0 else n)
         if not pieces and n != 0:
-            raise MuxedStreamEOF("the other side has finished")
+            raise exceptions.MuxedStreamEOF("the other side has finished")
         return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
@@ -145,17 +117,17 @@ class MuxStream(IMuxedStream):
 
     async def close(self) -> None:
         """End the sending direction; reading goes on."""
-        self._mux.finish(self._state)
+        self._mux.finish(self)
         self._conn.notify()
 
     async def reset(self) -> None:
-        self._mux.reset(self._state)
+        self._mux.reset(self)
         self._conn.notify()
 
     @property
     def is_closed(self) -> bool:
         """Whether both directions have ended."""
-        return self._state.reset or self._conn.is_closed or (self._state.ended and self._state.finished)
+        return self.aborted or self._conn.is_closed or (self.ended and self.finished)
 
     def set_deadline(self, ttl: int) -> NoReturn:
         raise NotImplementedError("use trio's timeouts")
@@ -170,25 +142,21 @@ class MuxStream(IMuxedStream):
         """Wake the waiting reader and writer if their condition holds now."""
         if self._readable and self._readable_now():
             self._readable.unpark_all()
-        if self._writable and self._writable_now():
+        if self._writable and self.room:
             self._writable.unpark_all()
 
     def _readable_now(self) -> bool:
-        return self._state.unread >= self._least or self._state.ended or self._has_ended
-
-    def _writable_now(self) -> bool:
-        state = self._state
-        return state.finished or self._has_ended or not (state.finishing or state.unsent > UNSENT_STREAM_BYTES)
+        return self.unread >= self._least or self.ended or self._has_ended
 
     @property
     def _has_ended(self) -> bool:
-        return self._state.reset or self._conn.is_closed
+        return self.aborted or self._conn.is_closed
 
     def _check(self) -> None:
-        if self._state.reset:
-            raise MuxedStreamReset("the stream was reset")
+        if self.aborted:
+            raise exceptions.MuxedStreamReset("the stream was reset")
         if self._conn.is_closed:
-            raise MuxedStreamReset(f"the connection ended: {self._conn.reason}")
+            raise exceptions.MuxedStreamReset(f"the connection ended: {self._conn.reason}")
 
 
 class MuxConn(IMuxedConn):
@@ -210,10 +178,8 @@ class MuxConn(IMuxedConn):
         the bytes has changed (rule 5)."""
         self._load = 0, 0
         self._closed = trio.Event()
-        self.mux = Mux(conn.is_initiator)
-        """The state of the connection; `notify` follows each change of it."""
-        self._streams: dict[int, MuxStream] = {}
-        self._accepted: deque[MuxStream] = deque()
+        self.mux = Mux(conn.is_initiator, partial(MuxStream, self))
+        """The state of the connection and its streams; `notify` follows each change of it."""
         self._acceptable = trio.lowlevel.ParkingLot()
         self._writable = trio.lowlevel.ParkingLot()
         self._left = trio.Event()
@@ -249,28 +215,25 @@ class MuxConn(IMuxedConn):
 
     async def open_stream(self) -> IMuxedStream:
         if self.is_closed:
-            raise MuxedConnUnavailable(self.reason)
+            raise exceptions.MuxedConnUnavailable(self.reason)
         try:
-            stream = self._stream(self.mux.open())
+            stream = cast(MuxStream, self.mux.open())
         except LocalNetworkFault as fault:
-            raise MuxedStreamError(str(fault)) from None
+            raise exceptions.MuxedStreamError(str(fault)) from None
         self.notify()
         return stream
 
     async def accept_stream(self) -> IMuxedStream:
-        while not self._accepted:
+        while not self.mux.opened:
             if self.is_closed:
-                raise MuxedConnUnavailable(self.reason)
+                raise exceptions.MuxedConnUnavailable(self.reason)
             await self._acceptable.park()
-        return self._accepted.popleft()
+        return cast(MuxStream, self.mux.opened.popleft())
 
     async def close(self) -> None:
         """Close the connection; queued frames and a GOAWAY get `FAREWELL_SECONDS` seconds to leave."""
         if not self.is_closed:
-            self.mux.go_away(LEAVING)
-            self.notify()
-            with trio.move_on_after(FAREWELL_SECONDS):
-                await self._left.wait()
+            await self._say_farewell(LEAVING)
         self._scope.cancel()
         await self._end()
 
@@ -295,28 +258,18 @@ class MuxConn(IMuxedConn):
     def get_connection_type(self) -> ConnectionType:
         return self.secured_conn.get_connection_type()
 
-    def _stream(self, state: StreamState) -> MuxStream:
-        stream = self._streams[state.id] = MuxStream(self, state)
-        return stream
-
     def notify(self) -> None:
         """Wake the tasks that wait for the streams and frames that the muxer has just changed."""
         mux = self.mux
-        while mux.opened:
-            self._accepted.append(self._stream(mux.opened.popleft()))
         if (load := (mux.peer_streams, mux.peer_bytes // LOAD_STEP)) != self._load:
             self._load = load
             self.on_load(self, mux.peer_streams, mux.peer_bytes)
         while mux.changed:
-            state = mux.changed.pop()
-            stream = self._streams.get(state.id)
-            if stream is not None:
-                stream.wake()
-                if state.reset or (state.ended and state.finished):
-                    del self._streams[state.id]
-                if state.reset and stream in self._accepted:
-                    self._accepted.remove(stream)
-        if self._accepted:
+            stream = mux.changed.pop()
+            stream.wake()
+            if stream.aborted and stream in mux.opened:
+                mux.opened.remove(stream)
+        if mux.opened:
             self._acceptable.unpark()
         if not mux.idle:
             self._writable.unpark_all()
@@ -331,21 +284,15 @@ class MuxConn(IMuxedConn):
                     self.mux.receive(piece)
                 self.notify()
                 if self.mux.away is not None:
-                    self.reason = (
-                        "the other side left"
-                        if self.mux.away == LEAVING
-                        else "the other side reported a protocol violation"
-                    )
+                    ended = "left" if self.mux.away == LEAVING else "reported a protocol violation"
+                    self.reason = f"the other side {ended}"
                     return
                 pieces = await self.transport.pieces()
             self.reason = "the other side closed it"
         except Malformed as fault:
             self.reason = self.fault = str(fault)
             log.warning("connection closed: %s: %s", self.peer_id, fault)
-            self.mux.go_away(FAULT)
-            self.notify()
-            with trio.move_on_after(FAREWELL_SECONDS):
-                await self._left.wait()
+            await self._say_farewell(FAULT)
         except BROKEN_CONNECTION_ERRORS as error:
             self.reason = f"{error!r}"
 
@@ -385,13 +332,19 @@ class MuxConn(IMuxedConn):
         self.mux.ping(self._pings)
         self.notify()
 
+    async def _say_farewell(self, code: int) -> None:
+        self.mux.go_away(code)
+        self.notify()
+        with trio.move_on_after(FAREWELL_SECONDS):
+            await self._left.wait()
+
     async def _end(self) -> None:
         if self.is_closed:
             return
         self._closed.set()
         self.on_load(self, 0, 0)
         self._received.unpark_all()
-        for stream in self._streams.values():
+        for stream in self.mux.streams.values():
             stream.wake()
         self._acceptable.unpark_all()
         with trio.move_on_after(FAREWELL_SECONDS) as scope:

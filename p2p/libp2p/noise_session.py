@@ -8,8 +8,6 @@
 3. A shielded write is bounded by time: one that has not left after `STUCK_WRITE_SECONDS` seconds closes the socket.
 """
 
-import logging
-
 import trio
 
 from echo2._libp2p.abc import IRawConnection, ISecureConn
@@ -24,15 +22,12 @@ from echo2._libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from echo2._libp2p.security.noise.transport import Transport as Noise
 from echo2._libp2p.security.secure_session import SecureSession
 from echo2.p2p.errors import Malformed
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.noise import Decryptor, Encryptor
 from echo2.p2p.libp2p.noise_socket import RawSocket
-from echo2.p2p.limits.least_rate import Flow
-
-log = logging.getLogger("p2p")
 
 STUCK_WRITE_SECONDS = 30.0
-"""Seconds for one write to leave before its connection is closed."""
 
 
 def security(key_pair: KeyPair) -> TSecurityOptions:
@@ -74,24 +69,15 @@ class BatchedTransport(EncryptedMsgReadWriter):
 
     def __init__(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor, peer: ID) -> None:
         super().__init__(conn)
-        self._raw = RawSocket(conn)
+        self.raw = RawSocket(conn)
         self._encryptor, self._decryptor, self._peer = encryptor, decryptor, peer
         self._writing = trio.Lock()
-
-    @property
-    def received_flow(self) -> Flow:
-        """Bytes received so far, encrypted ones of unfinished messages included."""
-        return self._raw.received
-
-    @property
-    def sent_flow(self) -> Flow:
-        return self._raw.sent
 
     async def pieces(self) -> list[bytes]:
         """Return the received plaintext, at least one byte; empty when the other side has closed. Raises
         `ConnectionClosedError`, also for bytes that fail authentication."""
         plain = list[bytes]()
-        while not plain and (data := await self._raw.receive()):
+        while not plain and (data := await self.raw.receive()):
             try:
                 plain = self._decryptor.decrypt(data)
             except Malformed as fault:
@@ -108,7 +94,7 @@ class BatchedTransport(EncryptedMsgReadWriter):
             await self._writing.acquire()
         try:
             sealed = self._encryptor.encrypt(*pieces)
-            if left := sealed[self._raw.send_now(sealed) :]:
+            if left := sealed[self.raw.send_now(sealed) :]:
                 await self._send(left)
             else:
                 await trio.lowlevel.cancel_shielded_checkpoint()
@@ -118,7 +104,7 @@ class BatchedTransport(EncryptedMsgReadWriter):
     async def _send(self, sealed: memoryview) -> None:
         with trio.move_on_after(STUCK_WRITE_SECONDS) as scope:
             scope.shield = True
-            await self._raw.send(sealed)
+            await self.raw.send(sealed)
         if scope.cancelled_caught:
             await self.close()
             raise ConnectionClosedError(f"a write did not leave for {STUCK_WRITE_SECONDS:g} s")
@@ -130,7 +116,7 @@ class BatchedTransport(EncryptedMsgReadWriter):
         await self.send(msg)
 
     async def close(self) -> None:
-        await self._raw.close()
+        await self.raw.close()
 
     def encrypt(self, data: bytes) -> bytes:
         return bytes(self._encryptor.encrypt(data))

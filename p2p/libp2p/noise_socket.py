@@ -18,12 +18,11 @@ from echo2.p2p.limits.least_rate import Flow
 from echo2.p2p.limits.proxy_header import Receive
 
 RECEIVE_BYTES = 256 << 10
-"""Most bytes per read of the socket."""
 
 
 class RawSocket:
-    """Reads and writes the bytes of one raw connection. One task may send, and one receive. `received`, `sent`: its
-    bytes in each direction: of a Noise message that is under way as well."""
+    """Reads and writes the bytes of one raw connection. One task may send, and one receive. `received_flow`,
+    `sent_flow`: its bytes in each direction: of a Noise message that is under way as well."""
 
     def __init__(self, conn: IRawConnection) -> None:
         self._conn = conn
@@ -31,12 +30,12 @@ class RawSocket:
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES if self._socket else 0))
-        self.received = self.sent = Flow(0, 0.0)
+        self.received_flow = self.sent_flow = Flow(0, 0.0)
 
     async def receive(self) -> Bytes:
         """Return received bytes, none at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
         data = await self._receive()
-        self.received = self.received.plus(len(data), trio.current_time())
+        self.received_flow = self.received_flow.plus(len(data), trio.current_time())
         return data
 
     async def _receive(self) -> Bytes:
@@ -63,7 +62,7 @@ class RawSocket:
             return 0
         try:
             length = os.write(self._descriptor(), data)
-            self.sent = self.sent.plus(length, trio.current_time())
+            self.sent_flow = self.sent_flow.plus(length, trio.current_time())
             return length
         except BlockingIOError:
             return 0
@@ -76,7 +75,7 @@ class RawSocket:
         """Write all bytes. Raises `ConnectionClosedError`."""
         if self._socket is None:
             await self._conn.write(data)  # type: ignore[arg-type]
-            self.sent = self.sent.plus(len(data), trio.current_time())
+            self.sent_flow = self.sent_flow.plus(len(data), trio.current_time())
             return
         while data:
             try:

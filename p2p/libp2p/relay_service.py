@@ -9,7 +9,6 @@ p2p/limits/relay_quota.py.
    While a piece waits, the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
-import logging
 import time
 from collections import Counter
 from typing import Any
@@ -22,6 +21,7 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from echo2.p2p.discovery.dial_back import ip_of
 from echo2.p2p.errors import Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP_PROTOCOL, STOP_PROTOCOL, receive, remote_address, send
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.limits.counts import take_one
@@ -29,14 +29,10 @@ from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefused, RelayTable
 from echo2.p2p.multiaddr import route_of
 
-log = logging.getLogger("p2p")
-
 REQUESTS = 4
-"""Most requests per peer at once."""
 CIRCUIT_WINDOW = 256 << 10
 """Bytes that one end of a circuit may be ahead of its quota, which keeps bytes that wait here few."""
 FORWARDED_PIECE_BYTES = 16 << 10
-"""Most bytes forwarded at once."""
 
 
 class RelayService:
@@ -47,9 +43,7 @@ class RelayService:
         self.table = RelayTable(limits, parties)
         self._limit = pb.Limit(duration=int(limits.duration), data=limits.data)
         self._requests: Counter[ID] = Counter()
-        """Requests under way, per peer."""
         self.bytes_relayed = 0
-        """Bytes relayed since the start."""
         host.set_stream_handler(HOP_PROTOCOL, self._hop)
 
     async def _hop(self, stream: INetStream) -> None:
@@ -126,7 +120,7 @@ class RelayService:
                 answer = await receive(stream, pb.StopMessage)
             if answer.status != pb.OK:
                 raise Unreachable(f"status {answer.status}")
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             if stream is not None:
                 await stream.reset()
             raise Unreachable(f"{error!r}") from None

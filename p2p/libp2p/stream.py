@@ -1,19 +1,17 @@
 """A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 2 and 3 of p2p/libp2p/transport.py)."""
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from echo2._libp2p.abc import INetStream
 from echo2.p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
+from echo2.p2p.guard import log
 from echo2.p2p.libp2p.mux import Bytes
 from echo2.p2p.libp2p.muxed_connection import MuxStream
 from echo2.p2p.libp2p.proposal import confirm, proposal
 from echo2.p2p.libp2p.yamux import YamuxStream
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS, Flow, LeastRate
-
-log = logging.getLogger("p2p")
 
 ByteStream = MuxStream | YamuxStream
 LENGTH = 4
@@ -40,7 +38,7 @@ class LibP2PStream:
         muxed = getattr(stream, "muxed_stream", None)
         self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
-        self._peer = peer
+        self.peer = peer
         self._nursery = nursery
         self._patience = patience
         self._drop = drop
@@ -52,19 +50,16 @@ class LibP2PStream:
         if proposed is not None:  # it leaves with the first frame
             self._byte_stream.put(proposal(proposed))
 
-    @property
-    def peer(self) -> str:
-        return self._peer
-
     def hurry(self) -> None:
         now = trio.current_time()
-        self._receiving = LeastRate(self._byte_stream.received_flow, now)
-        self._sending = LeastRate(self._byte_stream.sent_flow, now)
+        self._receiving = LeastRate(self._byte_stream.flows.received_flow, now)
+        self._sending = LeastRate(self._byte_stream.flows.sent_flow, now)
 
     async def send(self, *pieces: Bytes) -> None:
         """See `Stream`. If the caller is cancelled, the frame is still sent whole."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._check()
+        if self._broken is not None:
+            raise Unreachable(self._reason())
         if self._finished:
             raise LocalNetworkFault("a frame was sent after the stream's finish")
         try:
@@ -83,10 +78,10 @@ class LibP2PStream:
             return None
         length = int.from_bytes(head, "big") if len(head) == LENGTH else 1
         if length > limit:
-            raise TooLong(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
+            raise TooLong(f"{self.peer} announces a frame of {length} bytes, the limit is {limit}")
         frame = await self._exactly(length)
         if len(frame) < length:
-            raise Malformed(f"{self._peer} ended in the middle of a frame")
+            raise Malformed(f"{self.peer} ended in the middle of a frame")
         return frame
 
     async def finish(self) -> None:
@@ -142,7 +137,7 @@ class LibP2PStream:
                     return await self._byte_stream.pieces(limit, least)
             except trio.TooSlowError:
                 if self._receiving is not None:
-                    self._check_rate(self._receiving, self._byte_stream.received_flow)
+                    self._check_rate(self._receiving, self._byte_stream.flows.received_flow)
                 elif self._byte_stream.unread == unread:
                     self._break(f"no byte for {self._patience:g} s")
             except Exception as error:
@@ -160,7 +155,7 @@ class LibP2PStream:
                     return await self._byte_stream.flush()
             except trio.TooSlowError:
                 if self._sending is not None:
-                    self._check_rate(self._sending, self._byte_stream.sent_flow)
+                    self._check_rate(self._sending, self._byte_stream.flows.sent_flow)
                 elif self._byte_stream.sent == sent:
                     self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
@@ -174,12 +169,8 @@ class LibP2PStream:
         if not rate.extend(flow, trio.current_time()):
             self._break(f"fewer than {LEAST_RATE:g} bytes a second for {RATE_SECONDS:g} s")
 
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise Unreachable(self._reason())
-
     def _reason(self) -> str:
-        return f"stream with {self._peer}: {self._broken}"
+        return f"stream with {self.peer}: {self._broken}"
 
     def _break(self, why: str) -> None:
         if self._broken is None:
@@ -194,4 +185,4 @@ class LibP2PStream:
             except Exception as error:
                 log.debug("reset: %r", error)
         if scope.cancelled_caught:  # the reset cannot leave either: the connection is stuck
-            await self._drop(self._peer)
+            await self._drop(self.peer)

@@ -1,17 +1,14 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only
+1. asyncio calls that peer through `bridge`: one line of code per method, with the types of `Peer`. Only
    `origin`, which is thread-safe, is called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
-3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
-4. `run` raises an error when the thread ends by itself.
+3. Handlers are called in the asyncio loop. `run` raises an error when the thread ends by itself.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,16 +24,13 @@ from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.network import GossipHandler
 from echo2.p2p.peer.peer import Peer
+from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-STREAM_SILENCE_SECONDS = 20.0
-"""Seconds without a byte before a waiting stream is reset."""
 
-
-@dataclass(frozen=True)
-class PayloadRates:
+class PayloadRates(NamedTuple):
     """Limits on payloads."""
 
     uplink: Rate = None
@@ -46,16 +40,16 @@ class PayloadRates:
 UNLIMITED_RATES = PayloadRates()
 
 
-class Bridged(Generic[P, T]):
-    """A method of the peer on trio, called from asyncio: `fetch = Bridged(lambda peer: peer.fetch)`."""
+def bridge(
+    method: Callable[[Peer], Callable[P, Awaitable[T]]],
+) -> Callable[Concatenate["ThreadedPeer", P], Coroutine[Any, Any, T]]:
+    """Make a method for asyncio from one of the peer on trio. It raises `Unreachable` unless the network runs."""
 
-    def __init__(self, method: Callable[[Peer], Callable[P, Awaitable[T]]]) -> None:
-        self._method = method
+    async def call(self: "ThreadedPeer", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        thread, peer = self.on_trio()
+        return await thread.call(method(peer), *args, **kwargs)
 
-    def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the method, as a function for asyncio. Raises `Unreachable` unless the network runs."""
-        thread, peer = own.on_trio()
-        return partial(thread.call, self._method(peer))
+    return call
 
 
 class ThreadedPeer:
@@ -68,13 +62,13 @@ class ThreadedPeer:
         *,
         seed: int = 0,
         rates: PayloadRates = UNLIMITED_RATES,
-        patience: float = STREAM_SILENCE_SECONDS,
+        patience: float = TRANSPORT_SILENCE_SECONDS,
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `patience`: seconds without a byte before a stream
         is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: those on connections."""
-        self._peer_id = peer_id(public_bytes(key))
+        self.peer_id = peer_id(public_bytes(key))
         self.handlers = Handlers()
         self.serve = self.handlers.serve
         self._topics: list[tuple[str, GossipHandler]] = []
@@ -95,25 +89,21 @@ class ThreadedPeer:
 
         self._build = build
 
-    request = Bridged(lambda peer: peer.request)
-    peers = Bridged(lambda peer: peer.peers)
-    routes = Bridged(lambda peer: peer.routes)
-    dial = Bridged(lambda peer: peer.dial)
-    publish = Bridged(lambda peer: peer.publish)
-    share = Bridged(lambda peer: peer.share)
-    unshare = Bridged(lambda peer: peer.unshare)
-    fetch = Bridged(lambda peer: peer.fetch)
-    follow = Bridged(lambda peer: peer.follow)
-    limit = Bridged(lambda peer: peer.limit)
-    await_uplink = Bridged(lambda peer: peer.await_uplink)
-    traffic = Bridged(lambda peer: peer.traffic)
-    addresses = Bridged(lambda peer: peer.addresses)
-    reserve = Bridged(lambda peer: peer.reserve)
-    release = Bridged(lambda peer: peer.release)
-
-    @property
-    def peer_id(self) -> str:
-        return self._peer_id
+    request = bridge(lambda peer: peer.request)
+    peers = bridge(lambda peer: peer.peers)
+    routes = bridge(lambda peer: peer.routes)
+    dial = bridge(lambda peer: peer.dial)
+    publish = bridge(lambda peer: peer.publish)
+    share = bridge(lambda peer: peer.share)
+    unshare = bridge(lambda peer: peer.unshare)
+    fetch = bridge(lambda peer: peer.fetch)
+    follow = bridge(lambda peer: peer.follow)
+    limit = bridge(lambda peer: peer.limit)
+    await_uplink = bridge(lambda peer: peer.await_uplink)
+    traffic = bridge(lambda peer: peer.traffic)
+    addresses = bridge(lambda peer: peer.addresses)
+    reserve = bridge(lambda peer: peer.reserve)
+    release = bridge(lambda peer: peer.release)
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
         """Return the trio thread, and the peer, which may be used on that thread alone. Raises `Unreachable`."""

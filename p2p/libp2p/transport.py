@@ -19,7 +19,6 @@ remedies each. The rules of this module and of p2p/libp2p/stream.py:
    resolves them before the dial.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ from echo2._libp2p.peer.id import ID
 from echo2._libp2p.peer.peerinfo import info_from_p2p_addr
 from echo2._libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from echo2.p2p.errors import LocalNetworkFault, Unreachable
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.libp2p.assembly import new_host
 from echo2.p2p.libp2p.circuit import RelayClient, remote_address, without_names
 from echo2.p2p.libp2p.connection_gater import Connections, close_socket
@@ -52,39 +51,20 @@ from echo2.p2p.limits.relay_quota import RelayLimits
 from echo2.p2p.limits.subnets import PeerLimits
 from echo2.p2p.local_addresses import is_taken
 from echo2.p2p.multiaddr import Route, address_of, route_of
-from echo2.p2p.transport import Stream, StreamHandler
+from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS, Stream, StreamHandler
 from echo2.runtime.figures import figure
 
-log = logging.getLogger("p2p")
-
-TRANSPORT_SILENCE_SECONDS = 20.0
-"""Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
 """Seconds for one dial of one address."""
 PING_ANSWER_SECONDS = 4.0
-"""Seconds for a connected peer to answer a PING before its connection is replaced."""
 CLOSE_TIMEOUT = 2.0
 """Seconds for closing all connections when the transport stops."""
 OWN_DIALS = 16
 """Connections that this host may dial beyond `PeerLimits.connections`, when inbound ones occupy all places."""
 
 
-def muxers() -> TMuxerOptions:
-    """Return the stream muxers, the preferred one first; stock yamux is for peers of other projects."""
-    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): BoundedYamux}
-
-
-def upstream_limits(connections: int) -> ConnectionConfig:
-    """Return upstream's own bounds, twice as wide as ours, so that no connection is silently refused by them."""
-    most = 2 * (connections + OWN_DIALS)
-    return ConnectionConfig(
-        max_connections=most,
-        high_watermark=most,
-        low_watermark=0,
-        min_connections=0,
-        max_connections_per_peer=1,
-        dial_timeout=DIAL_TIMEOUT,
-    )
+MUXERS: TMuxerOptions = {TProtocol(MUX): MuxConn, TProtocol(YAMUX): BoundedYamux}
+"""The stream muxers, the preferred one first; stock yamux is for peers of other projects."""
 
 
 class _UnknownName(Exception):
@@ -115,11 +95,16 @@ class LibP2PTransport:
         self._nursery: trio.Nursery | None = None
         patch_streams()
         forward_at_debug()
-        key_pair = create_new_key_pair(key.private_bytes_raw())
-        self.host: IHost = new_host(key_pair, security(key_pair), muxers(), upstream_limits(limits.connections))
         self._most = limits.connections + OWN_DIALS
+        upstream_bounds = ConnectionConfig(  # wider than ours: upstream refuses silently
+            max_connections=2 * self._most, high_watermark=2 * self._most, low_watermark=0, min_connections=0,
+            max_connections_per_peer=1, dial_timeout=DIAL_TIMEOUT,
+        )  # fmt: skip
+        key_pair = create_new_key_pair(key.private_bytes_raw())
+        self.host: IHost = new_host(key_pair, security(key_pair), MUXERS, upstream_bounds)
+        self.peer_id = str(self.host.get_id())
         self.connections = Connections(self.host.get_network(), limits, self._probe_older)
-        patch_host(self.host, muxers(), self.connections.serve, self.connections.on_load)
+        patch_host(self.host, MUXERS, self.connections.serve, self.connections.on_load)
         self._relay_client = RelayClient(self.host, self.connections.disconnected_from, self._upgrade)
         self._hole_puncher = HolePuncher(self.host, self._relay_client)
         self.relay_service = RelayService(self.host, relay, limits.parties) if relay is not None else None
@@ -127,10 +112,6 @@ class LibP2PTransport:
         self.release = self._relay_client.release
         self.origin = self.connections.origins.of
         self.refusals = self.connections.refusals.counts
-
-    @property
-    def peer_id(self) -> str:
-        return str(self.host.get_id())
 
     async def run(self, listening: Callable[[], None]) -> None:
         async with (
@@ -149,11 +130,8 @@ class LibP2PTransport:
         return [*(str(address) for address in self.host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
-        connections = [connection for connection in self.connections.of(peer) if not connection.is_closed]
-        addresses = [
-            address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
-        ]
-        return min(addresses, key=lambda address: route_of(address) == "relay", default=None)
+        addresses = [remote_address(one.muxed_conn) for one in self.connections.of(peer) if not one.is_closed]
+        return min(filter(None, addresses), key=lambda address: route_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
         return [str(peer) for peer in self.host.get_connected_peers()]
@@ -187,7 +165,7 @@ class LibP2PTransport:
                     return await (self._relay_client.dial(address) if relayed else self._connect(address))
             except _UnknownName as error:
                 why = f"; {error}"
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"no peer answers at {', '.join(addresses) or 'any address: none was given'}{why}")
 
@@ -219,7 +197,7 @@ class LibP2PTransport:
                     self._forget(info.peer_id)
                     await self.host.connect(info)
                     return str(info.peer_id)
-            except (Exception, ExceptionGroup) as error:
+            except Exception as error:
                 fault = error
         raise fault
 
@@ -250,7 +228,7 @@ class LibP2PTransport:
                 stream = await self.host.get_network().new_stream(target)
                 stream.set_protocol(TProtocol(protocol))
             return self._wrap(stream, proposed=protocol)
-        except (Exception, ExceptionGroup) as error:
+        except Exception as error:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:

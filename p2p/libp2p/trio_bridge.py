@@ -51,15 +51,16 @@ class TrioThread:
                 trio.run(self._main, main)
             except BaseException as caught:
                 error = caught
-            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no task left to notify
-                self._loop.call_soon_threadsafe(_settle, ended, None, error)
+            self.post(_settle, ended, None, error)
 
         runner = threading.Thread(target=thread, name=self._name, daemon=True)
         runner.start()
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self._cancel()
+            self._stop = True
+            with contextlib.suppress(Unreachable):
+                self._on_trio(self._scope.cancel)
             await _wait_until_done(ended)
             raise
         finally:
@@ -154,14 +155,9 @@ class TrioThread:
         except trio.RunFinishedError:
             raise Unreachable("the network has stopped") from None
 
-    def _cancel(self) -> None:
-        self._stop = True
-        with contextlib.suppress(Unreachable):
-            self._on_trio(self._scope.cancel)
-
     def post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
         """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no task left to notify
             self._loop.call_soon_threadsafe(function, *args)
 
 

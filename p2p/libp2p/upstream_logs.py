@@ -8,7 +8,7 @@ logger, and reach no other.
 import logging
 from typing import Final
 
-log = logging.getLogger("p2p")
+from echo2.p2p.guard import log
 
 UPSTREAM: Final = ("echo2._libp2p", "libp2p")
 """Upstream's loggers: named by module, or by a text in it."""

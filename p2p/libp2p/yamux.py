@@ -8,7 +8,6 @@
 3. What the peer's streams occupy here is told to `on_load`, as by `MuxConn`. A connection that gives way is closed.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -18,16 +17,13 @@ from echo2._libp2p.abc import IMuxedStream, INetStream
 from echo2._libp2p.network.stream.exceptions import StreamEOF
 from echo2._libp2p.stream_muxer.yamux.yamux import Yamux
 from echo2._libp2p.stream_muxer.yamux.yamux import YamuxStream as UpstreamStream
-from echo2.p2p.guard import guard_handler
+from echo2.p2p.guard import guard_handler, log
 from echo2.p2p.libp2p.mux import STREAMS_MAX, Bytes
 from echo2.p2p.limits.least_rate import Flow
-
-log = logging.getLogger("p2p")
 
 YAMUX_PIECE_BYTES = 64 << 10
 """Most bytes per read or write."""
 READ_AHEAD = 1 << 20
-"""Most bytes per stream that are read before they are consumed."""
 AHEAD = "echo2_bytes_ahead"
 """Attribute of upstream's stream: bytes that were read ahead of the consumer, or wait for the rest of their frame."""
 UNREAD_MAX = 64 << 20
@@ -79,28 +75,24 @@ class BoundedYamux(Yamux):
 class YamuxStream:
     """One yamux stream with the interface of `MuxStream`. Its tasks run in the transport's nursery and end with it."""
 
+    room = False
+
     def __init__(self, stream: INetStream, nursery: trio.Nursery) -> None:
         self._stream = stream
         self._buffer = bytearray()
         self._queue: deque[Bytes] = deque()
-        self._ended = False
-        self._finishing = False
-        self._finished = False
+        self._ended = self._finishing = self._finished = False
         self._error: Exception | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
-        self._kept = 0
-        self.sent = 0
+        self._kept = self.sent = 0
+        self.flows = self
         self.received_flow = self.sent_flow = Flow(0, 0.0)
         nursery.start_soon(self._run)
 
     @property
     def unread(self) -> int:
         return len(self._buffer)
-
-    @property
-    def room(self) -> bool:
-        return False
 
     def keep(self, nbytes: int) -> None:
         self._kept = nbytes

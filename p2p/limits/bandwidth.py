@@ -18,9 +18,7 @@ from typing import Generic, TypeVar
 from echo2.p2p.limits.token_bucket import TokenBucket
 
 BURST_SECONDS = 0.25
-"""Seconds of the rate that may leave at once after a pause."""
 OTHERS_SHARE = 0.25
-"""Share of the uplink for all peers together that are no children of this machine."""
 _OTHER_PEERS = ""
 """The name under which those peers share one place in the queue."""
 

@@ -15,8 +15,7 @@
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits
@@ -24,7 +23,6 @@ from echo2.p2p.limits.token_bucket import TokenBuckets
 
 HANDSHAKES_MIN: Final = 16
 HANDSHAKE_GRACE: Final = 1.0
-"""Seconds (rule 3)."""
 
 
 class ConnectionRefused(Exception):
@@ -36,8 +34,7 @@ class ConnectionRefused(Exception):
         self.why = why
 
 
-@dataclass(frozen=True)
-class _Connection:
+class _Connection(NamedTuple):
     household: str
     subnet: str | None
     known: bool
@@ -83,7 +80,7 @@ class ConnectionAdmission:
             return
         take_one(self._handshaking_of, place.household)
         if place.subnet is None and peer in self._limits.parties.known:
-            place = replace(place, known=True)
+            place = place._replace(known=True)
             self._known_here += 1
         self._open[name] = place
         if place.subnet is None and not place.known and open_now + self._free_reserve() > self._limits.connections:

@@ -40,10 +40,9 @@ def subnet_of(ip: str) -> str | None:
 @lru_cache(4096)
 def household_of(ip: str) -> str:
     """Return the part of an address that one household has (rule 1)."""
-    address = _address(ip)
-    if address is None or address.version == 4:
-        return ip if address is None else str(address)
-    return str(ipaddress.ip_network((address, 64), strict=False))
+    if (address := _address(ip)) is None:
+        return ip
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 def is_subnet(party: str) -> bool:

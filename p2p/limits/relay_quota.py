@@ -108,9 +108,7 @@ class RelayTable:
         return Circuit(self, source, target, now)
 
     def _expire(self, now: float) -> None:
-        self._reservations = {
-            peer: reservation for peer, reservation in self._reservations.items() if reservation[0] > now
-        }
+        self._reservations = {peer: one for peer, one in self._reservations.items() if one[0] > now}
 
 
 class Circuit:

@@ -41,7 +41,6 @@ CLASS_OF: Final = {
 }
 """The class of each method; the others are in `OTHER_CLASS`."""
 ALL_SLOTS: Final = sum(CLASSES.values())
-"""Slots of all classes together."""
 SMALL_ANSWER_BYTES: Final = 64 << 10
 """Bytes of an answer that leaves its slot before it is sent. A larger one keeps the slot until it is sent, which bounds
 the memory of answers that nobody reads."""

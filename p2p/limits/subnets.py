@@ -4,19 +4,16 @@
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
 2. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
-   through this peer. An answer may be larger than its request, since only the requester gets it. Dials to addresses
-   learnt from others are limited by p2p/limits/dial_backoff.py.
+   through this peer. An answer may be larger than its request, since only the requester gets it.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from echo2.p2p.guard import log
 from echo2.p2p.limits.party import Parties
 from echo2.runtime.log_throttle import LogThrottle
-
-log = logging.getLogger("p2p")
 
 CONNECTIONS: Final = 256
 PER_SUBNET: Final = 32

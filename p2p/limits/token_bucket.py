@@ -58,8 +58,7 @@ class TokenBuckets:
 
     def delay(self, name: str, now: float) -> float:
         """Return the seconds until the bucket of `name` has a token."""
-        bucket = self._buckets[name] if name in self._buckets else self._full()
-        return bucket.delay(1, now)
+        return (self._buckets.get(name) or TokenBucket(self._rate, self._burst)).delay(1, now)
 
     def consume(self, name: str, now: float) -> float:
         """Consume a token; return the seconds until it is available (0: at once)."""
@@ -73,12 +72,9 @@ class TokenBuckets:
             bucket.consume(1, now)
         return wait
 
-    def _full(self) -> TokenBucket:
-        return TokenBucket(self._rate, self._burst)
-
     def _use_bucket(self, name: str) -> TokenBucket:
         """Return the bucket of a name and mark it as the most recently used (rule 2)."""
-        bucket = self._buckets.pop(name) if name in self._buckets else self._full()
+        bucket = self._buckets.pop(name, None) or TokenBucket(self._rate, self._burst)
         self._buckets[name] = bucket
         if len(self._buckets) > MOST_BUCKETS:
             del self._buckets[next(iter(self._buckets))]

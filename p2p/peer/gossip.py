@@ -31,7 +31,6 @@ from echo2.p2p.wire_types import Wire, decode, encode
 
 METHOD: Final = "gossip"
 MOST_PUSH_BYTES: Final = GOSSIP_LIMIT + 1024
-"""Most bytes of a request."""
 PUSH_SECONDS: Final = 20.0
 SWEEPS: Final = 10
 SWEEP_SECONDS: Final = 2.0
@@ -103,29 +102,24 @@ class GossipExchange:
                     for peer in peers:
                         if peer not in served and (topic, peer) not in self._pushing:
                             self._pushing.add((topic, peer))
-                            tasks.start_soon(self._push, topic, peer)
+                            tasks.start_soon(guard_handler(self._push), topic, peer)
 
     def _spread(self, topic: str, data: bytes, holders: set[str]) -> None:
         self._newest[topic] = TopicSpread(data, holders)
         self._news.set()
 
     async def _push(self, topic: str, peer: str) -> None:
+        """Push the newest message to a peer until it has it, or a push fails."""
         try:
-            await guard_handler(self._push_newest)(topic, peer)
+            while peer not in (spread := self._newest[topic]).holders:
+                pushed = encode(GossipRequest(topic=topic, data=spread.data))
+                await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
+                spread.holders.add(peer)
+        except P2PError as error:
+            if isinstance(error, Declined) and not isinstance(error, Busy):
+                self._deaf.add(peer)
         finally:
             self._pushing.discard((topic, peer))
-
-    async def _push_newest(self, topic: str, peer: str) -> None:
-        """Push the newest message to a peer until it has it, or a push fails."""
-        while peer not in (spread := self._newest[topic]).holders:
-            pushed = encode(GossipRequest(topic=topic, data=spread.data))
-            try:
-                await self._request(peer, METHOD, pushed, timeout=PUSH_SECONDS)
-            except P2PError as error:
-                if isinstance(error, Declined) and not isinstance(error, Busy):
-                    self._deaf.add(peer)
-                return
-            spread.holders.add(peer)
 
     async def _answer(self, peer: str, request: bytes) -> bytes:
         """Take a message from a peer (rule 3). Raises `Malformed`, `Busy`."""

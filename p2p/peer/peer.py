@@ -37,7 +37,7 @@ class Peer:
     ) -> None:
         """`seed`: breaks ties between chunks to request. `uplink`, `downlink`: rate of payloads to and from all
         peers together. `handlers`: the methods it answers, if registered elsewhere."""
-        self._transport = transport
+        self._transport, self.peer_id = transport, transport.peer_id
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._asking: dict[str, anyio.CapacityLimiter] = {}
@@ -61,10 +61,6 @@ class Peer:
         self.follow = self._exchange.follow
         self.limit = self._exchange.limit
         self.await_uplink = self._exchange.await_uplink
-
-    @property
-    def peer_id(self) -> str:
-        return self._transport.peer_id
 
     async def run(self) -> None:
         try:

@@ -33,7 +33,6 @@ PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
 RPC_HEARTBEAT_SECONDS = 4.0
-"""Seconds between two keep-alive frames while a handler works."""
 SMALL_RPC_BYTES = 16 << 10
 """Bytes of a request that is sent before its answer is awaited: no transport makes its sender wait for so few."""
 

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import count
 
 from echo2.p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predict_seconds
 
@@ -132,15 +133,12 @@ def _assign_parents(
     # Whole branches first: their peers then have room for the remaining orphans.
     orphans = sorted(children.pop("", []), key=lambda peer: -len(children.get(peer, ())))
     heap: list[tuple[int, float, int, int, str]] = []
-    count = 0
+    counter = count()
 
     def offer(feeders: Iterable[tuple[str, int]]) -> None:
-        nonlocal count
         for feeder, depth in feeders:
-            rank = slots.rank(feeder, stripe)
-            count += 1
-            if rank is not None:
-                heappush(heap, (*rank, depth, count, feeder))
+            if (rank := slots.rank(feeder, stripe)) is not None:
+                heappush(heap, (*rank, depth, next(counter), feeder))
 
     offer(_branch(slots.source, 0, children))
     for peer in orphans:
@@ -158,12 +156,12 @@ def _best_feeder(
     put_back, feeder_at = [], None
     while heap and feeder_at is None:
         entry = heappop(heap)
-        kind, load, depth, count, feeder = entry
+        kind, load, depth, number, feeder = entry
         rank = slots.rank(feeder, stripe)
         if rank is None:
             continue
         if rank != (kind, load):
-            heappush(heap, (*rank, depth, count, feeder))
+            heappush(heap, (*rank, depth, number, feeder))
         elif feeder in excluded:
             put_back.append(entry)
         else:

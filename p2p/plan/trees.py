@@ -16,7 +16,7 @@ n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the pa
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from random import Random
 from typing import NamedTuple
@@ -157,8 +157,7 @@ def _build_with_stripes(
             if room:
                 open_.append((peer, room))
     plan = Plan(source, stripes, {peer: tuple(ups) for peer, ups in parents.items()}, rate, 0.0)
-    seconds = predict_seconds(plan, uplink, links, load)
-    return Plan(source, stripes, plan.parents, rate, seconds)
+    return replace(plan, seconds=predict_seconds(plan, uplink, links, load))
 
 
 class _StripeAssignment(NamedTuple):
@@ -188,7 +187,7 @@ def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
 def _assign_stripes(uplink: float, links: list[LinkCapacity], stripes: int, rate: float) -> _StripeAssignment:
     """Share the feeders among the stripes: the strongest first, each to the stripe with the least room."""
     peers = len(links)
-    own = min(peers * stripes, int(uplink * stripes / rate + _ROUNDING_SHARE))
+    own = fanout(uplink, stripes, rate, peers * stripes)
     source = [own // stripes + (stripe < own % stripes) for stripe in range(stripes)]
     # A link that receives less than B cannot forward B / K of every stripe in time; a tenth is measurement error.
     rooms = [

@@ -13,7 +13,6 @@ import anyio.to_thread
 from echo2.p2p.swarm.payload_file import PartialPayload
 
 UNWRITTEN_BYTES = 4 << 20
-"""Most bytes that wait to be written while `put` returns at once."""
 
 ProvenChunk = tuple[int, bytes | memoryview, list[bytes]]
 """Index, data and proof of a chunk."""

@@ -4,7 +4,6 @@ Streams are opened to the plan's parents first. The fallback and all other peers
 while some loose chunk is requested from no peer. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from echo2.p2p.errors import BadChunk, Malformed, Unreachable
-from echo2.p2p.guard import one_error
+from echo2.p2p.guard import log, one_error
 from echo2.p2p.limits.bans import Bans
 from echo2.p2p.limits.token_bucket import TokenBucket
 from echo2.p2p.swarm import messages
@@ -23,8 +22,6 @@ from echo2.p2p.swarm.transfer_log import TransferLog
 from echo2.p2p.swarm.upload import UPLOAD_HEARTBEAT_SECONDS, SharedPayload
 from echo2.p2p.transport import Stream, Transport
 from echo2.runtime.backoff import Backoff
-
-log = logging.getLogger("p2p")
 
 POLL_INTERVAL = 0.25
 """Seconds between two checks of the connected peers."""
@@ -57,16 +54,15 @@ class Download:
         parents: Sequence[str] = (),
     ) -> None:
         """`parents`: see `follow`."""
-        assert isinstance(shared.payload, PartialPayload)
-        self._context = context
-        self._payload: PartialPayload = shared.payload
+        payload = shared.payload
+        assert isinstance(payload, PartialPayload)
+        self._context, self._payload = context, payload
         self._transfers = transfers
         self._parents = tuple(parents)
-        payload = self._payload
         self._picker = ChunkPicker(
             payload.chunks, payload.manifest.chunk_size, seed=context.seed, have=payload.have, fallback=fallback
         )
-        self._writer = ChunkWriter(self._payload, shared.announce)
+        self._writer = ChunkWriter(payload, shared.announce)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._in_session: set[str] = set()
@@ -89,11 +85,7 @@ class Download:
                 while not self._picker.complete:
                     self._recheck, now = anyio.Event(), anyio.current_time()
                     for peer in self._context.transport.peers():
-                        if (
-                            peer not in self._in_session
-                            and self._is_useful(peer)
-                            and not self._context.bans.is_banned(peer, now)
-                        ):
+                        if self._is_useful(peer, now):
                             self._in_session.add(peer)
                             self._picker.stream_opened(peer, now)
                             tasks.start_soon(self._session, peer, protocol)
@@ -102,8 +94,10 @@ class Download:
                 await self._writer.drain()
                 tasks.cancel_scope.cancel()
 
-    def _is_useful(self, peer: str) -> bool:
+    def _is_useful(self, peer: str, now: float) -> bool:
         """Tell whether a stream to this peer is worth opening."""
+        if peer in self._in_session or self._context.bans.is_banned(peer, now):
+            return False
         return not self._parents or peer in self._parents or self._picker.needs_more_peers
 
     async def _session(self, peer: str, protocol: str) -> None:

@@ -9,12 +9,9 @@
 4. A holder is banned and disconnected for an unrequested chunk, for bytes that do not decode, or for two bad chunks.
    Until the ban ends (p2p/limits/bans.py), nothing is requested from that peer and nothing is served to it. A
    downloader's bytes that do not decode reset its stream alone.
-5. Files are read and written in worker threads, except for chunks to send that are in the page cache. Without a free
-   file descriptor, opening is retried until there is one (p2p/swarm/open_files.py).
-6. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
+5. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from echo2.p2p.errors import LocalNetworkFault
+from echo2.p2p.guard import log
 from echo2.p2p.limits.bandwidth import FairQueue, Rate, bandwidth, change_bandwidth
 from echo2.p2p.limits.counts import take_one
 from echo2.p2p.network import FetchReport, Traffic
@@ -31,11 +29,9 @@ from echo2.p2p.swarm.download import Download, DownloadContext
 from echo2.p2p.swarm.open_files import retry_opening, retry_while_exhausted
 from echo2.p2p.swarm.payload_file import PartialPayload, PayloadFile
 from echo2.p2p.swarm.transfer_log import TransferLog
-from echo2.p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
+from echo2.p2p.swarm.upload import Sender, SharedPayload, UplinkSlot, Upload
 from echo2.p2p.transport import Stream, Transport
 from echo2.runtime.stand_ins import or_stand_in
-
-log = logging.getLogger("p2p")
 
 PROTOCOL = "/echo2/chunks/1"
 STREAMS_PER_PEER = 16
@@ -50,7 +46,7 @@ class ChunkExchange:
     def __init__(self, transport: Transport, *, seed: int, uplink: Rate = None, downlink: Rate = None) -> None:
         """`uplink`, `downlink`: rate of chunks, for all peers together."""
         self._context = DownloadContext(transport, seed, bandwidth(downlink))
-        self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
+        self._uplink_queue = FairQueue[Sender](bandwidth(uplink))
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
         self._whole, self._partial = or_stand_in("payload", PayloadFile), or_stand_in("partial", PartialPayload)
@@ -76,29 +72,26 @@ class ChunkExchange:
         """See `PayloadExchange.fetch`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a
         bound)."""
         shared = self._shared.get(manifest.hash)
-        if shared is not None and shared.payload.lost:
-            await self.unshare(manifest.hash)
-        elif shared is not None:
-            if shared.payload.path != path or not shared.payload.complete:
-                raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {shared.payload.path}")
-            if await anyio.Path(path).exists():
-                return FetchReport()
-            await self.unshare(manifest.hash)
+        payload = None if shared is None or shared.payload.lost else shared.payload
+        if payload is not None and (payload.path != path or not payload.complete):
+            raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {payload.path}")
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("fetching %s again: %s", path, fault)
-        payload = await retry_opening(self._partial, manifest, path)
-        shared = SharedPayload(payload)
+        if shared is not None:
+            await self.unshare(manifest.hash)
+        partial = await retry_opening(self._partial, manifest, path)
+        shared = SharedPayload(partial)
         self._register(shared)
         transfers = self._transfer_log(manifest.hash)
         download = Download(self._context, shared, transfers, fallback=fallback, parents=self._parents)
         self._downloads[download] = None
         try:
             await download.run(PROTOCOL)
-            await retry_while_exhausted(payload.finish)
+            await retry_while_exhausted(partial.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()
@@ -135,18 +128,13 @@ class ChunkExchange:
         self._sent += nbytes
 
     async def await_uplink(self, peer: str, nbytes: int) -> None:
-        """Wait until `nbytes` may leave to `peer` outside a chunk stream, under the same limit and in the same
-        queue."""
+        """See `Uplink`. The limit and the queue are those of the chunk streams."""
         await UplinkSlot(self._uplink_queue).acquire(peer, nbytes)
 
     def traffic(self) -> Traffic:
         """See `PayloadExchange.traffic`; counts payloads alone."""
         received = self._context.received
-        return Traffic(
-            received=received.total(),
-            sent=self._sent,
-            received_by_peer=dict(received),
-        )
+        return Traffic(received=received.total(), sent=self._sent, received_by_peer=dict(received))
 
     def close(self) -> None:
         for shared in self._shared.values():

@@ -22,8 +22,8 @@ from echo2.p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
 
 
 class HashedManifest(Manifest, frozen=True, kw_only=True):
-    """The manifest of a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order.
-    Such a manifest never comes from a peer or from the disk: the payload is not read again to check it."""
+    """The manifest of a payload that this program has just written (rule 4). `leaves`: the `leaf_digest` of each chunk,
+    in order."""
 
     leaves: list[bytes]
 

@@ -79,8 +79,7 @@ def siblings(index: int, size: int) -> list[tuple[int, int]]:
 class Tree:
     """The known nodes of a tree of `size` leaves: all of them, or those that verified proofs contain.
 
-    `add` checks a proof and keeps its nodes if they lead to `root`; `proof` answers for every leaf added.
-    """
+    `add` checks a proof and keeps its nodes if they lead to `root`; `proof` answers for every leaf added."""
 
     def __init__(self, root: bytes, size: int, hash: Hash) -> None:
         self.root = root

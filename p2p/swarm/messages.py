@@ -8,7 +8,7 @@ A message is a MessagePack array: a letter for its type, then the fields in orde
 absent field has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -83,18 +83,14 @@ FromHolder = Have | HaveMore | Chunk | NotAvailable
 _BIN_8 = 0xC4
 """MessagePack's type byte for up to 255 bytes; those for up to 2**16 - 1 and 2**32 - 1 follow it."""
 
-_encode = msgspec.msgpack.Encoder().encode
+encode: Callable[[FromDownloader | FromHolder], bytes] = msgspec.msgpack.Encoder().encode
 _from_downloader: msgspec.msgpack.Decoder[FromDownloader] = msgspec.msgpack.Decoder(FromDownloader)
 _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(FromHolder)
 
 
-def encode(message: FromDownloader | FromHolder) -> bytes:
-    return _encode(message)
-
-
 def encode_chunk(index: int, proof: Sequence[bytes], data: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """Return the frame of a `Chunk` in two pieces, so that the data is not copied."""
-    head = _encode(Chunk(index, tuple(proof), memoryview(b"")))
+    head = encode(Chunk(index, tuple(proof), memoryview(b"")))
     width = 1 if len(data) < 1 << 8 else 2 if len(data) < 1 << 16 else 4
     return head[:-2] + bytes([_BIN_8 + width // 2]) + len(data).to_bytes(width, "big"), data
 

@@ -75,9 +75,6 @@ class OpenPayloads:
         self._opening = [threading.Lock() for _ in range(16)]
         """Locks by hash of the key: of two threads that want the same file, one opens and checks it."""
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def open(self, manifest: Manifest, path: Path) -> None:
         """Open a file anew and check it (rule 2). Raises `LocalNetworkFault`, `Exhausted`."""
         self.adopt((manifest.hash, path), self._open_checked(manifest, path))
@@ -99,7 +96,10 @@ class OpenPayloads:
         try:
             yield opened
         finally:
-            self._release(opened)
+            with self._lock:
+                opened.readers -= 1
+                if opened.closing:
+                    _close_when_idle(opened)
 
     def adopt(self, key: Key, opened: OpenPayload) -> None:
         """Register a file that is open and checked; close the least recently read one beyond the limit (rule 1)."""
@@ -138,12 +138,6 @@ class OpenPayloads:
                 self._open.move_to_end(key)
                 opened.readers += 1
             return opened
-
-    def _release(self, opened: OpenPayload) -> None:
-        with self._lock:
-            opened.readers -= 1
-            if opened.closing and not opened.readers:
-                os.close(opened.descriptor)
 
     def _open_checked(self, manifest: Manifest, path: Path) -> OpenPayload:
         with faults(path):

@@ -14,7 +14,6 @@
 """
 
 import errno
-import logging
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -22,13 +21,12 @@ from pathlib import Path
 from typing import cast
 
 from echo2.p2p.errors import BadChunk, LocalNetworkFault
+from echo2.p2p.guard import log
 from echo2.p2p.payload_manifest import Manifest
 from echo2.p2p.swarm import merkle
 from echo2.p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
 from echo2.p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults
 from echo2.runtime.files import syncing
-
-log = logging.getLogger("p2p")
 
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
@@ -91,7 +89,9 @@ class PayloadFile:
         except OSError:
             return None
         except LocalNetworkFault as fault:
-            self._lose(fault)
+            if not self.lost:
+                log.warning("payload no longer offered: %s", fault)
+            self.lost, self.have = True, 0
             return None
         return None if proof is None else (data, proof)
 
@@ -112,12 +112,6 @@ class PayloadFile:
 
     def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
         return self._files.reading(self.manifest, self.path, block=block)
-
-    def _lose(self, fault: LocalNetworkFault) -> None:
-        if not self.lost:
-            log.warning("payload no longer offered: %s", fault)
-        self.lost = True
-        self.have = 0
 
 
 class PartialPayload(PayloadFile):

@@ -33,6 +33,13 @@ class PeerState:
     pipeline: int = WINDOW_FIRST
     """Requests that may be open at a peer that is no stripe's parent (p2p/swarm/picker.py, rule 3)."""
 
+    def on_answer(self, index: int) -> None:
+        """Note the answer to a request for a chunk, or to one that was cancelled."""
+        if self.requested >> index & 1:
+            self.requested ^= 1 << index
+        elif (left := self.cancelled.pop(index, 0) - 1) > 0:
+            self.cancelled[index] = left
+
 
 def stall_seconds(peer_state: PeerState, chunk_size: int, *, ending: bool) -> float:
     """Return the seconds without a chunk after which a peer is stalled (p2p/swarm/picker.py, rule 4). `ending`: whether

@@ -37,16 +37,13 @@ from random import Random
 from echo2.p2p.swarm.peer_state import Availability, PeerState, Stripe, bits, stall_seconds
 
 FALLBACK_GRACE_SECONDS = 0.5
-"""Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""
 PARENT_GRACE = 2.0
-"""Seconds that a parent has to connect and to begin with the payload, before its stripe becomes loose."""
 UPDATE_INTERVAL = 0.25
 """Seconds between two updates of stalled peers and lagging stripes."""
 FAILED_PROOFS_MAX = 2
 WINDOW_BYTES = 2 << 20
 WINDOW_MIN, WINDOW_MAX = 8, 64
 PIPELINE_SECONDS = 1.0
-"""Seconds that the open requests of a peer are to last, unless it is a parent."""
 STRIPE_BYTES = 1 << 20
 STRIPE_MIN, STRIPE_MAX = 8, 32
 """Requests open at a stripe's parent: for `STRIPE_BYTES` bytes, within these numbers."""
@@ -76,7 +73,7 @@ class ChunkPicker:
         self.missing = ((1 << chunks) - 1) & ~have
         self.needs_more_peers = True
         """Whether peers beyond the plan's parents are useful: some loose chunk is not requested from any peer yet."""
-        self._fallback = fallback
+        self._fallback = fallback or ""
         self._random = Random(seed)
         self._chunk_size = chunk_size
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
@@ -94,7 +91,6 @@ class ChunkPicker:
         self._reserved = 0
         """Missing chunks that are not loose."""
         self._requested_live = 0
-        """Chunks requested from live peers."""
         self._requested = 0
         """Chunks requested from any peer, stalled ones included."""
         self._update_at = -math.inf
@@ -178,10 +174,7 @@ class ChunkPicker:
         if peer_state is not None:
             self._availability.remove(peer_state.has & 1 << index)
             peer_state.has &= ~(1 << index)
-            if peer_state.requested >> index & 1:
-                peer_state.requested ^= 1 << index
-            else:
-                _ack_cancelled(peer_state, index)
+            peer_state.on_answer(index)
             self._recount()
 
     def is_requested(self, peer: str, index: int) -> bool:
@@ -203,10 +196,7 @@ class ChunkPicker:
             peer_state.pipeline = min(
                 max(int(PIPELINE_SECONDS / max(peer_state.interval, _LEAST_INTERVAL_SECONDS)), 1), self._window
             )
-            if peer_state.requested & bit:
-                peer_state.requested ^= bit
-            else:
-                _ack_cancelled(peer_state, index)
+            peer_state.on_answer(index)
             if peer_state.stalled:
                 peer_state.stalled = False
                 self._recount()
@@ -289,13 +279,8 @@ class ChunkPicker:
                 if len(requests) >= room or not self._request_rarest(requests, peer, ahead, slow.get(peer, 0), now):
                     peers.remove(peer)
         self._awaiting_have = {peer: until for peer, until in self._awaiting_have.items() if until > now}
-        fallback = self._peers.get(self._fallback) if self._fallback is not None else None
-        if (
-            self._fallback is None
-            or fallback is None
-            or self._awaiting_have
-            or fallback.requested.bit_count() >= self._fallback_window
-        ):
+        fallback = self._peers.get(self._fallback)
+        if fallback is None or self._awaiting_have or fallback.requested.bit_count() >= self._fallback_window:
             return
         spreading = sum(
             stripe.chunks for stripe in self._stripes if now < stripe.last_progress + FALLBACK_GRACE_SECONDS
@@ -349,12 +334,8 @@ class ChunkPicker:
         """Find stalled peers and lagging stripes, and derive the chunks that are not loose (rules 2 and 4)."""
         self._update_at = now + UPDATE_INTERVAL
         for peer_state in self._peers.values():
-            if (
-                peer_state.requested
-                and not peer_state.stalled
-                and now - peer_state.progress >= self._stall_timeout(peer_state)
-            ):
-                peer_state.stalled = True
+            if peer_state.requested and not peer_state.stalled:
+                peer_state.stalled = now - peer_state.progress >= self._stall_timeout(peer_state)
         self._recount()
         self._awaited_parents = {parent: until for parent, until in self._awaited_parents.items() if until > now}
         live = [stripe for stripe in self._stripes if self._is_live(stripe.parent)]
@@ -412,10 +393,3 @@ class ChunkPicker:
             self._requested |= peer_state.requested
             if not peer_state.stalled:
                 self._requested_live |= peer_state.requested
-
-
-def _ack_cancelled(peer_state: PeerState, index: int) -> None:
-    """Note that one cancelled request was answered."""
-    left = peer_state.cancelled.pop(index, 0) - 1
-    if left > 0:
-        peer_state.cancelled[index] = left

@@ -15,7 +15,6 @@ from echo2.p2p.swarm.messages import INDICES_MAX
 
 QUEUE_MAX = 256
 ANNOUNCE_DELAY = 0.25
-"""Seconds (rule 2)."""
 
 
 class RequestQueue:

@@ -42,16 +42,24 @@ class SharedPayload:
             upload.wake()
 
 
-class UplinkSlot:
-    """A slot in the uplink queue for data sent outside a chunk stream (HTTPS)."""
+class Sender:
+    """One that waits in the queue at the uplink."""
 
-    def __init__(self, queue: "FairQueue[Upload | UplinkSlot]") -> None:
+    def __init__(self, queue: "FairQueue[Sender]") -> None:
         self._queue = queue
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """Let `acquire` check the queue again: the slot may be at its head."""
+        """Let it check again for something to send: it may be at the head of the queue."""
         self._awake.set()
+
+    def _dequeue(self) -> None:
+        if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
+            front.wake()  # it has just become the head, and may be asleep
+
+
+class UplinkSlot(Sender):
+    """A slot in the uplink queue for data sent outside a chunk stream (HTTPS)."""
 
     async def acquire(self, peer: str, nbytes: int) -> None:
         """Wait until `nbytes` may leave to `peer`, and consume them."""
@@ -64,25 +72,19 @@ class UplinkSlot:
             for other in self._queue.consume(self, anyio.current_time()):
                 other.wake()
         finally:
-            if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
-                front.wake()
+            self._dequeue()
 
 
-class Upload:
+class Upload(Sender):
     """One chunk stream at the holder: its open requests, its announcements, and its place in the uplink queue."""
 
-    def __init__(self, stream: Stream, queue: "FairQueue[Upload | UplinkSlot]", on_sent: Callable[[int], None]) -> None:
+    def __init__(self, stream: Stream, queue: FairQueue[Sender], on_sent: Callable[[int], None]) -> None:
         """`on_sent`: called with the bytes of each chunk that was sent."""
+        super().__init__(queue)
         self._stream = stream
-        self._queue = queue
         self._on_sent = on_sent
         self._requests = RequestQueue()
         self._shared: SharedPayload | None = None
-        self._awake = anyio.Event()
-
-    def wake(self) -> None:
-        """Let the stream check again for something to send."""
-        self._awake.set()
 
     def on_chunk(self, index: int, now: float) -> None:
         """Note that the payload has one more chunk."""
@@ -162,10 +164,6 @@ class Upload:
             await self._idle(min(filter(None, (wait, quiet)), default=None))
         else:
             await self._send_chunk(payload, index, now)
-
-    def _dequeue(self) -> None:
-        if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
-            front.wake()  # it has just become the head, and may be asleep
 
     async def _send_chunk(self, payload: PayloadFile, index: int, now: float) -> None:
         self._requests.mark_sent(index)

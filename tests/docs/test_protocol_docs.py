@@ -45,7 +45,7 @@ from echo2.p2p.discovery import invite, mdns, operator_addresses, peer_records
 from echo2.p2p.discovery import messages as discovery_messages
 from echo2.p2p.https import client, routes
 from echo2.p2p.https.client_limits import HttpsLimits
-from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
+from echo2.p2p.libp2p import circuit, hole_punch, mux, relay_service, yamux
 from echo2.p2p.limits import bans, dial_backoff, least_rate, request_slots, shares, subnets
 from echo2.p2p.limits.relay_quota import PUNCH_BURST, RelayLimits
 from echo2.p2p.network import GOSSIP_LIMIT
@@ -54,6 +54,7 @@ from echo2.p2p.swarm import manifest, merkle
 from echo2.p2p.swarm import messages as wire
 from echo2.p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from echo2.p2p.swarm.exchange import STREAMS_PER_PEER
+from echo2.p2p.transport import TRANSPORT_SILENCE_SECONDS
 from echo2.p2p.wire_types import encode
 from echo2.protocol import (
     appeals,
@@ -369,7 +370,7 @@ CONSTANTS: dict[str, str] = {
     "peer.md: connections of a coordinator": f"{NetworkSection().connections} at a coordinator",
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{yamux.UNREAD_MAX >> 20} MiB on a connection",
-    "peer.md: silence": f"| {transport.TRANSPORT_SILENCE_SECONDS:g} s | the stream is reset |",
+    "peer.md: silence": f"| {TRANSPORT_SILENCE_SECONDS:g} s | the stream is reset |",
     "peer.md: requests at work": f"| requests at work | {request_slots.PER_PARTY} of one class of methods",
     "peer.md: streams of a subnet": f"{shares.STREAMS_PER_PARTY} of one subnet",
     "peer.md: streams of all": f"{shares.STREAMS_PER_PLACE} for each connection that it admits",

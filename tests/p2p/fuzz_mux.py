@@ -51,7 +51,7 @@ def act(one: Mux, flows: list[mux.StreamState], choice: int) -> None:
         case 2 | 3:
             one.read(flow, 1 + choice * 100)
         case 4:
-            if not flow.finishing and not flow.reset:
+            if not flow.finishing and not flow.aborted:
                 one.write(flow, bytes(choice))
         case 5:
             one.ping(choice & 3)

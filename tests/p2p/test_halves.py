@@ -14,8 +14,7 @@ import trio.testing
 
 from echo2._libp2p.stream_muxer.exceptions import MuxedStreamReset
 from echo2.p2p.https.client_limits import HttpsLimits
-from echo2.p2p.libp2p import connection_gater
-from echo2.p2p.limits import least_rate
+from echo2.p2p.limits import least_rate, shares
 from echo2.p2p.limits.least_rate import LEAST_RATE, RATE_SECONDS
 from echo2.p2p.limits.party import Parties
 from echo2.p2p.limits.request_slots import CLASSES, PER_PARTY
@@ -175,7 +174,7 @@ def test_streams_of_many_parties_at_private_addresses_leave_room_for_who_opens_f
 def test_unfinished_bytes_of_strangers_are_bounded_and_the_party_with_most_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection_gater, "STRANGERS_UNFINISHED", 1_000_000)
+    monkeypatch.setattr(shares, "STRANGERS_UNFINISHED", 1_000_000)
 
     async def main(door: Door) -> None:
         async def hold(caller: Caller) -> None:

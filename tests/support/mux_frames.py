@@ -49,7 +49,7 @@ FAULTS = {
 def check_invariants(one: Mux) -> None:
     """Assert the invariants of a muxer, which hold after any received bytes."""
     for stream in one.streams.values():
-        buffered = sum(map(len, stream.pieces))
+        buffered = sum(map(len, stream.arrived))
         assert buffered == stream.unread
         assert buffered + stream.uncredited + stream.allowed <= stream.window
     of_peer = [stream for id, stream in one.streams.items() if id & 1 != one._parity]

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from echo2.p2p.errors import Exhausted, Unreachable, WrongIdentity
+from echo2.p2p.errors import Exhausted, PeerFault, Unreachable
 from echo2.p2p.https import certificate, routes
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.client_limits import HttpsLimits
@@ -47,7 +47,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
     async with served(echo=listen, identity=shown("stranger")) as server:
         client = HttpsClient("node", shown().pin)
         async with running(client):
-            with pytest.raises(WrongIdentity, match="HTTPS key mismatch"):
+            with pytest.raises(PeerFault, match="HTTPS key mismatch"):
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
         assert server.https.listener._server.requests_count == 0
@@ -59,7 +59,7 @@ async def test_a_key_that_changes_while_connected_is_refused_at_the_next_connect
         address = await address_of(server)
         async with served(echo=echo, identity=shown("stranger")) as impostor:
             client._origin = client._origin.replace(address.split("/")[4], (await address_of(impostor)).split("/")[4])
-            with pytest.raises(WrongIdentity):
+            with pytest.raises(PeerFault, match="HTTPS key mismatch"):
                 await client.request("coordinator", "echo", b"", timeout=60)
 
 

@@ -80,7 +80,7 @@ def test_half_a_body_gives_way_before_a_handshake_and_a_body_that_comes() -> Non
         connections.admit(one, 0.0)
         connections.on_part(one, 100, 0.0)
     connections.on_part("coming", 5_000, 1.0)
-    assert connections.idle() == ["new"]
+    assert list(connections.waiting) == ["new"]
     assert connections.overdue(1000.0) == ["new"], "the least rate ends bodies"
     connections.admit("new", 1.0)
     connections.on_part("new", 0, 1.0)
@@ -92,7 +92,7 @@ def test_half_a_body_gives_way_before_a_handshake_and_a_body_that_comes() -> Non
     assert entered(connections, THERE) == "", "at the bound of all connections too"
     connections.on_part("half", 10, 2.0)
     connections.on_answer("half", 2.0)
-    assert "half" not in connections.idle(), "it has gone"
+    assert "half" not in connections.waiting, "it has gone"
     assert connections.add("the last", PROXY, 2.0) == "one more"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.memory_network.transport import Link, MemoryNetwork
 from echo2.p2p import multiaddr
-from echo2.p2p.errors import Declined, Unreachable, WrongIdentity
+from echo2.p2p.errors import Declined, PeerFault, Unreachable
 from echo2.p2p.https.client import HttpsClient
 from echo2.p2p.https.combined_network import PeerAndHttps
 from echo2.p2p.https.failover import PENALTY_SECONDS, FailoverNetwork
@@ -134,7 +134,7 @@ async def test_another_https_key_is_reported_as_a_wrong_identity():
     async with world() as w:
         only = FailoverNetwork(None, HttpsClient("node", shown("stranger").pin))
         async with running(only):
-            with pytest.raises(WrongIdentity):
+            with pytest.raises(PeerFault, match="HTTPS key mismatch"):
                 await only.dial([DIRECT, w.address])
 
 

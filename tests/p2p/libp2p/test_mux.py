@@ -163,7 +163,7 @@ def test_a_reset_ends_both_halves_and_what_was_under_way_is_discarded():
     pair.a.reset(near)  # the other side's bytes are on their way
     pair.a.receive(sent(pair.b))
     pair.move()
-    assert far.reset
+    assert far.aborted
     assert not far.unread
     pair.move()
     assert pair.idle()
@@ -263,8 +263,8 @@ def test_small_pieces_do_not_retain_the_received_buffer():
         pair.move()
         while pair.b.read(drained, ALL):
             pair.move()
-    assert len(far.pieces) == 1
-    assert len(far.pieces[0]) == 500
+    assert len(far.arrived) == 1
+    assert len(far.arrived[0]) == 500
 
 
 @pytest.mark.parametrize("frames", FAULTS.values(), ids=FAULTS.keys())
@@ -310,7 +310,7 @@ def test_any_frames_leave_the_state_of_the_muxer_consistent(frames, size):
             one.receive(data[at : at + size])
             while one.opened:
                 flow = one.opened.popleft()
-                if not flow.reset and flow.id % 3:
+                if not flow.aborted and flow.id % 3:
                     one.write(flow, b"hello")
                     one.finish(flow)
     except Malformed:
@@ -337,7 +337,7 @@ def test_two_correct_sides_never_violate_the_protocol(data):
             one.ping(random.randrange(1 << 32))
         elif flows[one]:
             flow = random.choice(flows[one])
-            if action == 3 and not flow.finishing and not flow.reset:
+            if action == 3 and not flow.finishing and not flow.aborted:
                 one.write(flow, bytes(random.randrange(200_000)))
             elif action == 4:
                 one.read(flow, random.choice([1, 10_000, ALL]))

@@ -106,8 +106,8 @@ def test_one_direction_of_a_stream_may_close_and_further_writes_are_refused():
             await other.close()
             await trio.testing.wait_all_tasks_blocked()
             assert one.is_closed
-            assert not near._streams
-            assert not far._streams
+            assert not near.mux.streams
+            assert not far.mux.streams
 
     on_fake_time(main)
 
@@ -126,8 +126,8 @@ def test_a_reset_by_the_other_side_wakes_reader_and_writer():
                 nursery.start_soon(fails, lambda: one.write(bytes(2 * UNSENT_STREAM_BYTES)))
                 await trio.testing.wait_all_tasks_blocked()
                 await other.reset()
-            assert not near._streams
-            assert not far._streams
+            assert not near.mux.streams
+            assert not far.mux.streams
 
     on_fake_time(main)
 

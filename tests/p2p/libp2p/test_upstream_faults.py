@@ -48,7 +48,7 @@ def test_each_of_the_ten_faults_has_a_test_and_each_test_is_there() -> None:
 def muxer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The muxer between two peers of the test."""
     if request.param == "stock yamux":
-        monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+        monkeypatch.setattr(libp2p, "MUXERS", {YAMUX: Yamux})
     return request.param
 
 

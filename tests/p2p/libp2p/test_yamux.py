@@ -18,7 +18,7 @@ SINK = "/test/sink"
 
 async def test_bytes_of_a_foreign_peer_are_read_ahead_of_the_consumer(monkeypatch):
     """Without reading ahead the write would fail after 5 s: stock yamux lets a sender 256 KiB ahead of the reader."""
-    monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+    monkeypatch.setattr(libp2p, "MUXERS", {YAMUX: Yamux})
     monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
     holding, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -96,7 +96,7 @@ def test_the_payload_read_longest_ago_is_closed_first_and_opened_again_when_it_i
     files = OpenPayloads(most=2)
     payloads = [PayloadFile.open(*small(tmp_path, number), files) for number in range(3)]
     before = descriptors()
-    assert len(files) == 2
+    assert len(files._open) == 2
     with pytest.raises(BlockingIOError):
         payloads[0].read(0, block=False)
     data, _ = payloads[0].read(0) or (b"", [])
@@ -192,7 +192,7 @@ def test_idle_files_are_closed_while_no_descriptor_is_free(tmp_path: Path) -> No
     late = PayloadFile.offer_file(*small(tmp_path, 8), files)
     with everything_taken():
         assert late.read(0) is not None
-    assert len(files) == 5
+    assert len(files._open) == 5
     assert all(payload.read(0) for payload in payloads)
 
 

@@ -185,7 +185,7 @@ def test_a_payload_that_is_closed_while_it_is_renamed_leaves_no_file_open(whole,
 
     monkeypatch.setattr("echo2.p2p.swarm.payload_file.syncing", closing)
     partial.finish()
-    assert len(files) == 0
+    assert len(files._open) == 0
     assert partial.read(3) is None
     assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
 
