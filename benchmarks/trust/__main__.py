@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
-    parser.add_argument("--sampling", action="store_true", help="a part of the tokens is checked; --dtype: of nodes too")
+    parser.add_argument("--sampling", action="store_true", help="a part of the tokens checked; --dtype: nodes too")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
     parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
     parser.add_argument(
