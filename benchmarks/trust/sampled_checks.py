@@ -120,8 +120,8 @@ def sampling_table() -> None:
     bench.table(["checked", "saved on an H100, float32", "TF32", *columns], rows)
     for name, rank in RANKS.items():
         share = least_share(rank)
-        saving = saved(share, card.tf32, card.learner)
-        print(f"{name} keys gain at most {LITTLE:.0%} from {share:.2f} of the groups on: TF32 saves {saving:.3f} there")
+        there = saved(share, card.tf32, card.learner)
+        print(f"{name} keys gain at most {LITTLE:.0%} from {share:.2f} of the groups on: TF32 saves {there:.3f} there")
     print(flush=True)
 
 
