@@ -1,20 +1,77 @@
-"""Compute the cost of a change of version from an engine's rates, with one copy of the weights and with two.
+"""Compute the cost of a change of version, with one copy of the weights and with two:
+`python -m benchmarks.version_change [--quick]`.
 
 With one copy the rows that run are finished first, in ever smaller steps, and none begins. With two copies rows of the
 new version take the places that become free; each step then passes through both copies. Both lose time against steps
-in which all rows are of one version:
+in which all rows are of one version (`change_cost`, from an engine's rates):
 
     one copy      seconds(n) - n / rows * seconds(rows)               in a step that n old rows are left in
     two copies    seconds(n) + seconds(rows - n) - seconds(rows)      for the same step
 
 The second exceeds the first wherever a row costs more among fewer rows: seconds(m) / m >= seconds(rows) / rows. That is
 why groups are generated together at all, on any device.
+
+That is the cost of one change. Where a version comes before the groups under the last one have ended, one copy also
+changes more often than two do. So the command simulates a node: groups of 16 rollouts, of log-normal lengths with a
+mean of 2,500 tokens and at most 8,192, without their prompts; 48 rows that make 50 tokens per second each when all are
+in use; S = 4, and a version with each step of the learner. A device is bound by its memory: the next token of every row
+takes
+
+    seconds = versions in use x weights + tokens of context x keys and values of one token
+
+The part of the weights follows from the bytes of a model; "fixed rate" has no other part, so a row makes 50 tokens per
+second whatever runs beside it. A group's age is that at which it can be drawn at the earliest: the steps from its
+version to that in which it ends, and one more. *Drawn* are tokens of groups that are at most S old. With one copy a
+change takes 5 s once all rows have ended; into a second copy weights are loaded beside the rows. The rules:
+
+    at once         for each version, as the product does; one that comes meanwhile is passed over
+    every second    once two versions, or more, have come; every fifth: once five have
+    by age          at half of S, or once a group that begins now would be too old, by the median time of the last ones
+
+The memory of a second copy could hold rows instead: "its memory for rows" is one copy with as many more.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import argparse
+import heapq
+import math
+import random
+import statistics
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final, NamedTuple
 
 import numpy as np
+
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+
+GROUP: Final = 16
+MEAN, LIMIT, SIGMA = 2_500, 8_192, 0.8
+ROWS: Final = 48
+FULL_SECONDS: Final = 1 / 50
+"""Seconds of a token of every row, with all rows in use under one version."""
+STALENESS: Final = 4
+CHANGE_SECONDS: Final = 5.0
+STEPS: Final = (60.0, 180.0, 600.0)
+"""Seconds of a step of the learner."""
+GAIN: Final = 1.1
+"""The bar: drawn tokens with two copies by those with one in the same memory. Below it a second copy is not built."""
+
+
+class ModelBytes(NamedTuple):
+    """Bytes of a model's weights, and of keys and values of one token."""
+
+    weights: float
+    token: float
+
+
+MODELS: Final[Mapping[str, ModelBytes | None]] = {
+    "fixed rate": None,
+    "Qwen3-4B": ModelBytes(8.04e9, 147_456),
+    "Qwen3-0.6B": ModelBytes(1.19e9, 114_688),
+}
 
 
 class ChangeCost(NamedTuple):
@@ -43,3 +100,236 @@ def change_cost(left: Sequence[float], rates: Mapping[int, float], rows: int) ->
     one = sum(step(count) - count / rows * full for count in left)
     two = sum(step(count) + step(rows - count) - full for count in left)
     return ChangeCost(one * rates[rows], two * rates[rows])
+
+
+# --- a node among versions that come often
+
+
+class Device(NamedTuple):
+    """A device that is bound by its memory. `weights`: seconds to read the weights. `token`: seconds to read keys and
+    values of one token."""
+
+    rows: int
+    weights: float
+    token: float
+
+    def seconds(self, tokens: int, rows: int, context: int, versions: int) -> float:
+        """Return the time of so many tokens of each of `rows` rows, which have `context` tokens together before."""
+        read = tokens * context + rows * tokens * (tokens - 1) // 2
+        return tokens * versions * self.weights + read * self.token
+
+
+class Progress(NamedTuple):
+    """What a rule sees. `lag`: versions from the loaded one to the newest. `since`: steps of the learner for which that
+    has been the newest. `takes`: steps that a group takes, in the median; None: none has ended yet."""
+
+    lag: int
+    since: float
+    takes: float | None
+
+
+Rule = Callable[[Progress], bool]
+"""Tells whether a node that is behind takes the newest version."""
+
+
+def at_once(progress: Progress) -> bool:
+    return progress.lag >= 1
+
+
+def every_second(progress: Progress) -> bool:
+    return progress.lag >= 2
+
+
+def every_fifth(progress: Progress) -> bool:
+    return progress.lag >= 5
+
+
+def by_age(progress: Progress) -> bool:
+    """Change at half of S, or where a group that begins now would be too old once it can be drawn."""
+    if not progress.lag or progress.takes is None:
+        return progress.lag >= 1
+    return 2 * progress.lag >= STALENESS or progress.lag + progress.since + progress.takes >= STALENESS
+
+
+class OpenGroup:
+    """A group under way. `left`: rollouts that have not ended. `tokens`: tokens of those that have."""
+
+    def __init__(self, version: int, began: float) -> None:
+        self.version, self.began = version, began
+        self.left, self.tokens = GROUP, 0
+
+
+class Result(NamedTuple):
+    """`used`: share of rows in use. `rate`: tokens per second of whole groups, `drawn`: of those at most S old. `age`:
+    mean age of a group. `old`: share of the groups that are older than S."""
+
+    used: float
+    rate: float
+    drawn: float
+    age: float
+    old: float
+
+
+def length(chance: random.Random) -> int:
+    """Return the tokens of a rollout."""
+    return min(LIMIT, max(16, int(chance.lognormvariate(math.log(MEAN) - SIGMA * SIGMA / 2, SIGMA))))
+
+
+@cache
+def mean_context() -> float:
+    """Return the mean tokens of a row that is met: half of a rollout, of a long one more often than of a short one."""
+    chance = random.Random(0)
+    lengths = [length(chance) for _ in range(100_000)]
+    return sum(one * one for one in lengths) / (2 * sum(lengths))
+
+
+class VersionedNode:
+    """A node with one copy of the weights or with two. `now`: seconds. `version`: under which groups begin."""
+
+    def __init__(self, device: Device, rule: Rule, copies: int, step: float, seed: int = 0) -> None:
+        """`step`: seconds of a step of the learner."""
+        self._device, self._rule, self._copies, self._step = device, rule, copies, step
+        self._chance = random.Random(seed)
+        self.now, self.version = 0.0, 0
+        self._busy, self._made, self._context, self._number = 0.0, 0, 0, 0
+        self._running: list[tuple[int, int, int, OpenGroup]] = []
+        """Rows by the number of tokens, of any row since the start, with which they end; a number of their own, their
+        length, their group."""
+        self._rows_under: Counter[int] = Counter()
+        self._waiting: list[int] = []
+        """Lengths of the rollouts of `_group` that have no row yet."""
+        self._group = OpenGroup(0, 0.0)
+        self._took: deque[float] = deque(maxlen=32)
+        self._ages: list[tuple[int, int]] = []
+        """Age and tokens of each group that has ended."""
+
+    def run(self, hours: float) -> Result:
+        """Work for so many hours."""
+        while self.now < hours * 3600:
+            if self._copies == 1 and not self._running and self._newest > self.version:
+                self.now += CHANGE_SECONDS
+                self.version = self._newest
+            self._fill()
+            self._advance()
+        drawn = sum(tokens for age, tokens in self._ages if age <= STALENESS)
+        return Result(
+            self._busy / (self._device.rows * self.now),
+            sum(tokens for _, tokens in self._ages) / self.now,
+            drawn / self.now,
+            statistics.fmean(age for age, _ in self._ages),
+            sum(age > STALENESS for age, _ in self._ages) / len(self._ages),
+        )
+
+    @property
+    def _newest(self) -> int:
+        return int(self.now // self._step)
+
+    def _is_due(self) -> bool:
+        takes = statistics.median(self._took) / self._step if self._took else None
+        since = self.now / self._step - self._newest
+        return self._rule(Progress(self._newest - self.version, since, takes))
+
+    def _fill(self) -> None:
+        """Begin rollouts in all free rows, unless a change waits for those that run."""
+        while len(self._running) < self._device.rows:
+            if not self._waiting:
+                if self._is_due():
+                    if self._copies == 1:
+                        return
+                    if not self._rows_under.keys() - {self.version}:  # a copy is free
+                        self.version = self._newest
+                self._group = OpenGroup(self.version, self.now)
+                self._waiting = [length(self._chance) for _ in range(GROUP)]
+            tokens = self._waiting.pop()
+            self._number += 1
+            heapq.heappush(self._running, (self._made + tokens, self._number, tokens, self._group))
+            self._rows_under[self._group.version] += 1
+
+    def _advance(self) -> None:
+        """Generate until a row ends."""
+        end, _, tokens, group = heapq.heappop(self._running)
+        rows, count = len(self._running) + 1, end - self._made
+        seconds = self._device.seconds(count, rows, self._context, len(self._rows_under))
+        self.now += seconds
+        self._busy += rows * seconds
+        self._made = end
+        self._context += rows * count - tokens
+        self._rows_under[group.version] -= 1
+        self._rows_under += Counter()  # drops a version without rows
+        group.left -= 1
+        group.tokens += tokens
+        if not group.left:
+            self._took.append(self.now - group.began)
+            self._ages.append((self._newest + 1 - group.version, group.tokens))
+
+
+class Case(NamedTuple):
+    """A node that is simulated. `spare`: whether its rows have the memory of a second copy too."""
+
+    name: str
+    copies: int
+    rule: Rule
+    spare: bool = False
+
+
+TODAY: Final = Case("one copy, at once", 1, at_once)
+ROWS_INSTEAD: Final = Case("its memory for rows, at once", 1, at_once, spare=True)
+TWO: Final = (Case("two copies, at once", 2, at_once), Case("two copies, every second", 2, every_second))
+CASES: Final = (
+    TODAY,
+    Case("one copy, by age", 1, by_age),
+    Case("one copy, every second", 1, every_second),
+    Case("one copy, every fifth", 1, every_fifth),
+    *TWO,
+    ROWS_INSTEAD,
+    Case("its memory for rows, by age", 1, by_age, spare=True),
+)
+
+
+def device_of(model: ModelBytes | None, *, spare: bool = False) -> Device | None:
+    """Return the device of a model; None: memory for a second copy has no number of rows. `spare`: see `Case`."""
+    context = mean_context()
+    share = 1.0 if model is None else model.weights / (model.weights + ROWS * context * model.token)
+    if spare and model is None:
+        return None
+    rows = round(ROWS / (1 - share)) if spare else ROWS
+    return Device(rows, share * FULL_SECONDS, (1 - share) * FULL_SECONDS / (ROWS * context))
+
+
+def simulate(model: ModelBytes | None, case: Case, step: float, hours: float) -> Result | None:
+    """Let a node work; None: see `device_of`."""
+    device = device_of(model, spare=case.spare)
+    return None if device is None else VersionedNode(device, case.rule, case.copies, step).run(hours)
+
+
+def report(name: str, model: ModelBytes | None, hours: float) -> list[Claim]:
+    """Print the table of a model; return the claims."""
+    results = {(case, step): simulate(model, case, step, hours) for step in STEPS for case in CASES}
+    device = device_of(model)
+    assert device is not None
+    print(f"{name}: the weights take {device.weights / FULL_SECONDS:.0%} of a step of all {ROWS} rows")
+    bench.table(
+        ["step, s", "node", "rows in use", "tokens/s", "drawn tokens/s", "mean age", "older than S"],
+        [(step, case.name, *result) for (case, step), result in results.items() if result is not None],
+    )
+    claims = []
+    for step in STEPS:
+        anchor, two = results[ROWS_INSTEAD, step], [results[case, step] for case in TWO]
+        if anchor is not None:
+            best = max(one.drawn for one in two if one is not None)
+            ratio = best / anchor.drawn
+            claims.append(Claim(f"two copies of {name}, {step:g} s", ratio, "rows instead", GAIN, at_most=True))
+    return claims
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="10 hours of simulated time in place of 100")
+    hours = 10.0 if parser.parse_args(arguments).quick else 100.0
+    bench.header("version_change: rows in use and tokens per second, with one copy of the weights and with two")
+    return bench.close([claim for name, model in MODELS.items() for claim in report(name, model, hours)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

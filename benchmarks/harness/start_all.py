@@ -95,7 +95,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     ),
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
-    "trust": (("--quick", "--receipt"),),
+    "trust": (("--quick", "--receipt"), ("--sampling",)),
 }
 
 LONGEST: Final = ("connections", "flood", "honest", "ledger", "load")

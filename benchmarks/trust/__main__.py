@@ -40,6 +40,9 @@ a run goes on where the one before ended.
 `--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
 part of a full run.
 
+`--sampling` computes instead what is saved and lost where not every token of a known key is checked
+(benchmarks/trust/sampled_checks.py); with `--dtype bfloat16` it measures such nodes too.
+
 `--sybils` measures instead the gain of an owner of 1,000 keys, and its cost (benchmarks/trust/sybils.py).
 
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
@@ -60,9 +63,10 @@ from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
 from benchmarks.trust.audit_share import audit_share
 from benchmarks.trust.canary_check import canary_check
-from benchmarks.trust.doubtful_days import doubted
+from benchmarks.trust.doubtful_days import CHEATS, doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare, in_float32, scorer_env
 from benchmarks.trust.receipt_checks import receipt_claims
+from benchmarks.trust.sampled_checks import sampled_days, sampling_table
 from benchmarks.trust.signed_documents import document_claims
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.sybils import sybil_table
@@ -102,13 +106,7 @@ class Experiment:
 
     async def inexact(self, dtype: Dtype) -> list[Claim]:
         """Measure a 16-bit format; return the claims."""
-        honest = self._weights["honest"]
-        machines, plain = dict[str, list[TokenArray]](), dict[str, list[TokenArray]]()
-        for number, (name, machine) in enumerate(self._machines.items()):
-            groups = await self._engines.generate(machine, dtype, honest, number * 1_000)
-            machines[name] = pieces(await compare(self._scorer, groups))
-            if self._engines.prompts.tf32:
-                plain[name] = pieces(await compare(self._scorer, in_float32(groups)))
+        machines, plain = await self._compared(dtype)
         claims = left_out(dtype, machines)
         if plain:
             parts = [np.concatenate([one for groups in of.values() for one in groups]) for of in (machines, plain)]
@@ -123,6 +121,27 @@ class Experiment:
         bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
         claims += doubted(dtype, tables, machines["64 rows"], bad)
         return claims + named(dtype, tables, bad, machines["64 rows"])
+
+    async def sampled(self, dtype: Dtype) -> None:
+        """Measure a 16-bit format where not every group is compared."""
+        machines, _ = await self._compared(dtype)
+        groups = {
+            name: await self._engines.generate(frauds.MACHINE, dtype, self._weights[name], FIRST) for name in CHEATS
+        }
+        swaps = {name: pieces(await compare(self._scorer, parts)) for name, parts in groups.items()}
+        tables = fit({name: np.concatenate(parts) for name, parts in machines.items()})
+        sampled_days(dtype, tables, machines["64 rows"], swaps)
+
+    async def _compared(self, dtype: Dtype) -> tuple[dict[str, list[TokenArray]], dict[str, list[TokenArray]]]:
+        """Return the honest groups of each machine, cut in pieces; where the scorer emulates TF32, also as it compares
+        them in float32."""
+        machines, plain = dict[str, list[TokenArray]](), dict[str, list[TokenArray]]()
+        for number, (name, machine) in enumerate(self._machines.items()):
+            groups = await self._engines.generate(machine, dtype, self._weights["honest"], number * 1_000)
+            machines[name] = pieces(await compare(self._scorer, groups))
+            if self._engines.prompts.tf32:
+                plain[name] = pieces(await compare(self._scorer, in_float32(groups)))
+        return machines, plain
 
     async def versions(self, dtype: Dtype) -> list[Claim]:
         """Measure passes under two versions; return the claims."""
@@ -203,12 +222,15 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
         claims = []
         for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
-            if not (exact or order.versions or order.smollm2 or order.honest or order.temperature != 1):
+            alone = order.versions or order.sampling or order.smollm2 or order.honest
+            if not (exact or alone or order.temperature != 1):
                 claims += forced_tokens.bound_claims(folder / "demo", dtype, HONEST_ROLLOUTS, emulation_of(order))
             prompts = prompts._replace(tf32=bool(order.tf32) and in_16_bits(dtype))
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
-            if order.versions:
+            if order.sampling:
+                await experiment.sampled(dtype)
+            elif order.versions:
                 claims += [] if exact else await experiment.versions(dtype)
             else:
                 claims += await (experiment.exact() if exact else experiment.inexact(dtype))
@@ -245,6 +267,17 @@ def measure_noise(folder: Path, order: argparse.Namespace) -> list[Claim]:
     return [claim for dtype in formats for claim in noise_claims(folder / "demo", dtype, order)]
 
 
+def measure_sampling(order: argparse.Namespace) -> int:
+    """Print what is saved and lost where not every token is checked; return the exit status. There is no bar."""
+    bench.header("a part of the tokens is checked", ["numpy"])
+    sampling_table()
+    order.dtype = [dtype for dtype in order.dtype or [] if in_16_bits(dtype)]
+    if order.dtype:
+        with tempfile.TemporaryDirectory() as name:
+            asyncio.run(measure(Path(name), order))
+    return 0
+
+
 async def measure_shape(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Measure honest tokens of SmolLM2-135M's shape; return the claims."""
     from benchmarks.trust import shape_tokens
@@ -272,6 +305,7 @@ def main() -> int:
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
+    parser.add_argument("--sampling", action="store_true", help="a part of the tokens checked; --dtype: nodes too")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the run; default: 1")
     parser.add_argument("--shape", action="store_true", help="honest tokens of SmolLM2-135M's shape alone")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="of --shape: what is judged so far, to go on from")
@@ -289,6 +323,8 @@ def main() -> int:
     if order.sybils:
         bench.header("sybils")
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
+    if order.sampling:
+        return measure_sampling(order)
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
         if order.shape:

@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.streams import INT8, Groups, beyond_bound
+from echo2.coordinator.accounts.strikes import STRIKE_WINDOW_GROUPS
 from echo2.coordinator.verification.evidence import MOST_PEAK, NodeEvidence, Stake, Tables, products
 from echo2.runtime.units import DAY
 
@@ -79,11 +80,12 @@ class Gain(NamedTuple):
 
 
 def live(
-    strategy: Strategy, honest: Bets, false: Bets, seed: int, beyond: Sequence[bool] = ()
+    strategy: Strategy, honest: Bets, false: Bets, seed: int, beyond: Sequence[bool] = (), share: float = 1.0
 ) -> list[list[JudgedGroup]]:
     """Let a key hand in groups by a strategy; return them by day. It knows E, and what doubt is from it. `beyond`:
-    whether each false group has a token beyond the bound."""
-    random, evidence = np.random.default_rng(seed), NodeEvidence()
+    whether each false group has a token beyond the bound. `share`: share of the groups that are compared, drawn after
+    each is handed in; those in doubt, and `STRIKE_WINDOW_GROUPS` after a refusal, are compared all."""
+    random, evidence, since = np.random.default_rng(seed), NodeEvidence(), STRIKE_WINDOW_GROUPS
     days = []
     for day in range(DAYS):
         groups, rising = list[JudgedGroup](), True
@@ -95,9 +97,13 @@ def live(
             cheats = rising and may and random.random() < strategy.share
             bets = false if cheats else honest
             number = int(random.integers(len(bets)))
-            evidence = evidence.after(bets[number], day * DAY)
-            refused = evidence.conclusion() == "refusal" or (cheats and any(beyond[number : number + 1]))
-            groups.append(JudgedGroup(cheats, evidence.daily.power(), refused))
+            whole = share == 1 or doubted or since < STRIKE_WINDOW_GROUPS
+            refused, since = False, since + 1
+            if whole or random.random() < share:
+                evidence = evidence.after(bets[number], day * DAY)
+                refused = evidence.conclusion() == "refusal" or (cheats and any(beyond[number : number + 1]))
+                since = 0 if refused else since
+            groups.append(JudgedGroup(cheats, evidence.power_on(day), refused))
         days.append(groups)
     return days
 

@@ -10,13 +10,14 @@ from torch import nn
 
 from benchmarks.trust import audit_share, canary_check, doubtful_days, streams, sybils
 from benchmarks.trust.altered_host import ShiftedDecoder, unpack
-from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
+from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, Strategy, doubted, gain, live
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
+from benchmarks.trust.sampled_checks import GROUP, ROLLOUTS, Life, best_life, escape, least_share, life, saved
 from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
 from benchmarks.trust.version_passes import PassedGroup, decided
-from echo2.coordinator.verification.evidence import BOUND
+from echo2.coordinator.verification.evidence import BOUND, products
 from echo2.coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from echo2.coordinator.verification.version_pairs import VersionCount
 from echo2.engines.engine import Sample
@@ -114,6 +115,73 @@ def test_a_swap_that_is_hardly_seen_makes_the_claim_on_doubtful_days_short(monke
     assert [claim.ok for claim in doubted("bfloat16", TABLES, good, {INT8: good, "T = 0.95": bad})] == [False] * 2 + [
         True
     ]
+
+
+def test_where_every_group_is_checked_a_cheat_earns_its_own_work_and_nothing_false_is_trained_on() -> None:
+    assert life(3, false=1.0, escapes=0.0) == (1, 0)
+
+
+@pytest.mark.parametrize(("rank", "checked", "pay"), [(3, 0.5, 4 / 3), (3, 0.1, 4.0), (30, 0.1, 1.3)])
+def test_a_cheat_whose_groups_are_checked_by_chance_is_paid_for_what_it_did_not_make(
+    rank: int, checked: float, pay: float
+) -> None:
+    assert life(rank, 1.0, 1 - checked).pay == pytest.approx(pay)
+
+
+def test_the_yield_of_a_cheat_is_that_of_lives_that_are_played() -> None:
+    random, rank, false, checked = np.random.default_rng(1), 3, 2, 4
+    paid = work = handed = trained = 0.0
+    for _ in range(20_000):
+        paid, work, handed = paid + rank, work + rank, handed + rank
+        while True:
+            work, handed = work + 1 - false / GROUP, handed + 1
+            if random.choice(GROUP, checked, replace=False).min() < false:  # the first ones are false
+                break
+            paid, trained = paid + 1, trained + false / GROUP
+    played = Life(paid / work, trained / handed)
+    assert played == pytest.approx(life(rank, false / GROUP, escape(checked, false)), rel=0.03)
+
+
+@pytest.mark.parametrize("rank", [3, 30])
+def test_where_a_rollout_of_every_group_is_checked_no_cheat_is_paid_more_than_its_own_work(rank: int) -> None:
+    lives = [best_life(rank, checked) for checked in ROLLOUTS]
+    assert max(one.pay for one in lives) == pytest.approx(1)
+    shares = [one.trained for one in lives]
+    assert shares == sorted(shares), "the fewer are checked, the more is false and trained on"
+
+
+def test_a_cheat_gains_a_twentieth_at_the_least_share() -> None:
+    assert life(30, 1.0, 1 - least_share(30)).pay == pytest.approx(1.05)
+
+
+def test_what_is_not_checked_saves_its_part_of_the_scorers_time() -> None:
+    assert saved(1.0, 29, 100) == 0
+    assert saved(0.0, 29, 100) == pytest.approx(29 / 129)
+    assert saved(0.5, 100, 100) == pytest.approx(0.25)
+
+
+def test_a_key_of_which_few_groups_are_compared_hands_in_more_false_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubtful_days, "DAYS", 1)
+    monkeypatch.setattr(doubtful_days, "GROUPS", 30)
+    good, bad = ([products(one, TABLES) for one in pieces([tokens(640, every)])] for every in (100, 5))
+    always = Strategy(10**9, 1, 1.0, in_doubt=True)
+    whole, few = (
+        sum(gain(live(always, good, bad, seed, share=share), RULES[OURS]).trained for seed in range(6)) / 6
+        for share in (1.0, 0.1)
+    )
+    assert whole < 0.05
+    assert few > whole + 0.1
+
+
+def test_a_key_with_a_refused_group_is_compared_whole_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubtful_days, "DAYS", 1)
+    monkeypatch.setattr(doubtful_days, "GROUPS", 120)
+    bad = [products(one, TABLES) for one in pieces([tokens(64, 100)])]
+    cheat = Strategy(10**9, 1, 1.0, in_doubt=True)
+    (groups,) = live(cheat, bad, bad, 0, beyond=[True], share=0.05)
+    first = [group.refused for group in groups].index(True)
+    assert first > 0
+    assert all(group.refused for group in groups[first:])
 
 
 def passed(newer: int, older: int) -> list[PassedGroup]:
