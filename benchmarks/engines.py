@@ -162,7 +162,7 @@ async def measure(
     """Measure all engines in turn."""
     jobs = [msgspec.structs.replace(setup.job, index=index, seeds=_seeds(index)) for index in range(groups)]
     async with AsyncExitStack() as stack:
-        running = {}
+        running, drift = dict[str, EngineProcess](), dict[str, tuple[float, float]]()
         for name, (engine, dtype) in engines(compared).items():
             process = await stack.enter_async_context(EngineProcess(name=name, engine=engine))
             await process.probe("cpu", dtype, engine=engine)
@@ -170,8 +170,7 @@ async def measure(
             Rolling.create(folder, versions.old)
             await process.load(setup.folder, folder)
             running[name] = process
-        drift = {name: await _drift(running, name, jobs[0]) for name in running}
-        for name, (mean, most) in drift.items():
+            mean, most = drift[name] = await _drift(running, name, jobs[0])
             print(f"{name}: differs by {mean:.2g} nats a token in the mean, {most:.2g} at most", flush=True)
         for process in running.values():
             await process.generate_all(jobs * 2)  # finds the number of rows
@@ -305,6 +304,7 @@ def beside_alone(setup: Setup, rounds: int) -> Claim:
             module, *first = anchors.PARTS[name]
             arguments = [*first, str(setup.folder), str(setup.snapshot), str(limit), str(BATCH)]
             parts[name] = stack.enter_context(anchors.started(python, module, arguments))
+        anchors.warm_up(parts, BATCH)
         runs = anchors.in_turn(parts, [BATCH], rounds)
     best = {name: max(run.rate for run in runs[name, BATCH]) for name in names}
     bench.table(

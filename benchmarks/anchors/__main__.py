@@ -93,6 +93,8 @@ def main() -> int:
             python = options.vllm if "vLLM" in name else Path(sys.executable)
             arguments = [*first, str(setup.folder), str(setup.snapshot), str(limit), str(max(batches))]
             parts[name] = stack.enter_context(started(python, module, arguments))
+        warm_up(parts, min(batches) if options.quick else max(batches))
+        print(f"all {len(parts)} generate", flush=True)
         measured = in_turn(parts, batches, rounds)
     return bench.close(report(measured, batches))
 
@@ -121,10 +123,14 @@ def started(python: Path, module: str, arguments: Sequence[str]) -> Iterator[Par
         yield Part(process, log)
 
 
+def warm_up(parts: dict[str, Part], batch: int) -> None:
+    """Let each subject generate a batch that does not count."""
+    for name, part in parts.items():
+        print(f"{name}: a first batch of {batch} at {part.generate(batch).rate:.0f} tokens per CPU second", flush=True)
+
+
 def in_turn(parts: dict[str, Part], batches: Sequence[int], rounds: int) -> dict[tuple[str, int], list[Measured]]:
-    """Let all subjects generate each batch in turn, after a first one that does not count."""
-    for part in parts.values():
-        part.generate(max(batches))
+    """Let all subjects generate each batch in turn."""
     measured: dict[tuple[str, int], list[Measured]] = {(name, batch): [] for name in parts for batch in batches}
     for _ in range(rounds):
         for batch in batches:

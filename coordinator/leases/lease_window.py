@@ -94,14 +94,23 @@ class LeaseWindow:
 
     def batches_at(self, now: int) -> float:
         """W with what it grows by while the learner waits, in batches (rule 3)."""
-        since, step = self._waits_since, self.step
-        waited = (now - since) / step if since is not None and step else 0.0
-        return min(self._most, self.batches + max(0.0, waited - 1.0))
+        return min(self._most, self.batches + max(0.0, self._waited(now) - 1.0))
 
     @property
     def step(self) -> float | None:
         """T, in milliseconds; None: no step is measured."""
         return statistics.median(self.last.steps) if self.last.steps else None
+
+    def idle_at(self, now: int) -> float | None:
+        """Return the share of the learner's time for which it waited at the last draws, and waits now; None: no draw is
+        measured."""
+        waited = sum(self.last.waits) + self._waited(now)
+        return waited / (waited + len(self.last.waits)) if self.last.waits else None
+
+    def _waited(self, now: int) -> float:
+        """Return for how many steps the learner has waited for its next batch."""
+        since, step = self._waits_since, self.step
+        return max(0.0, (now - since) / step) if since is not None and step else 0.0
 
     def groups(self, now: int, *, behind: bool) -> int:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""
