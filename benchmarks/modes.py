@@ -94,7 +94,7 @@ def run(place: Path, *, quick: bool) -> None:
                 first, last = paced_run.looks(pace, origin, Path(folder) / "copy")
             known[name] = {
                 **figures(first.state, last.state),
-                "processors busy": (last.busy - first.busy) / (last.busy + last.idle - first.busy - first.idle),
+                "processors busy": first.processors.share_until(last.processors),
             }
             print(f"{name}: {known[name]}", flush=True)
             place.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import modes
 from benchmarks.paced.paced_run import Looked
+from echo2.coordinator.demo.processes import ProcessorTimes
 from echo2.coordinator.metrics.views import Evaluation, StepPoint
 from tests.support import pictures
 
@@ -29,7 +30,7 @@ def looked(step_seconds: float) -> Looked:
     state = msgspec.structs.replace(
         pictures.BUSY, steps=steps, evaluations=evaluations, staleness=[10, 30], idle=0.25, step=48
     )
-    return Looked(state, 1.0, 1.0)
+    return Looked(state, ProcessorTimes(1.0, 1.0))
 
 
 def test_a_slower_mode_has_fewer_versions_at_equal_time_and_as_many_at_equal_rollouts() -> None:

@@ -128,7 +128,7 @@ async def test_a_node_whose_groups_all_come_too_late_to_be_learned_from_is_told(
         for lease in leases:
             outbox.put(lease, b"group", 5)
             relay._take_receipt(lease, receipt("ok", 5, lease))
-    (told,) = [line for line in logged if line["event"] == "groups come too late"]
+    (told,) = [event for event in logged if event["event"] == "groups come too late"]
     assert (told["groups"], told["log_level"]) == (LATE_IN_ROW, "warning")
 
 
