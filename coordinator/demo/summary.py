@@ -89,7 +89,7 @@ def summary(state: RunState, seconds: float, busy: float) -> list[str]:
     rows = [
         *_learning(state),
         ("steps", f"{state.step} in {seconds:.0f} s, {state.version} versions, learner idle {_idle(state)}, processors "
-                  f"busy {busy:.0%}"),
+                  f"busy {100 * busy:.0f} %"),
         *_weights(state),
         ("rollouts", f"{state.accepted * state.group_size:,} accepted in {state.accepted} groups of {state.received} "
                      f"received; {state.expired} leases expired, {state.too_old} groups too old to learn from"),

@@ -101,6 +101,11 @@ class LeaseWindow:
         """T, in milliseconds; None: no step is measured."""
         return statistics.median(self.last.steps) if self.last.steps else None
 
+    @property
+    def learner_waits(self) -> bool:
+        """Whether the learner is known to wait for its next batch."""
+        return self._waits_since is not None
+
     def idle_at(self, now: int) -> float | None:
         """Return the share of the learner's time for which it waited at the last draws, and waits now; None: no draw is
         measured."""

@@ -118,7 +118,7 @@ def test_the_summary_has_the_figures_of_the_run() -> None:
         "greedy  0.340 → 0.846",
         "40 in 81 s",
         "40 versions",
-        "idle 3.4 %, processors busy 96%",
+        "idle 3.4 %, processors busy 96 %",
         "702,000 bytes of diffs instead of 29,681,600",
         "42.3 × less",
         "8,688 accepted in 543 groups",
