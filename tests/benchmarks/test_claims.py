@@ -55,6 +55,9 @@ def test_the_code_of_a_figure_is_its_modules_and_the_packages_they_import() -> N
     assert ":(glob)weights/*.py" in code
     assert not any(path.startswith("benchmarks/load/") for path in code)
     assert "tests/dist" in claims.code_of("make test-dist")
+    daemons = claims.code_of("python -m benchmarks.bubble")
+    assert {":(glob)coordinator/**/*.py", ":(glob)node/**/*.py", ":(glob)p2p/**/*.py"} <= set(daemons)
+    assert ":(glob)node/**/*.py" not in code
 
 
 def test_a_mark_is_read_as_it_is_written() -> None:
