@@ -104,14 +104,17 @@ class Row(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
+    parser.add_argument("--small", action="store_true", help="8 M random weights, which show that all start")
     parser.add_argument("--engine", choices=[row.name for row in COMPARED], help="compare this one alone")
     options = parser.parse_args()
-    quick = options.quick
+    quick = options.quick or options.small
     asked = [row for row in COMPARED if options.engine in (None, row.name)]
     compared = [row for row in asked if not row.missing()]
     bench.header("engines: against transformers, float32, on one thread", ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as folder:
-        setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0)
+        setup = prepare(
+            Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0, small=options.small
+        )
         versions = next_version(setup)
         rows = asyncio.run(measure(setup, versions, compared, groups=12 if quick else 16, rounds=2 if quick else 4))
         claims = [*report(rows), asyncio.run(started(Path(folder), layers=1 if quick else 9))]

@@ -78,13 +78,14 @@ class Part(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="16 new tokens, batches 1, 8 and 32, one round")
+    parser.add_argument("--small", action="store_true", help="8 M weights, which show that all start")
     parser.add_argument("--vllm", type=Path, default=ROOT / ".venv-vllm/bin/python", help="a Python that has vLLM")
     options = parser.parse_args()
     bench.header("anchors: our engines beside what a user would else run", ["torch", "transformers"])
     batches, rounds, limit = (QUICK, 1, 16) if options.quick else (BATCHES, ROUNDS, 64)
     left_out = missing(options.vllm)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        setup = prepare(Path(folder), real=False, new_tokens=limit, groups=0)
+        setup = prepare(Path(folder), real=False, new_tokens=limit, groups=0, small=options.small)
         parts = dict[str, Part]()
         for name, (module, *first) in PARTS.items():
             if name in left_out:

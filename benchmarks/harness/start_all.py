@@ -54,6 +54,7 @@ _RUN: Final = (("run", "--quick"),)
 Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
+    "anchors": (("--quick", "--small"),),
     "attacks.redteam_app": (("--quick", "--attack", "a hundredth lower"),),
     "breaking_rate": (("--steps", "3", "--seconds", "20", "--skill", "20"),),
     "broadcast": (("--quick", "--megabytes", "5"),),
@@ -63,6 +64,7 @@ REDUCED: Final[Mapping[str, Options]] = {
     "claims": ((),),
     "curves": (("run", "gcd", "--steps", "1", "--folder", FOLDER, "--out", FOLDER),),
     "endurance": (("--steps", "3", "--seconds", "20"),),
+    "engines": (("--quick", "--small"),),
     "flood": [
         *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
         ("--only", "wires"),
