@@ -48,6 +48,7 @@ REMEMBERED_DRAWS: Final = 16
 WINDOW_MARGIN_BATCHES: Final = 0.25
 """Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
 REMEMBERED_STEPS: Final = 16
+LEAST_DRAWS: Final = 4
 
 
 class CompletedBatch(NamedTuple):
@@ -107,10 +108,10 @@ class LeaseWindow:
         return self._waits_since is not None
 
     def idle_at(self, now: int) -> float | None:
-        """Return the share of the learner's time for which it waited at the last draws, and waits now; None: no draw is
-        measured."""
-        waited = sum(self.last.waits) + self._waited(now)
-        return waited / (waited + len(self.last.waits)) if self.last.waits else None
+        """Return the share of the learner's time for which it waited at the last draws, and waits now; None: fewer than
+        `LEAST_DRAWS` are measured."""
+        draws, waited = len(self.last.waits), sum(self.last.waits) + self._waited(now)
+        return waited / (waited + draws) if draws >= LEAST_DRAWS else None
 
     def _waited(self, now: int) -> float:
         """Return for how many steps the learner has waited for its next batch."""
