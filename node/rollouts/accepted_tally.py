@@ -20,7 +20,7 @@ class AcceptedWork(NamedTuple):
 @dataclass
 class AcceptedTally:
     """The accepted groups since the last summary. `weight`: their work, milli-RE. `said`: time of that summary, ms;
-    None: there was none. `late`: of the newest groups, those in a row that came too late to be learned from."""
+    None: there was none. `late`: number of the newest groups, in a row, that came too late to be learned from."""
 
     groups: int = 0
     weight: int = 0
