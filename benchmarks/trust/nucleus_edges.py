@@ -120,7 +120,7 @@ def _edge(positions: Sequence[Position]) -> list[object]:
 def main() -> None:
     """Run the measurement."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust.nucleus_edges", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the demo's model alone, hardly trained, and fewer positions")
+    parser.add_argument("--quick", action="store_true", help="the demo's model alone, hardly trained, fewer positions")
     order = parser.parse_args()
     bench.one_thread()
     bench.header("edge of a nucleus", ["torch", "transformers"])

@@ -2,9 +2,9 @@
 
 Rules
 1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, nor the learner
-   for groups that are on their way, or when it has waited for `EVALUATION_WAIT_SECONDS` seconds. It runs in slices, and
-   between two slices the same counts: groups are verified, and awaited where the learner waits, until none is left, or
-   for `EVALUATION_WAIT_SECONDS` seconds, and while the learner lacks groups for its next batch for nine times as long as
+   for groups that are on their way, or when it has waited for `EVALUATION_WAIT_SECONDS` seconds. It runs in slices.
+   Between two slices groups are verified, and awaited where the learner waits for them, until none is left, or for
+   `EVALUATION_WAIT_SECONDS` seconds, or, while the learner lacks groups for its next batch, for nine times as long as
    the last slice took. So a scorer that never has all groups verified still evaluates, for a tenth of its time. A group
    that comes during a slice waits for its end, unless another scorer verifies it (rule 6).
 2. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version gets no
