@@ -112,9 +112,7 @@ def main() -> int:
     compared = [row for row in asked if not row.missing()]
     bench.header("engines: against transformers, float32, on one thread", ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as folder:
-        setup = prepare(
-            Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0, small=options.small
-        )
+        setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0, small=options.small)
         versions = next_version(setup)
         rows = asyncio.run(measure(setup, versions, compared, groups=12 if quick else 16, rounds=2 if quick else 4))
         claims = [*report(rows), asyncio.run(started(Path(folder), layers=1 if quick else 9))]

@@ -98,9 +98,7 @@ def main() -> int:
     ] + waiting)  # fmt: skip
 
 
-def _rows(
-    runner: asyncio.Runner, place: Path, snapshot: Path, pairs: int, times: int
-) -> Iterator[tuple[str, Took]]:
+def _rows(runner: asyncio.Runner, place: Path, snapshot: Path, pairs: int, times: int) -> Iterator[tuple[str, Took]]:
     """Yield the name of each row and its figures. The row of an engine that gives way to nothing is the first, as it
     alone starts on a machine that has other work."""
     yield "normal", runner.run(_beside(place, snapshot, "normal", pairs, times, None))
