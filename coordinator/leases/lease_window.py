@@ -95,7 +95,7 @@ class LeaseWindow:
 
     def batches_at(self, now: int) -> float:
         """W with what it grows by while the learner waits, in batches (rule 3)."""
-        return min(self._most, self.batches + max(0.0, self._waited(now) - 1.0))
+        return min(self._most, self.batches + max(0.0, self._steps_waited(now) - 1.0))
 
     @property
     def step(self) -> float | None:
@@ -110,10 +110,10 @@ class LeaseWindow:
     def idle_at(self, now: int) -> float | None:
         """Return the share of the learner's time for which it waited at the last draws, and waits now; None: fewer than
         `LEAST_DRAWS` are measured."""
-        draws, waited = len(self.last.waits), sum(self.last.waits) + self._waited(now)
+        draws, waited = len(self.last.waits), sum(self.last.waits) + self._steps_waited(now)
         return waited / (waited + draws) if draws >= LEAST_DRAWS else None
 
-    def _waited(self, now: int) -> float:
+    def _steps_waited(self, now: int) -> float:
         """Return for how many steps the learner has waited for its next batch."""
         since, step = self._waits_since, self.step
         return max(0.0, (now - since) / step) if since is not None and step else 0.0
