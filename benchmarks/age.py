@@ -9,8 +9,8 @@ of the time, what is meant to take no time takes some: there is no verdict on th
 
 Conditions (`--under`), each with bars of its own: `churn`, a third of the nodes killed and replaced per 20 steps;
 `latency`, a round trip of 150 ms to the coordinator; `spread`, a slowest node whose group takes 3 steps and a quickest
-one that is twenty times quicker: no node may then have less than `LEAST_PART` of its rate's share of the groups
-learned.
+one that is twenty times quicker. Under these two no node may have less than `LEAST_PART` of its rate's share of the
+groups learned; under churn nodes are here for unequal times.
 
 `--nodes`, `--at-once`, `--staleness`, `--supply`, each repeated, choose among the shapes; `--out` keeps each as a line
 of JSON.
@@ -162,7 +162,7 @@ def claims(shape: Shape, window: AgeFigures, room: AgeFigures) -> list[Claim]:
         return [
             Claim(f"{name}: age above the floor", above, "steps", UNDER_AGE, at_most=True),
             Claim(f"{name}: idle", window.idle, "the learner's time", UNDER_IDLE, at_most=True),
-            *([starved] if shape.under == "spread" else []),
+            *([] if shape.under == "churn" else [starved]),
         ]
     return [
         Claim(f"{name}: age above the floor", above, "steps", AGE_BARS[shape.supply], at_most=True),

@@ -4,9 +4,11 @@
    which benchmarks/harness/figure_mark.py writes, or in the last two cells of a table's row. Figures of the log and of
    the ADRs stay as they were measured.
 2. Its code are the modules of `benchmarks/` that its command runs, as far as they import each other, and each package
-   of echo2 that one of them imports. For a target of make it is what the target's recipe names.
+   of echo2 that one of them imports; all packages, where one of them starts a daemon. For a target of make it is what
+   the target's recipe names.
 3. A command that names no benchmark, or an option or a part (`run`, `draw`) that the benchmark does not have, is a
-   fault: exit status 1. So is a commit that git does not know, unless it was given a part of the history alone.
+   fault: exit status 1. So is a figure without a commit, or with one that git does not know, unless it was given a part
+   of the history alone.
 """
 
 import ast
@@ -23,14 +25,17 @@ ROOT: Final = Path(__file__).absolute().parents[1]
 PYTHON: Final = "python -m benchmarks."
 PLAYED: Final = {"echo2-coord redteam": "attacks.redteam_app", "echo2-coord simulate": "plays.simulate_app"}
 """Commands of the operator that run a module of `benchmarks`."""
-_COMMENT: Final = re.compile(r"<!-- figure: (.+?) @ ([0-9a-f]{7,40}) -->")
+_COMMENT: Final = re.compile(r"<!-- figure: (.+?)(?: @ ([0-9a-f]{7,40}))? -->")
 _ROW: Final = re.compile(r"\| `((?:python -m benchmarks\.|make )[^`]+)` \| `([0-9a-f]{7,40})` \|$")
+DAEMONS: Final = ("coordinator.cli", "coordinator.daemon", "coordinator.demo.demo", "node.cli", "node.daemon")
+"""Modules of echo2 that are, or start, a whole daemon."""
 _SHOWN: Final = 4
 """Most changed files that are named."""
 
 
 class FigureMark(NamedTuple):
-    """Where a figure came from. `place`: document and line. `command`: that made it, at `commit`."""
+    """Where a figure came from. `place`: document and line. `command`: that made it, at `commit`; empty: it names
+    none, which is a fault."""
 
     place: str
     command: str
@@ -129,6 +134,8 @@ def code_of(command: str) -> list[str]:
             for name in _imported(path):
                 if name.startswith("benchmarks"):
                     left += _modules(name)
+                elif name.removeprefix("echo2.") in DAEMONS:
+                    packages |= {f":(glob){one.name}/**/*.py" for one in (ROOT / "echo2").iterdir() if one.is_symlink()}
                 elif (package := _package(name)) is not None:
                     packages.add(f":(glob){package}/*.py")
     return [*sorted(path.relative_to(ROOT).as_posix() for path in modules), *sorted(packages)]
@@ -210,7 +217,7 @@ def main() -> int:
     """Print a line for each figure whose code has changed, and each fault; return the exit status."""
     every, faults, old, whole = marks(), 0, 0, has_history()
     for mark in every:
-        fault = fault_of(mark.command)
+        fault = fault_of(mark.command) or (None if mark.commit else "a figure names a commit")
         files = None if fault else changed(mark)
         if fault or files is None:
             faults += 1 if fault or whole else 0

@@ -104,14 +104,15 @@ class Row(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
+    parser.add_argument("--small", action="store_true", help="8 M random weights, which show that all start")
     parser.add_argument("--engine", choices=[row.name for row in COMPARED], help="compare this one alone")
     options = parser.parse_args()
-    quick = options.quick
+    quick = options.quick or options.small
     asked = [row for row in COMPARED if options.engine in (None, row.name)]
     compared = [row for row in asked if not row.missing()]
     bench.header("engines: against transformers, float32, on one thread", ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as folder:
-        setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0)
+        setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0, small=options.small)
         versions = next_version(setup)
         rows = asyncio.run(measure(setup, versions, compared, groups=12 if quick else 16, rounds=2 if quick else 4))
         claims = [*report(rows), asyncio.run(started(Path(folder), layers=1 if quick else 9))]
@@ -162,7 +163,7 @@ async def measure(
     """Measure all engines in turn."""
     jobs = [msgspec.structs.replace(setup.job, index=index, seeds=_seeds(index)) for index in range(groups)]
     async with AsyncExitStack() as stack:
-        running = {}
+        running, drift = dict[str, EngineProcess](), dict[str, tuple[float, float]]()
         for name, (engine, dtype) in engines(compared).items():
             process = await stack.enter_async_context(EngineProcess(name=name, engine=engine))
             await process.probe("cpu", dtype, engine=engine)
@@ -170,8 +171,7 @@ async def measure(
             Rolling.create(folder, versions.old)
             await process.load(setup.folder, folder)
             running[name] = process
-        drift = {name: await _drift(running, name, jobs[0]) for name in running}
-        for name, (mean, most) in drift.items():
+            mean, most = drift[name] = await _drift(running, name, jobs[0])
             print(f"{name}: differs by {mean:.2g} nats a token in the mean, {most:.2g} at most", flush=True)
         for process in running.values():
             await process.generate_all(jobs * 2)  # finds the number of rows
@@ -305,6 +305,7 @@ def beside_alone(setup: Setup, rounds: int) -> Claim:
             module, *first = anchors.PARTS[name]
             arguments = [*first, str(setup.folder), str(setup.snapshot), str(limit), str(BATCH)]
             parts[name] = stack.enter_context(anchors.started(python, module, arguments))
+        anchors.warm_up(parts, BATCH)
         runs = anchors.in_turn(parts, [BATCH], rounds)
     best = {name: max(run.rate for run in runs[name, BATCH]) for name in names}
     bench.table(

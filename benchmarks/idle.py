@@ -79,26 +79,33 @@ def main() -> int:
             models.WordLevel({f"word{number}": number for number in range(VOCABULARY)}, unk_token="word0")
         )
         snapshot = make_model(place / "model", text=words)
-        rows = [runner.run(_beside(place, snapshot, "idle", pairs, times, None))]
-        names = ["one group"]
-        with _idle_group() as group:
-            if group is not None:
-                rows.append(runner.run(_beside(place, snapshot, "idle", pairs, times, group)))
-                names.append("two groups")
-        rows.append(runner.run(_beside(place, snapshot, "normal", pairs, times, None)))
+        rows = dict[str, Took]()
+        for name, row in _rows(runner, place, snapshot, pairs, times):
+            print(f"{name}: CPU {row.cpu:.3f} of that alone, clock {row.clock:.3f}", flush=True)
+            rows[name] = row
         waiting = [] if options.quick else [_waiting_claim(place)]
-    shown = zip([*names, "normal"], rows, strict=True)
-    bench.table(["engine", "CPU", "clock"], [[name, row.cpu, row.clock] for name, row in shown])
-    if "two groups" not in names:
+    bench.table(["engine", "CPU", "clock"], [[name, row.cpu, row.clock] for name, row in rows.items()])
+    if "two groups" not in rows:
         print("two groups: not measured, no control group can be made here")
+    del rows["normal"]
     return bench.close([
         claim
-        for name, row in zip(names, rows, strict=False)
+        for name, row in rows.items()
         for claim in (
             Claim(f"CPU of a load beside the engine: {name}", row.cpu, "alone", CPU_BAR, at_most=True),
             Claim(f"clock of a load beside the engine: {name}", row.clock, "alone", CLOCK_BAR, at_most=True),
         )
     ] + waiting)  # fmt: skip
+
+
+def _rows(runner: asyncio.Runner, place: Path, snapshot: Path, pairs: int, times: int) -> Iterator[tuple[str, Took]]:
+    """Yield the name of each row and its figures. The row of an engine that gives way to nothing is the first, as it
+    alone starts on a machine that has other work."""
+    yield "normal", runner.run(_beside(place, snapshot, "normal", pairs, times, None))
+    yield "one group", runner.run(_beside(place, snapshot, "idle", pairs, times, None))
+    with _idle_group() as group:
+        if group is not None:
+            yield "two groups", runner.run(_beside(place, snapshot, "idle", pairs, times, group))
 
 
 def _waiting_claim(place: Path) -> Claim:

@@ -213,8 +213,10 @@ def main() -> int:
     from echo2.coordinator.learner.memory_plan import MOMENT_BYTES, MemorySettings, describe_memory, parts_of
 
     made, large = config(LAYERS, WORDS), other_config(LARGE)
+    hooks = by_hooks(tokens)
+    print(f"by hooks: {hooks[0]:,.0f} and {hooks[1]:,.0f} bytes per token", flush=True)
     counted = counted_of(made)
-    hooks, tracker, plan = by_hooks(tokens), by_tracker(1024), [counted.layers, counted.again + counted.layer]
+    tracker, plan = by_tracker(1024), [counted.layers, counted.again + counted.layer]
     rows = [[name, *(f"{one:,.0f}" for one in row)] for name, *row in zip(KINDS, hooks, tracker, plan, strict=True)]
     bench.table(("bytes per token", "hooks", "tracker", "plan"), rows)
     print("\n".join(describe_memory(counted, LIMIT, CARD)), flush=True)

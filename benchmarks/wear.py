@@ -225,7 +225,7 @@ def measure_before(folder: Path, elements: int, share: float) -> float:
 
 def measured(arguments: argparse.Namespace) -> Iterator[list[Claim]]:
     """Measure each share, and yield its claims."""
-    elements, versions = (1 << 25, 24) if arguments.quick else (1 << 26, 200)
+    elements, versions = 1 << 25 if arguments.quick else 1 << 26, arguments.versions or (24 if arguments.quick else 200)
     for share in SHARES:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
             for part in ("node", "before"):
@@ -262,6 +262,7 @@ def measured(arguments: argparse.Namespace) -> Iterator[list[Claim]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="weights of 64 MiB and 24 versions, without a fold")
+    parser.add_argument("--versions", type=int, help="versions of each share (default: 200, or 24)")
     parser.add_argument("--folder", type=Path, help="a folder on the disk to be measured (default: the temporary one)")
     arguments = parser.parse_args()
     bench.header("wear: bytes that a version writes to the disk of a node", ["numpy"])

@@ -78,13 +78,14 @@ class Part(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="16 new tokens, batches 1, 8 and 32, one round")
+    parser.add_argument("--small", action="store_true", help="8 M weights, which show that all start")
     parser.add_argument("--vllm", type=Path, default=ROOT / ".venv-vllm/bin/python", help="a Python that has vLLM")
     options = parser.parse_args()
     bench.header("anchors: our engines beside what a user would else run", ["torch", "transformers"])
     batches, rounds, limit = (QUICK, 1, 16) if options.quick else (BATCHES, ROUNDS, 64)
     left_out = missing(options.vllm)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        setup = prepare(Path(folder), real=False, new_tokens=limit, groups=0)
+        setup = prepare(Path(folder), real=False, new_tokens=limit, groups=0, small=options.small)
         parts = dict[str, Part]()
         for name, (module, *first) in PARTS.items():
             if name in left_out:
@@ -93,6 +94,8 @@ def main() -> int:
             python = options.vllm if "vLLM" in name else Path(sys.executable)
             arguments = [*first, str(setup.folder), str(setup.snapshot), str(limit), str(max(batches))]
             parts[name] = stack.enter_context(started(python, module, arguments))
+        warm_up(parts, min(batches) if options.quick else max(batches))
+        print(f"all {len(parts)} generate", flush=True)
         measured = in_turn(parts, batches, rounds)
     return bench.close(report(measured, batches))
 
@@ -121,10 +124,14 @@ def started(python: Path, module: str, arguments: Sequence[str]) -> Iterator[Par
         yield Part(process, log)
 
 
+def warm_up(parts: dict[str, Part], batch: int) -> None:
+    """Let each subject generate a batch that does not count."""
+    for name, part in parts.items():
+        print(f"{name}: a first batch of {batch} at {part.generate(batch).rate:.0f} tokens per CPU second", flush=True)
+
+
 def in_turn(parts: dict[str, Part], batches: Sequence[int], rounds: int) -> dict[tuple[str, int], list[Measured]]:
-    """Let all subjects generate each batch in turn, after a first one that does not count."""
-    for part in parts.values():
-        part.generate(max(batches))
+    """Let all subjects generate each batch in turn."""
     measured: dict[tuple[str, int], list[Measured]] = {(name, batch): [] for name in parts for batch in batches}
     for _ in range(rounds):
         for batch in batches:

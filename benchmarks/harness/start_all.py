@@ -43,7 +43,7 @@ TAIL: Final = 15
 """Last lines that are printed of one that did not start."""
 END: Final = 15.0
 """Seconds in which an interrupted one ends its processes."""
-_LOOK: Final = 0.25
+_LOOK: Final = 0.5
 _STOPPED: Final = threading.Event()
 _CLOSING: Final = re.compile(r": ratio \S+ against .*, bar \S+: (?:ok|short)$", re.MULTILINE)
 FOLDER: Final = "FOLDER"
@@ -54,14 +54,17 @@ _RUN: Final = (("run", "--quick"),)
 Options = Sequence[tuple[str, ...]]
 REDUCED: Final[Mapping[str, Options]] = {
     "ablation": _RUN,
+    "anchors": (("--quick", "--small"),),
     "attacks.redteam_app": (("--quick", "--attack", "a hundredth lower"),),
     "breaking_rate": (("--steps", "3", "--seconds", "20", "--skill", "20"),),
+    "broadcast": (("--quick", "--megabytes", "5"),),
     "broadcast.gossip": (("--star", "5"), ("--simulated", "10")),
     "broadcast.simulate": (("--n", "30"),),
     "bubble_curve": _RUN,
     "claims": ((),),
     "curves": (("run", "gcd", "--steps", "1", "--folder", FOLDER, "--out", FOLDER),),
     "endurance": (("--steps", "3", "--seconds", "20"),),
+    "engines": (("--quick", "--small"),),
     "flood": [
         *(("--quick", "--only", part) for part in ("doors", "requests", "forged", "greetings")),
         ("--only", "wires"),
@@ -96,14 +99,21 @@ REDUCED: Final[Mapping[str, Options]] = {
     "staleness": _RUN,
     "tasks": (("--quick", "--only", "step"),),
     "trust": (("--quick", "--receipt"), ("--sampling",)),
+    "wear": (("--quick", "--versions", "4"),),
 }
 
-LONGEST: Final = ("connections", "flood", "honest", "ledger", "load")
+LONGEST: Final = (
+    "anchors", "attacks.redteam_app", "broadcast", "broadcast.gossip", "connections", "engines", "flood", "honest",
+    "idle", "ledger", "load", "yielding",
+)  # fmt: skip
 """Begun first, so that no long one is left at the end."""
 FIRST: Final[Mapping[str, str]] = {
+    "anchors": r"^all \d generate$",
     "attacks.redteam_app": r"attacks, 0 broken",
-    "engines": r": differs by \S+ nats",
-    "guards": r"\n\| gradient \|",
+    "engines": r"^(?:llamacpp|vllm) \S+: differs by \S+ nats",
+    "guards": r"^\| gradient \|",
+    "idle": r"^normal: CPU \S+",
+    "learner_memory": r"^by hooks: \S+",
     "same_tokens": r"tokens: \d+ differ",
     "staleness": r": sampled \d",
 }
@@ -209,7 +219,7 @@ def _begun(folder: Path, out: Path, process: "subprocess.Popen[bytes]", first: s
     code, told = process.poll(), out.read_text(errors="replace")
     if _CLOSING.search(told):
         return "a closing line"
-    if first is not None and re.search(first, told):
+    if first is not None and re.search(first, told, re.MULTILINE):
         return "its first figures"
     if first is None and any("head" in files for _, _, files in os.walk(folder)):
         return "a Head"

@@ -52,7 +52,8 @@ class Shape:
     group_size: int = 2
     undrawn: int = 30
     kept: int = 24 * 3600 * 1000
-    """Milliseconds for which the tokens of a group are kept."""
+    """Milliseconds for which the content of a group is kept: of older ones there is what `TokenStorage.forget` leaves
+    (coordinator/verdicts/token_storage.py), as in a run that has gone on for so long."""
 
     def version_of(self, group: int) -> int:
         """Return the version under which group number `group` was made."""
@@ -66,7 +67,7 @@ class Shape:
 class Group(NamedTuple):
     """The rows of one group; None where the table has none."""
 
-    lease: tuple[Any, ...]
+    lease: tuple[Any, ...] | None
     submission: tuple[Any, ...] | None
     verdict: tuple[Any, ...] | None
     entry: tuple[Any, ...]
@@ -125,22 +126,24 @@ class Rows:
         node = number * 7919 % shape.nodes
         sent = shape.sent(number)
         lease = self._lease(number, node, shape.version_of(number), sent, lease_id, nonce)
-        if kind == 23 and number < shape.groups - shape.undrawn:
-            row = self._lease_row(number, lease, "expired", lease.expires)
+        drawn = number < shape.groups - shape.undrawn
+        gone = drawn and lease.expires < shape.now - shape.kept
+        if kind == 23 and drawn:
+            row = None if gone else self._lease_row(number, lease, "expired", lease.expires)
             return Group(row, None, None, self._end(lease, node, sent + _EXPIRES_AFTER, "expired", None), None)
-        row, at = self._lease_row(number, lease, "decided", lease.expires), sent + 5_000
+        row, at = self._lease_row(number, lease, "decided", lease.expires, gone=gone), sent + 5_000
         payload = encode(self._submission(lease))
         digest = lease.id + lease.nonce
         scores, varied = self._scores[number % 3]
         received = self._sealed("received", encode(Received(lease=lease.id, submission_hash=digest, at=at)))
-        kept = payload if at >= shape.now - shape.kept or number >= shape.groups - shape.undrawn else None
-        submission = (lease.id, digest, at, kept, scores, received, 0)
-        accepted = kind != 7 or number >= shape.groups - shape.undrawn
+        submission = (lease.id, digest, at, *((None, None) if gone else (payload, scores)), received, 0)
+        accepted = kind != 7 or not drawn
         code = "ok" if accepted else CODES[number // 50 % len(CODES)]
         total = shape.group_size * whole_weight(None, len(lease.prompt) + TOKENS, [()]) if accepted else 0
         entry = self._end(lease, node, sent + _DECIDED_AFTER, code, digest, total)
-        verdict = self._verdict(lease, entry, code, total, digest, number < shape.groups - shape.undrawn)
-        buffer = (lease.id, ERA, lease.version, at, varied, self._behaviour) if accepted else None
+        verdict = self._verdict(lease, entry, code, total, digest, drawn)
+        behaviour = None if gone else self._behaviour
+        buffer = (lease.id, ERA, lease.version, at, varied, behaviour) if accepted else None
         return Group(row, submission, verdict, entry, buffer)
 
     def _lease(self, position: int, node: int, version: int, sent: int, lease_id: bytes, nonce: bytes) -> Lease:
@@ -162,10 +165,14 @@ class Rows:
             expires=sent + _EXPIRES_AFTER,
         )
 
-    def _lease_row(self, position: int, lease: Lease, state: str, expires: int) -> tuple[Any, ...]:
-        document = encode(lease)
-        place = (lease.id, lease.node, lease.nonce, position, lease.era, lease.version, lease.sent, expires)
-        return (*place, state, document, self._sealed("lease", document))
+    def _lease_row(
+        self, position: int, lease: Lease, state: str, expires: int, *, gone: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the row of a lease. `gone`: whether its content has been deleted."""
+        document = encode(msgspec.structs.replace(lease, prompt=[], seeds=[lease.id]) if gone else lease)
+        nonce, sealed = (lease.id, b"") if gone else (lease.nonce, self._sealed("lease", document))
+        place = (lease.id, lease.node, nonce, position, lease.era, lease.version, lease.sent, expires)
+        return (*place, state, document, sealed)
 
     def _submission(self, lease: Lease) -> Submission:
         segments = [Segment(version=lease.version, root=lease.root, first=0)]

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import psutil
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.crew import Crew
@@ -29,6 +28,7 @@ from benchmarks.paced.paced_learner import STEP_SECONDS
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.demo import environment, real_programs
 from echo2.coordinator.demo.demo_settings import TINY_DEMO, DemoSettings
+from echo2.coordinator.demo.processes import ProcessorTimes
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
 from echo2.p2p.errors import Unreachable
@@ -94,11 +94,10 @@ class PacedFigures(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The run's state at a moment, and the seconds that the processors were busy and idle until then."""
+    """The run's state at a moment, and the times of the processors until then."""
 
     state: RunState
-    busy: float
-    idle: float
+    processors: ProcessorTimes
 
 
 def made(folder: Path, settings: DemoSettings = SETTINGS, seed: int = 0) -> Path:
@@ -163,13 +162,12 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
             last.state.staleness, [*first.state.staleness, *[0] * len(last.state.staleness)], strict=False
         )
     ]
-    busy, free = last.busy - first.busy, last.idle - first.idle
     return PacedFigures(
         idle=idle / (idle + period * len(steps)),
         period=period,
         accepted=accepted / learned,
         age=sum(age * groups for age, groups in enumerate(ages)) / max(1, sum(ages)),
-        busy=busy / max(busy + free, 1e-9),
+        busy=first.processors.share_until(last.processors),
         supply=pace.nodes * pace.at_once * period / (pace.group_seconds * pace.batch),
     )
 
@@ -230,8 +228,4 @@ class _Nodes:
 
 
 def _look(state: RunState) -> Looked:
-    """Take a look. Processes of lower priority (`nice`) give a processor up as soon as one of the run's wants it, so
-    their own time counts as free."""
-    times = psutil.cpu_times()
-    free = times.idle + getattr(times, "iowait", 0.0) + times.nice
-    return Looked(state, sum(times) - free - times.guest - times.guest_nice, free)
+    return Looked(state, ProcessorTimes.now())

@@ -82,12 +82,14 @@ class ForgeableGroup(NamedTuple):
         return _joined(rollouts, rewards)
 
 
-def make_pair(folder: Path, dtype: Dtype, tf32: Tf32 | None = None) -> ModelPair:
-    """Make the demo's base model in a folder, once, and return it with its copy. `tf32`: see `ModelPair`."""
+def make_pair(folder: Path, dtype: Dtype, tf32: Tf32 | None = None, steps: int | None = None) -> ModelPair:
+    """Make the demo's base model in a folder, once, and return it with its copy. `tf32`: see `ModelPair`. `steps`: of
+    its warm-up; None: the demo's."""
     from transformers import AutoModelForCausalLM
 
     if not folder.exists():
-        warm_up(WarmUp(folder=str(folder), task=TASK.name, task_version=TASK.version, **TINY_DEMO.warm_up))
+        order = {**TINY_DEMO.warm_up, **({} if steps is None else {"steps": steps})}
+        warm_up(WarmUp(folder=str(folder), task=TASK.name, task_version=TASK.version, **order))
     return ModelPair.of(evaluating(AutoModelForCausalLM.from_pretrained(folder, dtype="float32")), dtype, EOS, tf32)
 
 

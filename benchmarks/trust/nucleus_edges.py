@@ -33,6 +33,7 @@ ALLOWANCE: Final = NOISE_ALLOWANCE
 NEAR: Final = 0.04
 ROWS: Final = 128
 SHAPE_STEPS: Final = 8
+QUICK_STEPS: Final = 25
 FORMATS: Final[tuple[Dtype, ...]] = ("bfloat16", "float16")
 
 
@@ -51,7 +52,7 @@ def measure(folder: Path, *, quick: bool) -> None:
     """Print the edge of each model and format."""
     rows = []
     for dtype in FORMATS:
-        demo = forced_tokens.make_pair(folder / "demo", dtype)
+        demo = forced_tokens.make_pair(folder / "demo", dtype, steps=QUICK_STEPS if quick else None)
         groups = 4 if quick else 32
         work = [
             ([list(TASK.episode("train", first * ROWS + row, TEXT).prompt) for row in range(ROWS)], f"edge/{first}")
@@ -119,7 +120,7 @@ def _edge(positions: Sequence[Position]) -> list[object]:
 def main() -> None:
     """Run the measurement."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust.nucleus_edges", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the demo's model alone, and fewer positions")
+    parser.add_argument("--quick", action="store_true", help="the demo's model alone, hardly trained, fewer positions")
     order = parser.parse_args()
     bench.one_thread()
     bench.header("edge of a nucleus", ["torch", "transformers"])

@@ -46,7 +46,7 @@ from echo2.coordinator.demo.demo_settings import (
 from echo2.coordinator.demo.engine_nodes import EngineFaults
 from echo2.coordinator.demo.interruption import ignore_signals, terminated_like_interrupted
 from echo2.coordinator.demo.market_summary import PlayedMarket, market_lines, played_market
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup, ProcessorTimes
 from echo2.coordinator.demo.screen import Screen, screen_for, working
 from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import RunState
@@ -192,7 +192,7 @@ def _demo(
     flaws: list[str] = []
     if settings.market:
         flaws = _print_market(folder / "run", final, demo_run, console)
-    return Played(_verdict(final, demo_run.seconds, settings, console, flaws), final, demo_run.seconds)
+    return Played(_verdict(final, demo_run, console, flaws), final, demo_run.seconds)
 
 
 def _print_market(home: Path, final: RunState, demo_run: "DemoRun", console: Console) -> list[str]:
@@ -228,10 +228,8 @@ def _parts(options: DemoOptions) -> list[str]:
     return parts if is_exact(engine_class) else [*parts, f"a Calibration of {options.dtype}"]
 
 
-def _verdict(
-    final: RunState, seconds: float, settings: DemoSettings, console: Console, flaws: Sequence[str] = ()
-) -> int:
-    lines = ["", *summary.summary(final, seconds)]
+def _verdict(final: RunState, demo_run: "DemoRun", console: Console, flaws: Sequence[str] = ()) -> int:
+    settings, lines = demo_run.settings, ["", *summary.summary(final, demo_run.seconds, demo_run.busy)]
     if not settings.whole:
         lines += ["", *summary.curve(final)]
     missing = [*summary.shortcomings(final, settings), *flaws]
@@ -244,7 +242,7 @@ def _verdict(
 @dataclass
 class DemoRun:
     """A demo from the coordinator's start to its end. `trial`: its payments; None: there are none. `seconds`: seconds
-    since the nodes were started."""
+    since the nodes were started. `busy`: share of the processors' time in them."""
 
     settings: DemoSettings
     programs: Programs
@@ -255,6 +253,7 @@ class DemoRun:
     trial: DemoPayments | None = None
     url: str = ""
     seconds: float = 0.0
+    busy: float = 0.0
     _nodes: list[str] = field(default_factory=list)
     _victim: str | None = None
     _answered: float = 0.0
@@ -276,12 +275,12 @@ class DemoRun:
             if route != "direct":
                 self.screen.say(_ROUTE_NOTES[route].format(name=name))
             self._join(name, state.invite, route)
-        began = time.monotonic()
+        began, processors = time.monotonic(), ProcessorTimes.now()
         while not self._may_end(state) and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
             time.sleep(API_POLL_SECONDS)
             state = self._poll() or state
-            self.seconds = time.monotonic() - began
+            self.seconds, self.busy = time.monotonic() - began, processors.share_until(ProcessorTimes.now())
             self._act(state)
         if state.phase != "finished" and self.settings.whole:
             raise DemoFault(

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import psutil
 
@@ -40,6 +41,27 @@ class ProcessFault(Exception):
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.names = tuple(names)
+
+
+class ProcessorTimes(NamedTuple):
+    """Seconds since the machine's start for which its processors were busy, and free, all of them together."""
+
+    busy: float
+    free: float
+
+    @classmethod
+    def now(cls) -> "ProcessorTimes":
+        """Read them. Processes of lower priority (`nice`) give a processor up as soon as another one wants it, so their
+        own time counts as free."""
+        times = psutil.cpu_times()
+        free = times.idle + getattr(times, "iowait", 0.0) + times.nice
+        guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in `user` and `nice` too
+        return cls(sum(times) - free - guests, free)
+
+    def share_until(self, later: "ProcessorTimes") -> float:
+        """Return the share of the time until `later` for which the processors were busy."""
+        busy, free = later.busy - self.busy, later.free - self.free
+        return busy / max(busy + free, 1e-9)
 
 
 @dataclass

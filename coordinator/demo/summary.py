@@ -83,11 +83,13 @@ def gain(state: RunState, kind: Kind = "sampled") -> float | None:
     return last - first
 
 
-def summary(state: RunState, seconds: float) -> list[str]:
-    """Return the lines printed at the end. `seconds`: the run's duration."""
+def summary(state: RunState, seconds: float, busy: float) -> list[str]:
+    """Return the lines printed at the end. `seconds`: the run's duration. `busy`: share of the processors' time in
+    it."""
     rows = [
         *_learning(state),
-        ("steps", f"{state.step} in {seconds:.0f} s, {state.version} versions, learner idle {_idle(state)}"),
+        ("steps", f"{state.step} in {seconds:.0f} s, {state.version} versions, learner idle {_idle(state)}, processors "
+                  f"busy {100 * busy:.0f} %"),
         *_weights(state),
         ("rollouts", f"{state.accepted * state.group_size:,} accepted in {state.accepted} groups of {state.received} "
                      f"received; {state.expired} leases expired, {state.too_old} groups too old to learn from"),

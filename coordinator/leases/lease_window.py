@@ -48,6 +48,7 @@ REMEMBERED_DRAWS: Final = 16
 WINDOW_MARGIN_BATCHES: Final = 0.25
 """Batches beyond what was enough: a quarter of a step, in which the next draw may differ from the last ones."""
 REMEMBERED_STEPS: Final = 16
+LEAST_DRAWS: Final = 4
 
 
 class CompletedBatch(NamedTuple):
@@ -94,14 +95,28 @@ class LeaseWindow:
 
     def batches_at(self, now: int) -> float:
         """W with what it grows by while the learner waits, in batches (rule 3)."""
-        since, step = self._waits_since, self.step
-        waited = (now - since) / step if since is not None and step else 0.0
-        return min(self._most, self.batches + max(0.0, waited - 1.0))
+        return min(self._most, self.batches + max(0.0, self._steps_waited(now) - 1.0))
 
     @property
     def step(self) -> float | None:
         """T, in milliseconds; None: no step is measured."""
         return statistics.median(self.last.steps) if self.last.steps else None
+
+    @property
+    def learner_waits(self) -> bool:
+        """Whether the learner is known to wait for its next batch."""
+        return self._waits_since is not None
+
+    def idle_at(self, now: int) -> float | None:
+        """Return the share of the learner's time for which it waited at the last draws, and waits now; None: fewer than
+        `LEAST_DRAWS` are measured."""
+        draws, waited = len(self.last.waits), sum(self.last.waits) + self._steps_waited(now)
+        return waited / (waited + draws) if draws >= LEAST_DRAWS else None
+
+    def _steps_waited(self, now: int) -> float:
+        """Return for how many steps the learner has waited for its next batch."""
+        since, step = self._waits_since, self.step
+        return max(0.0, (now - since) / step) if since is not None and step else 0.0
 
     def groups(self, now: int, *, behind: bool) -> int:
         """Return the most groups on their way. `behind`: a newer version is still on its way to nodes (rule 4)."""

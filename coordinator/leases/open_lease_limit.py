@@ -4,11 +4,12 @@ Rules
 1. Every node may have `per_node` leases open (`leases.per_node`), measured or not.
 2. A measured node whose key is known may have what it delivers in twice its usual turnaround: the median of its last
    ones. By Little's law a node that delivers `rate` groups per millisecond, each in `turnaround`, had rate x
-   turnaround leases open. So the limit doubles about once per turnaround while more leases make the node quicker, and
-   stops where they do not.
-3. It may never have more than it delivers in the longest turnaround at which it is not slow (`quick_turnaround`). More
-   leases than a device can take further together only lengthen the turnaround of each, and their groups come late.
-   Where all nodes do so, the room of the versions is the bound (lease_table.py, rule 2).
+   turnaround leases open. So the limit doubles about once per turnaround. It bounds how soon a need is believed, and no
+   queue: the node's own queue is in its turnaround.
+3. It may never have more than it delivers in the longest turnaround at which it is not slow (`quick_turnaround`), by
+   the turnarounds of all. More leases than a device can take further together only lengthen the turnaround of each, and
+   their groups come late. Where all nodes do so, the window is the bound, which follows from no turnaround
+   (lease_window.py).
 4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than
    `MOST_OPEN_LEASES`.
 5. A lease that expires counts as time without a group (delivery_record.py, rule 3). So leases that are not returned

@@ -16,7 +16,8 @@ Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by si
 6. S = 0 has no overlap: a step costs T + B + R/mu.
 7. The supply is the smaller of the rollouts that nodes deliver and that the scorers verify. One of four limits the
    run: the nodes or the scorers, where that is below the need; the uplink, where a version takes longer to the nodes
-   than kappa steps; S, where no supply is enough.
+   than kappa steps; S, where no supply is enough. A node that makes several groups together is measured by those that
+   it was given. So nothing is short while the learner waits for less than `LITTLE_IDLE` of its time.
 """
 
 import math
@@ -30,6 +31,8 @@ from echo2.runtime.figures import apart, figure
 Bottleneck = Literal["nodes", "scorer", "uplink", "staleness"]
 
 
+LITTLE_IDLE = 0.03
+"""Share of the learner's time."""
 _SCARCE = 2.0
 """By how many times S may raise the need above what the learner takes, until S is the advice and not the nodes."""
 
@@ -45,7 +48,8 @@ class Advice(NamedTuple):
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the formulas. None: not measured yet. `zero_variance`: z, 0 unless such groups are refilled.
     `supply`: rollouts per second that the nodes can deliver. `verified`: that `scorers` scorers can verify together.
-    `broadcast_seconds`: p90 of a version's time to the nodes."""
+    `broadcast_seconds`: p90 of a version's time to the nodes. `idle`: the learner's idle share of its time at the last
+    draws."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -55,6 +59,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     verified: float | None = None
     broadcast_seconds: float | None = None
     zero_variance: float = 0.0
+    idle: float | None = None
 
 
 def best_period(staleness: int, step: float, turnaround: float) -> int:
@@ -132,6 +137,8 @@ def _advise_period(staleness: int, period: int, gamma: float, measured: Measured
         return Advice(wanted, "staleness", sentence)
     if (measured.broadcast_seconds or 0.0) > period * step:
         return Advice(wanted, "uplink", _slow_uplink(period, best, step, measured.broadcast_seconds or 0.0))
+    if measured.idle is not None and measured.idle < LITTLE_IDLE:
+        return Advice(wanted, None, "Enough: the learner hardly waits for groups.")
     if measured.supply < wanted or (measured.verified or math.inf) < wanted:
         supply = min(measured.supply, measured.verified or math.inf)
         if least > _SCARCE * rollouts / step:

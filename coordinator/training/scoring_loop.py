@@ -1,11 +1,12 @@
 """Run the scorers: have received groups verified, evaluate versions, and do the further work.
 
 Rules
-1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, or when it has
-   waited for `EVALUATION_WAIT_SECONDS` seconds. It runs in slices, and between two slices received groups are verified:
-   all of them, or those of `EVALUATION_WAIT_SECONDS` seconds, and while the learner lacks groups for its next batch
-   those of nine times as long as the last slice took. So a scorer that never has all groups verified still evaluates,
-   for a tenth of its time.
+1. Verdicts (training/group_visits.py) come before evaluations: an evaluation runs when no group waits, nor the learner
+   for groups that are on their way, or when it has waited for `EVALUATION_WAIT_SECONDS` seconds. It runs in slices.
+   Between two slices groups are verified, and awaited where the learner waits for them, until none is left, or for
+   `EVALUATION_WAIT_SECONDS` seconds, or, while the learner lacks groups for its next batch, for nine times as long as
+   the last slice took. So a scorer that never has all groups verified still evaluates, for a tenth of its time. A group
+   that comes during a slice waits for its end, unless another scorer verifies it (rule 6).
 2. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version gets no
    evaluation. It is abandoned as well after `MOST_DEATHS` deaths of the scorer in it.
 3. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
@@ -51,6 +52,8 @@ MOST_EVALUATIONS = 2
 FOR_ANSWERS = 0.05
 WHILE_SHORT = 0.01
 """Shares of the scorer's time (rule 4)."""
+LOOK_SECONDS = 0.25
+"""Seconds between two looks whether the learner still waits (rule 1)."""
 AT_HAND = 0.05
 """Seconds within which an environment's work is waited for, before the scorer turns to other work (rule 5)."""
 SCORER_AWAY_SECONDS = 10.0
@@ -145,14 +148,17 @@ class Scoring:
             return True
         may = not self._evaluating and self.clock() >= self._evaluate_from
         version = self._evaluation_due() if may else None
-        if version is not None and (not waiting or self._has_waited()):
+        if version is not None and (self._has_waited() or not (waiting or self._is_waited_for())):
             self.visits.dispatch.wake_idle()
             await self._evaluate(version)
             return True
         self._wanted_since = (self._wanted_since or self.clock()) if version is not None else None
         since = self.clock() if self._evaluating else self._wanted_since
         await self.visits.judge_waiting(None if since is None else since + self._patience())
-        return waiting or version is not None or await self._make_answer()
+        if version is not None and not waiting:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self.arrived.set)
+            return False
+        return waiting or await self._make_answer()
 
     async def _meanwhile(self, work: Awaitable[T]) -> T:
         """Await work of an environment; meanwhile the scorer has its other rounds (rule 5)."""
@@ -255,7 +261,7 @@ class Scoring:
             if begun is not None:
                 self._slice_took = self.clock() - begun
             judging = True
-            await self.visits.judge_waiting(self.clock() + self._patience())
+            await self._judge_awaited(self.clock() + self._patience())
             judging, begun = False, self.clock()
 
         self._wanted_since = None
@@ -289,6 +295,24 @@ class Scoring:
             self.guarding.on_evaluation(success, latest)
             self._stop_when_stale(self.guarding.exams_without_best)
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
+
+    async def _judge_awaited(self, until: float) -> None:
+        """Verify the groups that wait, and those for which the learner waits. `until`: seconds, at the latest."""
+        await self.visits.judge_waiting(until)
+        while self._is_waited_for() and self.clock() < until:
+            self.arrived.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.visits.wait(self.arrived)
+            await self.visits.judge_waiting(until)
+
+    def _is_waited_for(self) -> bool:
+        """Tell whether the learner waits for groups that are on their way to it, and this scorer alone verifies them
+        (rule 1)."""
+        at, leases = self.group_service.progress, self.group_service.leases
+        if at is None or at.finished or not leases.window.learner_waits or len(self.working) > 1:
+            return False
+        return leases.load(at, self._now()).on_their_way(0) > 0
 
     def _stop_when_stale(self, exams: int) -> None:
         """End the run where `exams` evaluations in a row were no better (run.stop_after)."""

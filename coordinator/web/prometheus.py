@@ -246,13 +246,18 @@ def of_stages(stages: StagesView) -> Iterator[Metric]:
     means = GaugeMetricFamily(
         "echo2_group_stage_mean_steps", "Mean learner steps of a stage of the groups learned lately.", labels=["stage"]
     )
+    largest = GaugeMetricFamily(
+        "echo2_group_stage_largest_seconds", "Mean seconds of the stage with the largest mean.", labels=["stage"]
+    )
     for stage in [*stages.parts, *([] if stages.whole is None else [stages.whole])]:
+        if stage.name == stages.largest:
+            largest.add_metric([stage.name], stage.mean_seconds)
         seconds.add_metric([stage.name], stage.seconds)
         if stage.steps is not None:
             steps.add_metric([stage.name], stage.steps)
         if stage.mean_steps is not None:
             means.add_metric([stage.name], stage.mean_steps)
-    yield from (seconds, steps, means)
+    yield from (seconds, steps, means, largest)
 
 
 def of_market(market: MarketView) -> Iterator[Metric]:

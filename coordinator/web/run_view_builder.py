@@ -231,6 +231,7 @@ class RunViewBuilder:
             rollouts_per_step=float(config.batch_groups * config.group_size), supply=0.0,
             verified=self.scoring.verified_rate,
             scorers=len(self.scoring.working), broadcast_seconds=self.group_service.broadcasts.duration(),
+            idle=window.idle_at(state.now),
         )  # fmt: skip
         return LiveState(
             state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes(),

@@ -60,6 +60,11 @@ the next."""
 CLOCKS: Final = 24 * 3600_000
 """Milliseconds by which this machine's clock may be behind the run's, for the choice of Receipts to check again."""
 
+_TOO_LATE: Final = (
+    "they are credited, and not learned from: a group takes this machine longer than the steps that the run lets it be"
+    " old; fewer groups at once or a quicker device may help"
+)
+
 _log = structlog.get_logger("node")
 
 
@@ -273,6 +278,8 @@ class OutboxRelay:
             summary = self._accepted.add(receipt.weight, self._local())
             if summary is not None:
                 _log.info("groups accepted", version=receipt.version, groups=summary.groups, points=summary.points)
+            if self._accepted.note_age(late=receipt.code == "ok" and not receipt.trainable):
+                _log.warning("groups come too late", groups=self._accepted.late, reason=_TOO_LATE)
         else:
             _log.warning("group refused", lease=lease.hex(), code=receipt.code, reason=receipt.reason)
 

@@ -42,8 +42,9 @@ def test_under_a_spread_of_speeds_the_slowest_group_takes_three_steps_and_the_qu
     assert shape.batch == pytest.approx(8 * sum(age.STEP / seconds for seconds in shape.times) / 1.5, abs=0.5)
 
 
-def test_a_starved_node_fails_a_spread_of_speeds() -> None:
-    starved = [claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "spread"), WINDOW._replace(part=0.7), WINDOW)]
+@pytest.mark.parametrize("under", ["spread", "latency"])
+def test_a_starved_node_fails_a_spread_of_speeds_and_a_long_line(under: str) -> None:
+    starved = [claim.ok for claim in claims(Shape(4, 8, 8, 1.5, under), WINDOW._replace(part=0.7), WINDOW)]
     assert starved == [True, True, False]
     assert all(claim.ok for claim in claims(Shape(4, 8, 8, 1.5, "churn"), WINDOW._replace(part=0.7), WINDOW))
 

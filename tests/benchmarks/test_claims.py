@@ -14,6 +14,7 @@ def test_every_figure_of_the_documents_has_a_command_that_starts() -> None:
     every = claims.marks()
     assert len(every) > 10
     assert [(mark.place, fault) for mark in every if (fault := claims.fault_of(mark.command))] == []
+    assert [mark.place for mark in every if not mark.commit] == []
 
 
 def test_every_page_of_results_says_where_its_figures_came_from() -> None:
@@ -54,6 +55,9 @@ def test_the_code_of_a_figure_is_its_modules_and_the_packages_they_import() -> N
     assert ":(glob)weights/*.py" in code
     assert not any(path.startswith("benchmarks/load/") for path in code)
     assert "tests/dist" in claims.code_of("make test-dist")
+    daemons = claims.code_of("python -m benchmarks.bubble")
+    assert {":(glob)coordinator/**/*.py", ":(glob)node/**/*.py", ":(glob)p2p/**/*.py"} <= set(daemons)
+    assert ":(glob)node/**/*.py" not in code
 
 
 def test_a_mark_is_read_as_it_is_written() -> None:
@@ -75,6 +79,9 @@ def test_a_fault_ends_with_status_1_and_changed_code_does_not(
     assert claims.main() == 0
     assert "a.md:1: `python -m benchmarks.diff` @ 163a8cd7: changed since: weights/a.py" in capsys.readouterr().out
     monkeypatch.setattr(claims, "marks", lambda: [mark._replace(command="python -m benchmarks.gone")])
+    assert claims.main() == 1
+    monkeypatch.setattr(claims, "marks", lambda: [mark._replace(commit="")])
+    monkeypatch.setattr(claims, "has_history", lambda: False)
     assert claims.main() == 1
 
 

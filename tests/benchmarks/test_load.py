@@ -1,5 +1,6 @@
 """The product opens the synthetic long run of the load benchmark as its own."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.load.large import make_large, shape_of
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.nodes.node_registry import NodeRegistry
+from echo2.coordinator.verdicts.token_storage import TokenStorage
 from echo2.p2p.wire_types import decode, encode
 from echo2.protocol.leases import Lease, Submission
 from echo2.protocol.requests import Refusal, Response
@@ -65,6 +67,20 @@ def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Pat
             "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id"
         ):
             assert decode(document, Lease).id == decode(payload, Submission).lease
+
+
+@pytest.mark.slow
+def test_of_groups_older_than_the_window_there_is_what_a_coordinator_leaves(tmp_path: Path) -> None:
+    """Else it deletes them while its ticks are measured."""
+    shape = dataclasses.replace(shape_of(500, now=NOW), kept=20_000)
+    run = make_large(tmp_path / "run", shape)
+    with Database.open(run.folder.database) as database:
+        assert database.value("SELECT count(*) FROM leases WHERE sealed = x''") > 100
+        assert database.value("SELECT count(*) FROM submissions WHERE payload IS NOT NULL") > 300
+        assert Ledger(database).verify().entries == 1 + 500
+        tokens, newest = TokenStorage(database), shape.versions - 1
+        assert tokens.forget([], newest, 1, 4, NOW - shape.kept) == 0
+        assert tokens.forget([], newest, 1, 4, NOW) > 0
 
 
 @pytest.mark.slow

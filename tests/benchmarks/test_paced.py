@@ -11,6 +11,7 @@ from benchmarks import bubble, loop
 from benchmarks.harness.log_events import Event
 from benchmarks.paced.paced_host import AT_ONCE, GROUP_SECONDS, PacedHost
 from benchmarks.paced.paced_run import BATCH, NODES, Looked, Pace, PacedFigures, figures
+from echo2.coordinator.demo.processes import ProcessorTimes
 from echo2.engines.engine import EngineRows, Job
 from echo2.engines.process.host import EngineHost
 from echo2.engines.process.messages import GenerateCall
@@ -74,7 +75,7 @@ def test_a_paced_engine_is_made_as_the_child_of_a_node_makes_its_engine() -> Non
 
 def looked(step: int, accepted: int, staleness: list[int], busy: float) -> Looked:
     state = msgspec.structs.replace(pictures.BUSY, step=step, accepted=accepted, buffered=4, staleness=staleness)
-    return Looked(state, busy, 3 * busy)
+    return Looked(state, ProcessorTimes(busy, 3 * busy))
 
 
 def test_figures_are_those_between_the_two_looks() -> None:

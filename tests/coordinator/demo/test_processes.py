@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup, ended_with
+from echo2.coordinator.demo.processes import ProcessFault, ProcessGroup, ProcessorTimes, ended_with
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -35,6 +35,16 @@ def ended(group: ProcessGroup, name: str, *argv: str) -> None:
     """Start a process that ends by itself, and wait for its end."""
     group.start(name, argv)
     assert group.wait([name], 20) == []
+
+
+def test_the_share_of_the_processors_time_is_that_between_two_looks() -> None:
+    first = ProcessorTimes.now()
+    sum(range(3_000_000))
+    later = ProcessorTimes.now()
+    assert later.busy + later.free > first.busy + first.free
+    assert 0.0 <= first.share_until(later) <= 1.0
+    assert ProcessorTimes(10.0, 20.0).share_until(ProcessorTimes(13.0, 21.0)) == 0.75
+    assert first.share_until(first) == 0.0
 
 
 def test_a_process_that_ends_early_is_a_fault_that_names_it(group: ProcessGroup) -> None:

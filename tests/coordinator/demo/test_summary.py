@@ -56,17 +56,17 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
 
 
 def test_the_ages_of_the_groups_learned_from_stand_with_their_mean() -> None:
-    text = "\n".join(summary(changed(staleness=[2, 0, 6], staleness_limit=2), 1.0))
+    text = "\n".join(summary(changed(staleness=[2, 0, 6], staleness_limit=2), 1.0, 0.9))
     assert "staleness 0: 2, 1: 0, 2: 6  (steps: groups; mean 1.50, limit 2)" in text
 
 
 def test_restricted_routes_are_listed_and_required_with_ways() -> None:
     first, second, *others = [msgspec.structs.replace(node, route="direct") for node in pictures.FINISHED.nodes]
-    assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0))
+    assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0, 0.9))
     behind = msgspec.structs.replace(first, reached="relay")
     narrow = msgspec.structs.replace(second, route="https")
     mixed = changed(nodes=[behind, narrow, *others], relayed_bytes=12_345)
-    told = "\n".join(summary(mixed, 1.0))
+    told = "\n".join(summary(mixed, 1.0, 0.9))
     assert f"{first.name} over libp2p without an open port" in told
     assert f"{second.name} over HTTPS only" in told
     assert "relayed 12.3 kB" in told
@@ -112,13 +112,13 @@ def test_a_run_limited_by_time_may_have_fewer_steps() -> None:
 
 
 def test_the_summary_has_the_figures_of_the_run() -> None:
-    text = "\n".join(summary(changed(refused={"late": 3, "drift": 1}), 81.4))
+    text = "\n".join(summary(changed(refused={"late": 3, "drift": 1}), 81.4, 0.964))
     wanted_words = (
         "sampled 0.170 → 0.728",
         "greedy  0.340 → 0.846",
         "40 in 81 s",
         "40 versions",
-        "idle 3.4 %",
+        "idle 3.4 %, processors busy 96 %",
         "702,000 bytes of diffs instead of 29,681,600",
         "42.3 × less",
         "8,688 accepted in 543 groups",
@@ -132,7 +132,7 @@ def test_the_summary_has_the_figures_of_the_run() -> None:
 
 
 def test_the_summary_of_a_run_that_never_began_has_no_invalid_number() -> None:
-    text = "\n".join(summary(pictures.EMPTY, 0.0))
+    text = "\n".join(summary(pictures.EMPTY, 0.0, 0.0))
     assert "not evaluated" in text
     assert "nothing used" in text
     assert "None" not in text

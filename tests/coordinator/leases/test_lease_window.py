@@ -8,6 +8,7 @@ import pytest
 
 from echo2.coordinator.leases.lease_terms import InFlight
 from echo2.coordinator.leases.lease_window import (
+    LEAST_DRAWS,
     REMEMBERED_DRAWS,
     WINDOW_MARGIN_BATCHES,
     CompletedBatch,
@@ -80,6 +81,18 @@ def test_what_the_learner_waited_at_all_of_these_draws_is_room_for_nodes_that_as
     for _ in range(REMEMBERED_DRAWS):
         now = drawn(window, ahead=BATCH, waited=0, now=now)
     assert window.batches == 1 + WINDOW_MARGIN_BATCHES, "and that ends with the waits"
+
+
+def test_the_idle_share_is_that_of_the_last_draws_and_of_the_wait_that_goes_on() -> None:
+    window = LeaseWindow(S, BATCH)
+    now = drawn(window, ahead=BATCH, waited=0)
+    now = drawn(window, ahead=BATCH, waited=-STEP // 4, now=now)
+    for _ in range(LEAST_DRAWS - 1):
+        assert window.idle_at(now) is None, "too few draws are measured"
+        now = drawn(window, ahead=BATCH, waited=STEP, now=now)
+    assert window.idle_at(now) == pytest.approx(0.25 / (LEAST_DRAWS + 0.25))
+    window.wait(now)
+    assert window.idle_at(now + 2 * STEP) == pytest.approx(2.25 / (LEAST_DRAWS + 2.25))
 
 
 def test_the_window_was_enough_for_each_of_the_last_draws() -> None:

@@ -106,6 +106,70 @@ async def test_while_the_learner_lacks_groups_an_evaluation_takes_a_tenth_of_the
     assert scoring._patience() == EVALUATION_WAIT_SECONDS, "the learner has its next batch"
 
 
+async def test_no_evaluation_begins_while_the_learner_waits_for_groups_on_their_way_but_not_for_ever(
+    world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[int]()
+
+    async def evaluate(*given: Any, **more: Any) -> None:
+        begun.append(world.now)
+        raise VersionGone
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    leases, since = world.group_service.leases, world.now
+    evaluated(scoring, world, HostedTask(TEXT))
+    world.lease()
+    leases.window.wait(since)
+    assert not await scoring.round()
+    world.now += 1_999
+    assert not await scoring.round()
+    assert begun == []
+    world.now += 1
+    assert await scoring.round()
+    assert begun == [since + 2_000]
+
+
+async def test_where_no_group_is_on_its_way_or_the_learner_does_not_wait_an_evaluation_begins_at_once(
+    world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def evaluate(*given: Any, **more: Any) -> None:
+        raise VersionGone
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    window = world.group_service.leases.window
+    evaluated(scoring, world, HostedTask(TEXT))
+    window.wait(world.now)
+    assert await scoring.round(), "nothing is leased"
+    scoring._failed_evaluations.clear()
+    world.lease()
+    assert not await scoring.round()
+    window.stop()
+    assert await scoring.round(), "the learner makes a step, or is paused"
+
+
+async def test_between_two_slices_the_groups_are_awaited_for_which_the_learner_waits(
+    world: World, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = list[int]()
+
+    async def evaluate(*given: Any, between: Callable[[], Awaitable[None]], **more: Any) -> None:
+        lease = world.lease()
+        world.group_service.leases.window.wait(world.now)
+        comes = asyncio.create_task(between())
+        await asyncio.sleep(0.01)
+        assert not comes.done(), "the learner waits for it"
+        world.submit(group(lease))
+        scoring.arrived.set()
+        await comes
+        judged.append(len(verdicts(world)))
+        raise VersionGone
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    evaluated(scoring, world, HostedTask(TEXT))
+    assert await scoring.round()
+    assert judged == [1]
+
+
 @pytest.mark.parametrize(
     ("error", "attempts", "renewed"), [(VersionGone(), 1, 0), (ChildError("ValueError", "absurd"), 2, 2)]
 )

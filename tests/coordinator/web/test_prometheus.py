@@ -33,6 +33,9 @@ async def test_the_metrics_parse_and_match_the_state(visit: Visit) -> None:
     assert value("echo2_group_stage_mean_steps", stage="generated") == generated.mean_steps
     assert pictures.STAGES.whole is not None
     assert value("echo2_group_stage_steps", stage="whole") == pictures.STAGES.whole.steps
+    (largest,) = families["echo2_group_stage_largest_seconds"].samples
+    assert largest.labels == {"stage": pictures.STAGES.largest}
+    assert largest.value == max(part.mean_seconds for part in pictures.STAGES.parts)
     assert value("echo2_staleness_steps_bucket", le="2.0") == 31 + 188 + 142
     assert value("echo2_staleness_steps_count") == sum(pictures.BUSY.staleness)
     assert value("echo2_node_groups_accepted_total", node=pictures.NODES[0].id, name="brave-otter") == 243
@@ -53,4 +56,4 @@ async def test_unmeasured_metrics_have_no_sample(visit: Visit) -> None:
     samples = {sample.name for family in text_string_to_metric_families(body.decode()) for sample in family.samples}
     assert "echo2_step" in samples
     assert not samples & {"echo2_learner_idle_ratio", "echo2_reward", "echo2_capacity_need", "echo2_broadcast_seconds"}
-    assert not samples & {"echo2_group_stage_steps", "echo2_group_stage_seconds"}
+    assert not samples & {"echo2_group_stage_steps", "echo2_group_stage_seconds", "echo2_group_stage_largest_seconds"}

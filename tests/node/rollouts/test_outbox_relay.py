@@ -11,9 +11,11 @@ from unittest.mock import AsyncMock
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from echo2.node.links.coordinator_client import RequestRefused
 from echo2.node.rollouts import outbox_relay
+from echo2.node.rollouts.accepted_tally import LATE_IN_ROW
 from echo2.node.rollouts.outbox import Outbox
 from echo2.node.rollouts.outbox_relay import OutboxRelay
 from echo2.p2p.envelope import decode_unverified, document_hash, seal
@@ -78,10 +80,10 @@ async def test_a_receipt_from_before_a_change_of_the_ledger_key_is_final(small_r
             assert accepted(again) >= before
 
 
-def receipt(code: str, at: int) -> bytes:
-    """A sealed Receipt of the group `b"group"`, accepted under a code."""
+def receipt(code: str, at: int, lease: bytes = bytes(16)) -> bytes:
+    """A sealed Receipt of the group `b"group"`, accepted under a code, and not learned from."""
     stated = Receipt(
-        run=bytes(32), node=bytes(32), lease=bytes(16), era=1, version=1, submission_hash=document_hash(b"group"),
+        run=bytes(32), node=bytes(32), lease=lease, era=1, version=1, submission_hash=document_hash(b"group"),
         verdict="accepted", code=code, reason=f"why {code}", trainable=False, weight=1, entry=3, entry_hash=bytes(32),
         at=at,
     )  # fmt: skip
@@ -113,6 +115,21 @@ async def test_a_round_ends_although_the_outbox_is_never_empty(tmp_path: Path, m
             assert await relay._round()
         assert outbox.unsent() == 1
         assert next(groups) == 42, "forty begun, each of which queued another one"
+
+
+async def test_a_node_whose_groups_all_come_too_late_to_be_learned_from_is_told(tmp_path: Path) -> None:
+    trusted = SimpleNamespace(open_kept=lambda sealed, kind: decode_unverified(sealed).payload, chain=[])
+    clock = SimpleNamespace(local=lambda: 5)
+    context: Any = SimpleNamespace(trust_store=SimpleNamespace(trusted=trusted, serial=0), clock=clock, seed=0)
+    client: Any = SimpleNamespace()
+    leases = [number.to_bytes(16) for number in range(LATE_IN_ROW)]
+    with closing(Outbox(tmp_path / "outbox.sqlite", node=bytes(32), limit=9)) as outbox, capture_logs() as logged:
+        relay = OutboxRelay(outbox, client, context)
+        for lease in leases:
+            outbox.put(lease, b"group", 5)
+            relay._take_receipt(lease, receipt("ok", 5, lease))
+    (told,) = [event for event in logged if event["event"] == "groups come too late"]
+    assert (told["groups"], told["log_level"]) == (LATE_IN_ROW, "warning")
 
 
 async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_day(tmp_path: Path) -> None:
