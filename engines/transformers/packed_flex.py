@@ -39,7 +39,7 @@ class TokenMasks:
         if window not in self._masks:
             size, (partial, whole) = len(self._positions), self.blocks(window)
             self._masks[window] = BlockMask.from_kv_blocks(
-                *_ordered(partial), *_ordered(whole), BLOCK_SIZE=BLOCK, mask_mod=self._rule(window),
+                *_order_of(partial), *_order_of(whole), BLOCK_SIZE=BLOCK, mask_mod=self._rule(window),
                 seq_lengths=(size, size),
             )  # fmt: skip
         return self._masks[window]
@@ -98,7 +98,7 @@ def attend(
     return output.transpose(1, 2)
 
 
-def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
+def _order_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of the blocks that are named in each row, and all blocks, those first: int32 [1, 1, rows] and
     [1, 1, rows, blocks]."""
     named = blocks.to(torch.int32)
