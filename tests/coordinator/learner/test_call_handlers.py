@@ -9,7 +9,7 @@ from msgspec import structs
 from echo2.coordinator.learner import call_handlers
 from echo2.coordinator.learner.batches.batch_groups import BadBatch
 from echo2.coordinator.learner.call_handlers import DeviceLost, LearnerHandlers, NotOpen
-from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner.messages import DEVICE_LOST, Batch, Hyper, Open, Opened, Stepped
 from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.engines.devices.devices import NoDevice
 from echo2.runtime.errors import LocalFault
@@ -123,6 +123,7 @@ def test_a_card_that_is_lost_in_a_step_is_a_fault_of_the_machine(monkeypatch: py
     handlers.open(ORDER)
     with pytest.raises(DeviceLost) as lost:
         handlers.step(Batch(step=9, groups=[]))
+    assert DeviceLost.__name__ == DEVICE_LOST, "the name by which the coordinator knows it"
     sentence = "the device failed: CUDA error: unspecified launch failure; the learner is started again, "
     assert str(lost.value) == f"{sentence}and goes on at its checkpoint"
     with pytest.raises(NotOpen):
