@@ -124,8 +124,8 @@ class LearnerHandlers:
 
 @contextmanager
 def _faults_of_the_machine(lacking: str, afterwards: str = "") -> Iterator[None]:
-    """Raise TooLittleMemory where a device has no memory left, DeviceLost where it failed. `lacking`: the words for what
-    does not fit. `afterwards`: those for what becomes of the learner."""
+    """Raise TooLittleMemory where a device has no memory left, DeviceLost where it failed. `lacking`: sentence of what
+    does not fit. `afterwards`: end of the sentence, of what becomes of the learner."""
     try:
         yield
     except torch.OutOfMemoryError as error:

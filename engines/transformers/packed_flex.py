@@ -46,7 +46,8 @@ class TokenMasks:
 
     def blocks(self, window: int | None) -> tuple[Tensor, Tensor]:
         """Return which blocks of keys each block of queries attends to in part, and to which as a whole: bool [queries,
-        keys]. One that is named in part may, with a window, have no key that is seen."""
+        keys]. Of those in part, whose pairs of tokens are looked at one by one, some may be whole (a prompt's end with
+        its first rollout's beginning), and with a window some may have no key that is seen."""
         size, device = len(self._positions), self._positions.device
         first = torch.arange(0, size, BLOCK, device=device)
         last = (first + BLOCK - 1).clamp(max=size - 1)

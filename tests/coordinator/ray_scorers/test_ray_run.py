@@ -80,7 +80,7 @@ def is_alive(process: psutil.Process) -> bool:
 async def eventually(look: Callable[[], T | None]) -> T:
     """Return what a look shows, once it shows something."""
     async with asyncio.timeout(120):
-        while not (seen := look()):  # no event tells of it
+        while not (seen := look()):  # noqa: ASYNC110 (no event tells of it)
             await asyncio.sleep(0.002)
     return seen
 

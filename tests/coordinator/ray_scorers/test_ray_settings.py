@@ -96,6 +96,7 @@ ACTOR = "import sys; from echo2.coordinator.ray_scorers.ray_actor import ScorerA
 
 
 @pytest.mark.parametrize(("raylet_lives", "status"), [(True, 0), (False, 1)])
+@pytest.mark.slow_but("False-1")
 def test_an_actor_whose_raylet_died_before_its_engine_was_opened_ends(raylet_lives: bool, status: int) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), RAYLET_VARIABLE: str(os.getpid() if raylet_lives else 1 << 22)}
     with child([sys.executable, "-c", ACTOR], env=env, stdin=subprocess.PIPE) as actor:

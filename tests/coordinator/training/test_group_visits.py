@@ -161,9 +161,7 @@ async def test_a_scorer_that_dies_costs_no_verdict_until_the_third_death_of_one_
 FULL = ChildError("NoMemory", "the device has no memory left")
 
 
-async def test_memory_that_lacks_for_a_while_costs_no_verdict(
-    world: World, scoring: Scoring, scorer: StandIns
-) -> None:
+async def test_memory_that_lacks_for_a_while_costs_no_verdict(world: World, scoring: Scoring, scorer: StandIns) -> None:
     first, second = waiting(world, 2)
     scorer.errors[first] = [FULL] * 4
     for _ in range(3):

@@ -499,7 +499,7 @@ def test_a_card_that_is_lost_in_mid_load_ends_the_process(tiny: OnDisk, monkeypa
         raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later")
 
     monkeypatch.setattr(transformers_engine, "load_into", lost)
-    with pytest.raises(ProgramLost, match="^the device failed: CUDA error: unspecified launch failure$"):
+    with pytest.raises(ProgramLost, match=r"^the device failed: CUDA error: unspecified launch failure$"):
         TransformersEngine().load(tiny.folder, tiny.snapshot)
 
 
