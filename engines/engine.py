@@ -164,8 +164,8 @@ class LogitsNotFinite(EngineError):
 
 
 class NoMemory(EngineError):
-    """The device has no memory for a group, not even for one row of it: its outcome, while others go on. Another
-    program may have taken the memory for a moment."""
+    """The device has no memory for a group, not even for one row of it: its outcome, while others go on. Or it has none
+    for the model. Another program may have taken the memory for a moment."""
 
 
 class EngineUnusable(LocalFault):

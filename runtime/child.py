@@ -16,7 +16,8 @@ Rules
    is imported. With torch's defaults two busy cores slow a decode step thirtyfold.
 8. A `Confined` child sees none of the daemon's environment and works in a folder of its own. One that answers or
    prints more than it may is killed, and the calls under way say so. So is one that sends a frame which answers no
-   call: without end, such frames would cost the daemon a core.
+   call: without end, such frames would cost the daemon a core. A call whose caller has gone, or that was taken back,
+   may be answered once: its answer may have been on its way.
 """
 
 import asyncio
@@ -130,7 +131,7 @@ class Child:
         self._stderr = bytearray()
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._given_up = set[int]()
-        """Calls whose caller has gone; their answers still come."""
+        """Calls of a confined child whose caller has gone; their answers may still come (rule 8)."""
         self._last_id = 0
         self._callback: Callable[[str, bytes], None] | None = None
         self._process: Process | None = None
@@ -208,10 +209,10 @@ class Child:
                 await self._send(process, data)
                 raw = await answer
         except (asyncio.CancelledError, TimeoutError):
+            if self._confined is not None:
+                self._given_up.add(call_id)
             if withdraw:
                 self._take_back(process, call_id, method)
-            else:
-                self._given_up.add(call_id)
             raise
         finally:
             self._pending.pop(call_id, None)

@@ -32,13 +32,15 @@ class RayHosts:
 
     def actors(self) -> list[psutil.Process]:
         """Return the living processes of actors, the oldest first."""
-        actors = list[psutil.Process]()
-        for host in self.hosts:
-            try:
-                actors += [one for one in self.raylet(host).children(recursive=True) if _is_actor(one)]
-            except psutil.NoSuchProcess:
-                continue
+        actors = [actor for host in self.hosts for actor in self.actors_of(host)]
         return sorted(actors, key=lambda one: one.create_time())
+
+    def actors_of(self, host: Any) -> list[psutil.Process]:
+        """Return the living processes of a host's actors."""
+        try:
+            return [one for one in self.raylet(host).children(recursive=True) if _is_actor(one)]
+        except psutil.NoSuchProcess:
+            return []
 
 
 def _is_actor(process: psutil.Process) -> bool:

@@ -24,8 +24,11 @@ CODE_OF_CLASS: Final[Mapping[str, Exit]] = {
 }
 """Full name of a class -> exit code of its errors, and of those of its subclasses."""
 _CHILD_ERROR: Final = "echo2.runtime.child.ChildError"
-_OF_CHILDREN: Final = {"CheckpointError": Exit.CONFIG, "NoDevice": Exit.CONFIG, "TooLittleMemory": Exit.CONFIG}
-"""Errors that the learner's process reports by the name of their class."""
+_OF_CHILDREN: Final = {
+    "CheckpointError": Exit.CONFIG, "NoDevice": Exit.CONFIG, "TooLittleMemory": Exit.CONFIG, "NoMemory": Exit.CONFIG,
+    "DeviceLost": Exit.TEMPORARY,
+}  # fmt: skip
+"""Errors that the processes of learner and scorer report by the name of their class."""
 
 
 def own_code(error: BaseException) -> Exit | None:

@@ -81,8 +81,15 @@ def _end_with(torchrun: int) -> NoReturn:
 
 
 def _end(error: Exception) -> NoReturn:
-    """End this rank, and so all (rank_orders.py, rule 3), in the middle of any computation of another thread."""
+    """End this rank, and so all (rank_orders.py, rule 3), in the middle of any computation of another thread. Where its
+    device failed, say so for the coordinator: no group is at fault."""
     traceback.print_exception(error, file=sys.stderr)
+    if "torch" in sys.modules:
+        from echo2.coordinator.learner.messages import DEVICE_LOST
+        from echo2.engines.transformers.lost_device import lost_device
+
+        if why := lost_device(error):
+            print(f"{DEVICE_LOST}: {why}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)
 

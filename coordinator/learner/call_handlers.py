@@ -47,6 +47,7 @@ from echo2.weights.torch_io import TORCH_DTYPES, load_into, save_model
 
 _KINDS: Final = ("cuda", "xpu", "mps", "cpu")
 """Kinds of devices on which the learner computes."""
+_GOES_ON: Final = "; the learner is started again, and goes on at its checkpoint"
 
 
 class NotOpen(Exception):
@@ -82,15 +83,8 @@ class LearnerHandlers:
         self._session = None
         if order.device != "cpu":
             choose(order.device, kinds=_KINDS)
-        try:
-            with _device_faults():
-                self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
-        except torch.OutOfMemoryError as error:
-            raise TooLittleMemory(
-                f"the model with its state does not fit into the memory of {order.device}: end what else computes "
-                "there, set learner.optimiser_state to host or 8bit, or divide it among more devices (learner.ranks): "
-                f"{error}"
-            ) from error
+        with _faults_of_the_machine(f"the model with its state does not fit into the memory of {order.device}"):
+            self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
         return self._session.answer_open()
 
     def step(self, batch: Batch) -> Stepped:
@@ -98,7 +92,7 @@ class LearnerHandlers:
         if session is None:
             raise NotOpen("open the learner first")
         try:
-            with _device_faults():
+            with _faults_of_the_machine("a step does not fit into the memory of its device", _GOES_ON):
                 stepped = session.step(batch, self._begun)
         except BadBatch:
             self._session = session
@@ -129,13 +123,19 @@ class LearnerHandlers:
 
 
 @contextmanager
-def _device_faults() -> Iterator[None]:
-    """Raise DeviceLost for the errors of a device that failed."""
+def _faults_of_the_machine(lacking: str, afterwards: str = "") -> Iterator[None]:
+    """Raise TooLittleMemory where a device has no memory left, DeviceLost where it failed. `lacking`: sentence of what
+    does not fit. `afterwards`: end of the sentence, of what becomes of the learner."""
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        raise TooLittleMemory(
+            f"{lacking}: end what else computes there, set learner.optimiser_state to host or 8bit, or divide the "
+            f"model among more devices (learner.ranks): {error}"
+        ) from error
     except RuntimeError as error:
         if why := lost_device(error):
-            raise DeviceLost(f"{why}; the learner is started again, and goes on at its checkpoint") from error
+            raise DeviceLost(f"{why}{afterwards}") from error
         raise
 
 

@@ -170,6 +170,8 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
 
 RANK_FAULT: Final = "RankFault"
 """Kind of the error that another rank could not obey (rank_orders.py)."""
+DEVICE_LOST: Final = "DeviceLost"
+"""Kind of the error of a device that failed (call_handlers.py). A rank that ends of it prints it as "kind: message"."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,10 +9,13 @@ Rules
 3. The weights are this host's own copy, in the user's cache folder, so a scorer that comes back to a host steps on from
    there (coordinator/ray_scorers/fetched_folder.py).
 4. The actor ends with its raylet, at once: Ray would let it finish its calls first, and one of them is always waiting.
+   The raylet is the process that Ray names as such: it may have died before the actor looks for its parent.
 """
 
 import asyncio
 import os
+import threading
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, cast
@@ -43,6 +46,8 @@ from echo2.runtime.stand_ins import process_command
 
 MODE_VARIABLE: Final = "RAY_AUTH_MODE"
 TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
+RAYLET_VARIABLE: Final = "RAY_RAYLET_PID"
+"""Variable by which Ray names the raylet to the processes that it starts."""
 FOLDER: Final = "ray-scorers"
 RAYLET_LOOK_SECONDS: Final = 1.0
 _CALLS: Final = {call.method: call for call in FETCHING_CALLS}
@@ -68,9 +73,10 @@ class ScorerActor:
         self._engine: EngineProcess | None = None
         self._folder: FetchedFolder | None = None
         self._notices = asyncio.Queue[Notice]()
-        self._watch: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
         """Has one call at a time change the folder."""
+        if raylet := os.environ.get(RAYLET_VARIABLE):
+            threading.Thread(target=_end_with, args=(int(raylet),), name="raylet", daemon=True).start()
 
     async def open(self, body: bytes) -> bytes:
         """Start the engine, the only one of this process (messages.py, rule 2)."""
@@ -78,7 +84,6 @@ class ScorerActor:
         if self._life:
             return _reply(ended="its process has an engine")
         self._life = order.life
-        self._watch = asyncio.create_task(_end_with(os.getppid()))
         try:
             self._folder = FetchedFolder(_folder_of(order), lambda: self._notify(SIGN, b"\xc0"))
         except PayloadAway as error:
@@ -149,10 +154,10 @@ class ScorerActor:
         self._notices.put_nowait(Notice(method, msgspec.Raw(body)))
 
 
-async def _end_with(raylet: int) -> None:
+def _end_with(raylet: int) -> None:
     """End this process when it has another parent than its raylet (rule 4)."""
-    while os.getppid() == raylet:  # noqa: ASYNC110 (no event tells of it)
-        await asyncio.sleep(RAYLET_LOOK_SECONDS)
+    while os.getppid() == raylet:
+        time.sleep(RAYLET_LOOK_SECONDS)
     os._exit(1)
 
 

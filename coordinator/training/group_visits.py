@@ -14,7 +14,9 @@ Rules
    scorer. A process without weights has no group until it has loaded them, so none waits for a scorer that does not
    come back, or counts its deaths.
 4. A group at which the scorer fails is tried again alone, by a scorer process that has not failed. If that fails too,
-   the group is refused by the operator's fault: one bad group must not stop all others.
+   the group is refused by the operator's fault: one bad group must not stop all others. Memory that lacks is no fault
+   of a group, since another program, or the learner, may give it back: the scorer rests (rule 9), and the group is
+   refused once memory lacked for it alone `MOST_SHORTAGES` times.
 5. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times while it scores
    that group alone, without being told to end, the group is refused as in rule 4.
 6. Good groups that are drawn for it (`GroupService.draw_pass_before`) are decided at the end of their version's visit:
@@ -24,7 +26,7 @@ Rules
 8. A group that agrees with a known one is decided without the scorer: a canary with its answer
    (leases/kinds/canaries.py), an audited group with another node's (leases/kinds/audits.py).
 9. A scorer that does not start, as its card is gone, rests and is tried again, while others work; where none does, its
-   error ends the run.
+   error ends the run. One whose card had memory for the model, and has too little now, rests in any case.
 """
 
 import asyncio
@@ -48,11 +50,14 @@ from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS, PendingVersio
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.coordinator.verification.verification import Verdict
+from echo2.engines.engine import NoMemory
 from echo2.runtime.child import ChildDied, ChildError
 
 MOST_DEATHS = 3
+MOST_SHORTAGES = 30
+"""Times that memory may lack for a group: half an hour, with the rests between them."""
 REST_SECONDS = 60.0
-"""Seconds until a scorer that does not start is tried again, while others are at work (rule 9)."""
+"""Seconds until a scorer that does not start, or lacks memory, is tried again (rule 9)."""
 MOST_TOKENS = 1 << 19
 """Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
 
@@ -93,6 +98,8 @@ class GroupVisits:
     """The first error of a verdict of the present visit, which ends with it."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
+    _has_loaded: bool = False
+    """Whether a version has fitted into the scorer's memory."""
     _verdicts: int = 0
     """Groups that the present visit has decided."""
     _tokens: int = 0
@@ -134,9 +141,10 @@ class GroupVisits:
             self.seat.idle = False
 
     async def rest(self, error: ChildError) -> None:
-        """Leave the groups to other scorers for a while, as this one does not start; raise the error where no other can
-        work either (rule 9)."""
-        if not self.dispatch.others_work(self.seat):
+        """Leave the groups to other scorers for a while, as this one does not start, or lacks memory; raise the error
+        where that cannot help (rule 9)."""
+        lacks_memory = error.kind == NoMemory.__name__ and self._has_loaded
+        if not lacks_memory and not self.dispatch.others_work(self.seat):
             raise error
         log.error("scorer rests", scorer=self.name, reason=str(error), again_seconds=REST_SECONDS)
         self.seat.resting = True
@@ -288,6 +296,9 @@ class GroupVisits:
             self._decide(group, await self._verify(group))
         except ChildError as error:
             self._fresh = False
+            if error.kind == NoMemory.__name__ and self.dispatch.lacks_memory(group) < MOST_SHORTAGES:
+                self.dispatch.give_back(self.seat, group, failed=True)
+                raise
             log.error("scorer failed again: group refused", lease=group.lease.id.hex(), reason=str(error))
             self._give_up(group, "the scorer failed at it twice")
         except ChildDied as death:
@@ -347,7 +358,9 @@ class GroupVisits:
     async def hold(self, version: int, root: bytes) -> bool:
         """Load a version into the scorer; False if it is no longer available."""
         self.seat.version = version
-        return await self.weights.hold(root)
+        loaded = await self.weights.hold(root)
+        self._has_loaded = self._has_loaded or loaded
+        return loaded
 
     def _now(self) -> int:
         return int(self.clock() * 1000)

@@ -18,7 +18,7 @@ from echo2.coordinator.metrics.views import FaultView
 from echo2.coordinator.verification.scorer import Scorer
 from echo2.engines.process.supervisor import Restarts, Supervisor
 from echo2.runtime.backoff import Backoff
-from echo2.runtime.child import Child, ChildDied
+from echo2.runtime.child import Child, ChildDied, ChildError
 
 RESTART_BACKOFF: Final = Backoff(0.25, 30.0)
 """Seconds before a model process is restarted."""
@@ -41,7 +41,8 @@ class Learner(Protocol):
     async def open(self, order: messages.Open) -> messages.Opened: ...
 
     async def step(self, batch: messages.Batch) -> messages.Stepped:
-        """Train on a batch. Raises `DiedComputing` if the batch may have caused the death."""
+        """Train on a batch. Raises `DiedComputing` if the batch may have caused the death; a `ChildError` of the kind
+        `DEVICE_LOST` if a rank's device did."""
 
     async def renew(self) -> None:
         """End this process; the next call goes to a new one."""
@@ -115,6 +116,8 @@ class LearnerChild:
             return await self.child.use(lambda process: process.call("train", batch, messages.Stepped))
         except ChildDied as death:
             if self._has_begun(batch) and not death.told:
+                if lost := _lost_device(death.stderr):
+                    raise ChildError(messages.DEVICE_LOST, lost) from death
                 raise DiedComputing(death.name, death.returncode, death.stderr) from death
             raise
 
@@ -144,3 +147,9 @@ class LearnerChild:
             self._computing = msgspec.msgpack.decode(body, type=messages.Begun).step
         if method == messages.RANKS_MET_METHOD:
             self._end_wait()
+
+
+def _lost_device(stderr: str) -> str:
+    """Return what a rank whose device failed has printed at its end; "": none has."""
+    mark = f"{messages.DEVICE_LOST}: "
+    return next((one.partition(mark)[2] for one in stderr.splitlines() if mark in one), "")

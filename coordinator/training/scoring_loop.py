@@ -286,6 +286,8 @@ class Scoring:
                 log.error("scorer died at an evaluation again: left out", version=version, reason=str(death))
             raise
         except ChildError as error:
+            if judging:
+                raise
             self._failed_evaluations[version] += 1
             log.error("scorer failed at an evaluation", version=version, reason=str(error))
             await self.scorer.renew()

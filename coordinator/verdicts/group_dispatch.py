@@ -69,6 +69,8 @@ class GroupDispatch:
         """Groups that scorers have, by era and version."""
         self.deaths: Counter[bytes] = Counter()
         """Deaths of scorers while one scored a group alone, by lease."""
+        self._shortages: Counter[bytes] = Counter()
+        """Lacks of memory while a scorer scored a group alone, by lease."""
 
     def seat(self) -> Seat:
         """Add a scorer."""
@@ -131,6 +133,12 @@ class GroupDispatch:
         """Note that a group has its verdict, or waits for its rewards."""
         self._take_from(seat, group)
         self.deaths.pop(group.lease.id, None)
+        self._shortages.pop(group.lease.id, None)
+
+    def lacks_memory(self, group: Undecided) -> int:
+        """Note that a scorer lacked memory for a group alone; return how often that was."""
+        self._shortages[group.lease.id] += 1
+        return self._shortages[group.lease.id]
 
     def wake_idle(self) -> None:
         """Wake the scorers that wait: one that was to have groups has turned to others."""

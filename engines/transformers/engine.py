@@ -26,12 +26,14 @@ from echo2.engines.batch import float16_range
 from echo2.engines.batch.batch_engine import BatchEngine
 from echo2.engines.batch.continuous_batch import ContinuousBatch, OutOfMemory
 from echo2.engines.batch.job_rollouts import JobRollouts
+from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.batch.row_limit import RowLimit, owners_most
 from echo2.engines.batch.stepped_weights import SteppedWeights
-from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
+from echo2.engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, NoMemory, Sample, SampleScore
 from echo2.engines.transformers import model_config, output_layer, packed_linear
 from echo2.engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
 from echo2.engines.transformers.device_memory import free_memory
+from echo2.engines.transformers.lost_device import lost_device
 from echo2.engines.transformers.low_rank import adapt
 from echo2.engines.transformers.model_config import UnsuitableModel
 from echo2.engines.transformers.roundings import round_as_asked, tf32_rounding
@@ -160,15 +162,18 @@ def _build(folder: Path, dtype: torch.dtype, room: int) -> Any:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Raise EngineError where memory lacks, and of a head that is not known."""
+    """Raise NoMemory where memory lacks, EngineError of a head that is not known, ProgramLost where the device failed:
+    this process cannot use it any more."""
     try:
         yield
     except output_layer.UnknownOutput as error:
         raise EngineError(str(error)) from error
     except (RuntimeError, MemoryError, OutOfMemory) as error:
         if not _no_memory(error):
+            if why := lost_device(error):
+                raise ProgramLost(why) from error
             raise
-        raise EngineError(f"{NO_ROOM} ({str(error) or 'no memory'})") from error
+        raise NoMemory(f"{NO_ROOM} ({str(error) or 'no memory'})") from error
 
 
 def _no_memory(error: Exception) -> bool:

@@ -29,6 +29,9 @@ _LAYERS: Final = {"full_attention", "sliding_attention"}
 _ROPES_BY_LENGTH: Final = {"dynamic", "longrope"}
 """Rotary embeddings that depend on the longest sequence of a pass, so on other rollouts."""
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+UNGROUPED: Final = ("cuda", "xpu")
+"""Kinds of devices whose kernels take no mask with grouped queries: PyTorch would compute whole squares of scores. Keys
+and values are repeated for the queries there."""
 _FOREIGN_ARGUMENTS: Final = ("position_bias",)
 """Arguments of some models' attention functions that this one does not compute."""
 
@@ -165,6 +168,8 @@ def _attend(
     as many keys as queries, each of which attends to those up to its own place."""
     shared = query.shape[1] // key.shape[1]
     if softcap is None and sinks is None:
+        if mask is not None and query.device.type in UNGROUPED:
+            key, value, shared = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1), 1
         return scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scaling, is_causal=mask is None, enable_gqa=shared > 1
         )

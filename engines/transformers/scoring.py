@@ -6,7 +6,8 @@
    library's own pass (engines.transformers.padded_scoring). Whether they do is checked once per model, at the first
    group.
 3. A group that does not fit its job or the model takes part in no pass. If a pass fails, each of its groups is scored
-   alone, so that an error is the outcome of the group that causes it, and of no other.
+   alone, so that an error is the outcome of the group that causes it, and of no other. Where the device failed, no
+   group has an outcome: the process ends (`ProgramLost`).
 4. Tokens that the environment gave are fed to the model, and get no value.
 5. On a GPU a pass has as many tokens as its free memory allows, and at most half of what did not fit.
 6. A pass has groups of jobs with `tf32`, or groups of jobs without. The former is computed in TF32, the output layer
@@ -23,8 +24,10 @@ import structlog
 import torch
 
 from echo2.engines.batch.input_check import check_job, check_samples
-from echo2.engines.engine import EngineError, GroupToScore, SampleScore
+from echo2.engines.batch.request_batch import ProgramLost
+from echo2.engines.engine import EngineError, GroupToScore, NoMemory, SampleScore
 from echo2.engines.transformers.device_memory import free_memory
+from echo2.engines.transformers.lost_device import lost_device
 from echo2.engines.transformers.packed_attention import PackedPass
 from echo2.engines.transformers.packed_layout import TokenGroup
 from echo2.engines.transformers.padded_scoring import score_padded
@@ -39,6 +42,10 @@ MEMORY_SHARE: Final = 0.5
 """The part of a GPU's free memory that a pass may take."""
 ENOUGH_ON_CPU: Final = 2**11
 """Tokens above which a pass on a CPU takes in no further group: the rate rises no more, and verdicts would wait."""
+NO_ROOM: Final = (
+    "the device has no memory left to score a group of {tokens:,} tokens: end other programs that use it, or choose "
+    "another in scorer.devices"
+)
 TF32_TOLERANCE: Final = 2e-2
 """Part of the greatest hidden state by which a packed pass in TF32 may differ from the model's own."""
 
@@ -116,9 +123,12 @@ class GroupScorer:
         try:
             return [*self._pass(groups)]
         except torch.OutOfMemoryError as error:
-            fault: Exception = EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})")
-            self._fitting = max(LEAST_PASS, sum(group.tokens for group in groups) // 2)
+            tokens = sum(group.tokens for group in groups)
+            fault: Exception = NoMemory(f"{NO_ROOM.format(tokens=tokens)} ({error})")
+            self._fitting = max(LEAST_PASS, tokens // 2)
         except Exception as error:  # whatever it is, the parent must know whose it is
+            if why := lost_device(error):
+                raise ProgramLost(why) from error
             fault = error.with_traceback(None)  # its frames would keep the tensors of the pass
         return [fault] if len(groups) == 1 else [outcome for group in groups for outcome in self._together([group])]
 

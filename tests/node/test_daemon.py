@@ -14,6 +14,7 @@ from echo2.node.errors import BadConfig, NoUsableDevice, TrustFailure
 from echo2.p2p.identity import generate_key
 from echo2.protocol.authority import Asset
 from echo2.protocol.requests import Refusal
+from echo2.runtime.child import ChildDied, ChildError
 from echo2.runtime.exit_codes import Exit
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, until
@@ -48,6 +49,50 @@ async def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(small
         with pytest.raises(NoUsableDevice, match="times in a row") as ended:
             await node.daemon.run()
         assert ended.value.exit == Exit.NO_DEVICE
+
+
+class Unloadable(InProcessEngine):
+    """An engine that ends, or refuses, while it loads."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    async def call(self, method: str, body: Any, type_: Any, **options: Any) -> Any:
+        if method == "load":
+            raise self._error
+        return await super().call(method, body, type_, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            ChildDied("engine", -6, "vllm: a worker is gone"),
+            "the engine died 7 times in a row: engine ended with -6: vllm: a worker is gone",
+        ),
+        (
+            ChildError("EngineError", "vLLM cannot run this model on cuda:0: no kernel image is available"),
+            "the engine cannot load version 0: vLLM cannot run this model on cuda:0: no kernel image is available",
+        ),
+    ],
+    ids=["it ends", "it refuses"],
+)
+@on_fake_clock
+async def test_an_engine_that_cannot_load_ends_the_node_before_its_first_lease(
+    small_run: SmallRun, error: Exception, sentence: str
+) -> None:
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key, engine=Unloadable(error))
+        with pytest.raises(NoUsableDevice) as ended:
+            await node.daemon.run()
+        assert (str(ended.value), ended.value.exit) == (sentence, Exit.NO_DEVICE)
+        assert not small_run.coordinator.leases
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: accepted(again) >= 1)
+            assert again.daemon.payloads.taken_bytes == 0, "what was fetched is still there"
 
 
 @on_fake_clock

@@ -136,6 +136,36 @@ async def test_a_confined_child_may_answer_a_call_whose_caller_has_gone(tmp_path
     await child.stop()
 
 
+LATE = """
+import os, sys
+from echo2.runtime.pipe_frames import LENGTH, decode_frame, encoded_frame
+def frame():
+    return decode_frame(os.read(0, LENGTH.unpack(os.read(0, LENGTH.size))[0]))
+call, cancel = frame(), frame()
+assert (cancel.kind, cancel.id) == ("cancel", call.id)
+for _ in range(int(sys.argv[1])):
+    os.write(1, encoded_frame(call.id, "answer", "answer", None))
+os.write(1, encoded_frame(frame().id, "answer", "answer", None))
+os.read(0, 1)
+"""
+"""A child that answers its first call, so many times, after it was taken back, and then the next one."""
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2])
+async def test_a_confined_child_may_answer_a_call_that_was_taken_back_once(tmp_path: Path, answers: int) -> None:
+    argv = [sys.executable, "-c", LATE, str(answers)]
+    child = Child(argv, name="late", env=ENV, confined=Confined(tmp_path, 1 << 20, 1 << 20))
+    await child.start()
+    with pytest.raises(TimeoutError):
+        await child.call("notices", None, type(None), timeout=0, withdraw=True)
+    if answers < 2:
+        await child.call("score", None, type(None))
+        assert await child.stop() == 0
+    else:
+        with pytest.raises(ChildDied, match="an answer to no call"):
+            await child.call("score", None, type(None))
+
+
 async def test_a_call_that_times_out_leaves_the_child_usable(tmp_path: Path) -> None:
     file = tmp_path / "enough"
     async with running() as child:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
+import torch
 from torch import Tensor
 
 from echo2.coordinator.learner.batches.share_codec import decode_share
@@ -168,10 +169,13 @@ def answer_order(member: Member, order: Order) -> Answer:
 
 
 def raise_faults(answers: Sequence[Answer]) -> None:
-    """Raise the first fault of another rank. `answers`: answers by rank, from 1 on. Raises RankFault, DiskFull."""
+    """Raise the first fault of another rank. `answers`: answers by rank, from 1 on. Raises RankFault, DiskFull,
+    OutOfMemoryError."""
     for rank, answer in enumerate(answers, 1):
         if answer.fault is not None:
             kind, message = answer.fault
+            if kind == torch.OutOfMemoryError.__name__:
+                raise torch.OutOfMemoryError(f"rank {rank}: {message}")
             raise DiskFull(message) if kind == DiskFull.__name__ else RankFault(f"rank {rank}: {kind}: {message}")
 
 

@@ -33,6 +33,9 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "config set: a scorer's device that is not here": (
         "config set scorer.devices=[\"cuda:7\"] --home {run}", 78, "scorer.devices is cuda:7, which this machine",
     ),
+    "config set: one card for two scorers": (
+        "config set scorer.devices=[\"cuda\",\"cuda:0\"] --home {run}", 78, "scorer.devices: names cuda:0 twice",
+    ),
     "config set: an address for the operator that others reach": (
         "config set web.operator_listen=0.0.0.0:9 --home {run}", 78, "which others can reach",
     ),
@@ -41,6 +44,21 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "config unset: what is signed": ("config unset run.limit --home {run}", 78, "is signed"),
     "config unset: a value where a key is wanted": ("config unset run.steps=4 --home {run}", 78, "run.steps"),
     "config set: nothing": ("config set --home {run}", 2, "Missing argument"),
+    # run
+    "run: a misspelt device": ("run --home {run} --set learner.device=gpu", 78, "learner.device: 'gpu' is no device"),
+    "run: a device that is not here": (
+        "run --home {run} --set learner.device=cuda", 78,
+        "learner.device is cuda, which this machine cannot use (no cuda): set auto",
+    ),
+    "run: a scorer's device that is not here": (
+        "run --home {run} --set scorer.devices=[\"cuda:7\"]", 78, "scorer.devices is cuda:7, which this machine",
+    ),
+    "run: one card for two scorers": (
+        "run --home {run} --set scorer.devices=[\"cuda:1\",\"cuda:1\"]", 78, "scorer.devices: names cuda:1 twice",
+    ),
+    "run: scorers of a Ray that is not there": (
+        "run --home {run} --set scorer.ray=127.0.0.1:1 --set scorer.devices=[\"cpu\"]", 78, "scorer.ray ",
+    ),
     # finish and other commands to a running coordinator
     "finish: a folder without a name": ("finish --home=", 2, "the name of the folder is empty"),
     "finish: no coordinator runs": ("finish --home {run}", 69, "no coordinator runs in"),

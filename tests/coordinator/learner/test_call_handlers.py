@@ -9,9 +9,10 @@ from msgspec import structs
 from echo2.coordinator.learner import call_handlers
 from echo2.coordinator.learner.batches.batch_groups import BadBatch
 from echo2.coordinator.learner.call_handlers import DeviceLost, LearnerHandlers, NotOpen
-from echo2.coordinator.learner.messages import Batch, Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner.messages import DEVICE_LOST, Batch, Hyper, Open, Opened, Stepped
 from echo2.coordinator.learner.pass_sizes import TooLittleMemory
 from echo2.engines.devices.devices import NoDevice
+from echo2.runtime.errors import LocalFault
 
 ORDER = Open(
     model="", folder="", database="", device="cpu", hyper=Hyper(), published="", published_version=0,
@@ -22,6 +23,7 @@ ORDER = Open(
 FAILS = {
     2: BadBatch("twice"),
     3: RuntimeError("half done"),
+    8: torch.OutOfMemoryError("2 GiB are free"),
     9: RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported"),
 }
 """Step -> the error of the stand-in at it."""
@@ -83,13 +85,36 @@ def test_a_device_that_does_not_exist_is_told_before_anything_is_opened(device: 
         LearnerHandlers().open(structs.replace(ORDER, device=device))
 
 
-def test_a_model_that_does_not_fit_is_a_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> StandIn:
-        raise torch.OutOfMemoryError("2 GiB are free")
+@pytest.mark.parametrize(
+    ("error", "kind", "sentence"),
+    [
+        (FAILS[8], TooLittleMemory, r"memory of cpu: .* learner.optimiser_state to host.*2 GiB are free$"),
+        (FAILS[9], DeviceLost, "^the device failed: CUDA error: unspecified launch failure$"),
+    ],
+    ids=["no memory", "a card that is lost"],
+)
+def test_a_device_that_cannot_take_the_model_is_a_fault_of_the_machine(
+    error: Exception, kind: type[LocalFault], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> StandIn:
+        raise error
 
-    monkeypatch.setattr(call_handlers, "Session", full)
-    with pytest.raises(TooLittleMemory, match=r"learner.optimiser_state to host.*2 GiB are free"):
+    monkeypatch.setattr(call_handlers, "Session", failing)
+    with pytest.raises(kind, match=sentence):
         LearnerHandlers().open(ORDER)
+
+
+def test_memory_that_lacks_behind_the_passes_of_a_step_is_a_fault_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As another program took it, where the snapshot is made."""
+    monkeypatch.setattr(call_handlers, "Session", StandIn)
+    handlers = LearnerHandlers()
+    handlers.open(ORDER)
+    with pytest.raises(TooLittleMemory, match=r"^a step does not fit .* 2 GiB are free$"):
+        handlers.step(Batch(step=8, groups=[]))
+    with pytest.raises(NotOpen):
+        handlers.step(Batch(step=8, groups=[]))
 
 
 def test_a_card_that_is_lost_in_a_step_is_a_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +123,7 @@ def test_a_card_that_is_lost_in_a_step_is_a_fault_of_the_machine(monkeypatch: py
     handlers.open(ORDER)
     with pytest.raises(DeviceLost) as lost:
         handlers.step(Batch(step=9, groups=[]))
+    assert DeviceLost.__name__ == DEVICE_LOST, "the name by which the coordinator knows it"
     sentence = "the device failed: CUDA error: unspecified launch failure; the learner is started again, "
     assert str(lost.value) == f"{sentence}and goes on at its checkpoint"
     with pytest.raises(NotOpen):

@@ -1,6 +1,7 @@
 """The learner runs as a real child process behind its pipe, as in the daemon."""
 
 import asyncio
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2.coordinator.learner.messages import Hyper, Open, Opened, Stepped
+from echo2.coordinator.learner.messages import DEVICE_LOST, Hyper, Open, Opened, Stepped
 from echo2.runtime.child import Child, ChildDied, ChildError
 from tests.support.tiny_learner import ask, batch, store
 
@@ -39,6 +40,15 @@ def started(repository: Path) -> Callable[[], Awaitable[Child]]:
         return child
 
     return start
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_as_its_device_failed_says_so_at_last(repository: Path) -> None:
+    end = "import torch; from echo2.coordinator.learner.__main__ import _end;"
+    end += "_end(RuntimeError('CUDA error: an illegal access\\nCUDA kernel errors might be reported later'))"
+    ended = subprocess.run([sys.executable, "-c", end], capture_output=True, text=True, check=False, cwd=repository)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == f"{DEVICE_LOST}: the device failed: CUDA error: an illegal access"
 
 
 async def test_the_process_opens_steps_and_refuses(

@@ -4,11 +4,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from signal import SIGSTOP
+from signal import SIGKILL, SIGSTOP
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -33,6 +34,8 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 GROUPS, GROUP, TOKENS = 120, 4, 20
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,22 @@ async def more_decided(at: Bare, groups: int = 6) -> None:
 
 
 def engine_of(actor: psutil.Process) -> psutil.Process | None:
-    return next(iter(actor.children()), None)
+    try:
+        return next(iter(actor.children()), None)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+async def eventually(look: Callable[[], T | None]) -> T:
+    """Return what a look shows, once it shows something."""
+    async with asyncio.timeout(120):
+        while not (seen := look()):  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.002)
+    return seen
 
 
 async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: RayHosts, tmp_path: Path) -> None:
@@ -93,20 +111,17 @@ async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: Ra
             victim.kill()
             await more_decided(at)
         await until(lambda: len({*hosts.actors()} - {*first}) == 3 and all(map(engine_of, hosts.actors())))
-        hung = engine_of(hosts.actors()[0])
-        assert hung is not None
+        hung = await eventually(lambda: engine_of(hosts.actors()[0]))
         os.kill(hung.pid, SIGSTOP)
         await until(lambda: any("ended as hung" in fault for fault in faults))
         await more_decided(at)
-        lost = hosts.raylet(hosts.hosts[-1])
-        await until(lambda: any(actor.parent() == lost for actor in hosts.actors()))
-        (orphan,) = [actor for actor in hosts.actors() if actor.parent() == lost]
-        hosts.hosts.pop()
-        lost.kill()
-        await until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE)
+        lost = hosts.hosts.pop()
+        orphans = await eventually(lambda: hosts.actors_of(lost))
+        hosts.raylet(lost).kill()
+        await until(lambda: not any(map(is_alive, orphans)))
         await more_decided(at)
-        driver = psutil.Process(cluster.pid)
-        driver.kill()
+        assert cluster.deaths == 0, "no death of an actor was one of the driver"
+        os.kill(await eventually(lambda: cluster.pid), SIGKILL)
         await more_decided(at)
         hosts.add(num_cpus=1, num_gpus=1)
         await until(lambda: decided(at) == GROUPS)

@@ -1,5 +1,8 @@
 """Scorers of Ray without a cluster: settings, a missing Ray, and calls to an actor of another life."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 from echo2.coordinator.ray_scorers.cluster_check import check_cluster, driver_environment
 from echo2.coordinator.ray_scorers.fetched_folder import FetchedFolder, PayloadAway
 from echo2.coordinator.ray_scorers.messages import ActorReply, FetchAllCall, OpenOrder, PayloadSource
-from echo2.coordinator.ray_scorers.ray_actor import ScorerActor
+from echo2.coordinator.ray_scorers.ray_actor import RAYLET_VARIABLE, ScorerActor
 from echo2.coordinator.ray_scorers.ray_driver import RayAway, own_cluster
 from echo2.coordinator.run import key_checks
 from echo2.coordinator.settings.computing import computing_of
@@ -19,6 +22,8 @@ from echo2.coordinator.settings.scorer_config import ScorerSection
 from echo2.coordinator.settings.training_config import LearnerSection
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.settings import SettingsFault
+from tests.support.children import child
+from tests.support.paths import ROOT
 
 TWO = ScorerSection(ray="auto", devices=("cuda", "cuda"))
 
@@ -85,6 +90,19 @@ async def test_a_call_to_the_engine_of_another_life_is_refused_by_the_actor() ->
     actor = ScorerActor()
     for answer in (await actor.call(7, "score", b"\xc0"), await actor.notices(7)):
         assert msgspec.msgpack.decode(answer, type=ActorReply).ended == "its host has another engine"
+
+
+ACTOR = "import sys; from echo2.coordinator.ray_scorers.ray_actor import ScorerActor; ScorerActor(); sys.stdin.read()"
+
+
+@pytest.mark.parametrize(("raylet_lives", "status"), [(True, 0), (False, 1)])
+@pytest.mark.slow_but("False-1")
+def test_an_actor_whose_raylet_died_before_its_engine_was_opened_ends(raylet_lives: bool, status: int) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), RAYLET_VARIABLE: str(os.getpid() if raylet_lives else 1 << 22)}
+    with child([sys.executable, "-c", ACTOR], env=env, stdin=subprocess.PIPE) as actor:
+        if raylet_lives:
+            actor.communicate(timeout=60)  # closes its standard input
+        assert actor.wait(60) == status
 
 
 async def test_weights_are_not_there_before_they_are_fetched_and_an_away_coordinator_is_named(tmp_path: Path) -> None:

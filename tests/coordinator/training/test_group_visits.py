@@ -9,15 +9,17 @@ import pytest
 
 from echo2.coordinator.publishing.published import Published
 from echo2.coordinator.training import group_visits
-from echo2.coordinator.training.group_visits import MOST_TOKENS, at_once
+from echo2.coordinator.training.group_visits import MOST_SHORTAGES, MOST_TOKENS, REST_SECONDS, at_once
 from echo2.coordinator.training.scoring_loop import Scoring
+from echo2.coordinator.verdicts.group_dispatch import GroupDispatch
 from echo2.coordinator.verdicts.scoring_order import VISIT_GROUPS
 from echo2.coordinator.verdicts.waiting_groups import Undecided
 from echo2.coordinator.verification.verification import Verdict
 from echo2.runtime.child import ChildDied, ChildError
 from tests.support import sqlite_cost
+from tests.support.clock import on_fake_clock
 from tests.support.group_world import World
-from tests.support.scoring_world import StandIns, scoring_over, verdicts, waiting
+from tests.support.scoring_world import StandIns, scoring_over, verdicts, visits_over, waiting
 
 
 @pytest.fixture
@@ -154,6 +156,48 @@ async def test_a_scorer_that_dies_costs_no_verdict_until_the_third_death_of_one_
     assert verdicts(world)[first][0] == "refused"
     await scoring.round()
     assert verdicts(world)[second][0] == "accepted"
+
+
+FULL = ChildError("NoMemory", "the device has no memory left")
+
+
+async def test_memory_that_lacks_for_a_while_costs_no_verdict(world: World, scoring: Scoring, scorer: StandIns) -> None:
+    first, second = waiting(world, 2)
+    scorer.errors[first] = [FULL] * 4
+    for _ in range(3):
+        with pytest.raises(ChildError, match="no memory left"):
+            await scoring.round()
+        assert {lease: verdict for lease, (verdict, _) in verdicts(world).items()} == {second: "accepted"}
+    await scoring.round()
+    assert verdicts(world)[first][0] == "accepted"
+
+
+async def test_a_group_for_which_memory_always_lacks_is_refused_in_the_end(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    (first,) = waiting(world, 1)
+    scorer.errors[first] = [FULL] * (MOST_SHORTAGES + 1)
+    for _ in range(MOST_SHORTAGES - 1):
+        with pytest.raises(ChildError, match="no memory left"):
+            await scoring.round()
+    await scoring.round()
+    assert verdicts(world)[first][0] == "refused"
+
+
+@on_fake_clock
+async def test_the_only_scorer_rests_while_memory_lacks_once_it_has_had_enough(world: World) -> None:
+    loop = asyncio.get_running_loop()
+    dispatch = GroupDispatch(world.group_service, loop.time, lambda: None)
+    visits = visits_over(world, dispatch, StandIns())
+    with pytest.raises(ChildError, match="no memory left"):
+        await visits.rest(FULL)
+    assert await visits.hold(0, bytes(32))
+    began = loop.time()
+    await visits.rest(FULL)
+    assert loop.time() - began == pytest.approx(REST_SECONDS)
+    assert not visits.seat.resting
+    with pytest.raises(ChildError, match="is gone"):
+        await visits.rest(ChildError("NoDevice", "the card is gone"))
 
 
 async def test_groups_of_a_version_that_is_no_longer_available_are_given_up(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from echo2.coordinator.learner.messages import Batch, Hyper, Open
+from echo2.coordinator.learner.messages import DEVICE_LOST, Batch, Hyper, Open
 from echo2.coordinator.training import model_processes
 from echo2.coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
 from echo2.runtime.child import Child, ChildDied, ChildError
@@ -29,6 +29,8 @@ def step(batch):
         pipe.notify(BATCH_BEGUN_METHOD, Begun(step=batch.step))
     if story == "error":
         raise ValueError("no good")
+    if story == "lost":
+        print("DeviceLost: the device failed: CUDA error: gone\\nrank 1 has ended", file=sys.stderr, flush=True)
     if story == "hangs":
         time.sleep(600)
     os.kill(os.getpid(), signal.SIGTERM if story == "told" else signal.SIGKILL)
@@ -118,6 +120,12 @@ async def test_ranks_that_have_met_are_waited_for_no_longer(tmp_path: Path, monk
 async def test_a_death_during_the_computation_counts_against_the_batch(learner: HeardLearner) -> None:
     with pytest.raises(DiedComputing):
         await learner.step(batch("killed"))
+
+
+async def test_a_death_by_a_rank_whose_device_failed_is_a_fault_of_the_machine(learner: HeardLearner) -> None:
+    with pytest.raises(ChildError) as lost:
+        await learner.step(batch("lost"))
+    assert (lost.value.kind, lost.value.message) == (DEVICE_LOST, "the device failed: CUDA error: gone")
 
 
 @pytest.mark.parametrize("story", ["before", "told"])

@@ -226,6 +226,29 @@ def test_a_run_whose_settings_cannot_be_written_goes_on_and_says_so(scoring: Sco
     assert "after a restart the run goes on" in logs[0]["event"]
 
 
+async def test_memory_that_lacks_for_a_group_between_two_slices_is_no_failure_of_the_evaluation(
+    world: World, scoring: Scoring, scorer: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated(scoring, world, HostedTask(TEXT))
+    tried = 0
+
+    async def evaluate(*given: Any, between: Callable[[], Awaitable[None]], **more: Any) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            (lease,) = waiting(world, 1)
+            scorer.errors[lease] = [ChildError("NoMemory", "the device has no memory left")] * 2
+        await between()
+        raise VersionGone
+
+    monkeypatch.setattr(scoring_loop, "evaluate", evaluate)
+    with pytest.raises(ChildError, match="no memory left"):
+        await scoring.round()
+    while tried < 2:
+        assert await scoring.round()
+    assert [verdict for verdict, _ in verdicts(world).values()] == ["accepted"]
+
+
 # --- canaries (rule 4, and rule 8 of group_visits.py)
 
 

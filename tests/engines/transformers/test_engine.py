@@ -7,8 +7,9 @@ import msgspec
 import pytest
 import torch
 
+from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.direct import generate, generate_all
-from echo2.engines.engine import GAP_MOST, EngineError, Job, Sample
+from echo2.engines.engine import GAP_MOST, EngineError, Job, NoMemory, Sample
 from echo2.engines.sampling import sampling
 from echo2.engines.transformers import engine as transformers_engine
 from echo2.engines.transformers import packed_linear
@@ -487,10 +488,19 @@ def test_memory_that_another_program_took_in_mid_load_is_a_sentence_and_the_next
     engine = TransformersEngine()
     with monkeypatch.context() as patched:
         patched.setattr(transformers_engine, "load_into", full)
-        with pytest.raises(EngineError, match="no memory left for this model: end other programs"):
+        with pytest.raises(NoMemory, match="no memory left for this model: end other programs"):
             engine.load(tiny.folder, tiny.snapshot)
     engine.load(tiny.folder, tiny.snapshot)
     assert generate(engine, job())
+
+
+def test_a_card_that_is_lost_in_mid_load_ends_the_process(tiny: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later")
+
+    monkeypatch.setattr(transformers_engine, "load_into", lost)
+    with pytest.raises(ProgramLost, match=r"^the device failed: CUDA error: unspecified launch failure$"):
+        TransformersEngine().load(tiny.folder, tiny.snapshot)
 
 
 def test_another_error_of_a_load_is_passed_on(tiny: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:

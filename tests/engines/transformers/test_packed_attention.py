@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from echo2.engines.transformers import packed_flex
+from echo2.engines.transformers import packed_attention, packed_flex
 from echo2.engines.transformers.packed_attention import PackedPass
 from echo2.engines.transformers.packed_layout import PackedLayout, TokenGroup
 
@@ -87,6 +87,22 @@ def test_a_packed_pass_gives_the_hidden_states_of_each_rollout_alone(make: Calla
     with torch.inference_mode():
         assert worst(model, packed) <= 2e-5
     assert model.config._attn_implementation == own == ("eager" if make in (gemma2, gpt_oss) else "sdpa")
+
+
+def test_a_card_gets_no_mask_with_grouped_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, asked = packed_attention.scaled_dot_product_attention, set[tuple[bool, bool]]()
+
+    def noted(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+        asked.add((options["attn_mask"] is not None, options["enable_gqa"]))
+        return own(*tensors, **options)
+
+    monkeypatch.setattr(packed_attention, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(packed_attention, "UNGROUPED", ("cpu",))
+    model = built(mistral)
+    with torch.inference_mode():
+        assert worst(model, PackedPass(model)) <= 2e-5
+    assert (True, False) in asked
+    assert (True, True) not in asked
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 import torch
 
+from echo2.engines.batch.request_batch import ProgramLost
 from echo2.engines.direct import generate
-from echo2.engines.engine import EngineError, GroupToScore, SampleScore
+from echo2.engines.engine import EngineError, GroupToScore, NoMemory, SampleScore
 from echo2.engines.transformers import scoring
 from echo2.engines.transformers.engine import TransformersEngine
 from echo2.engines.transformers.packed_attention import PackedPass
@@ -125,11 +126,29 @@ def test_an_error_in_a_pass_is_the_outcome_of_the_group_that_causes_it_alone(
     engine.score_groups(groups[:1])  # the model is checked by passes that work
     monkeypatch.setattr(PackedPass, "hidden_states", hidden)
     outcomes = engine.score_groups([groups[0], groups[1], groups[3]])
-    assert isinstance(outcomes[1], EngineError if isinstance(error, torch.OutOfMemoryError) else RuntimeError)
+    if isinstance(error, torch.OutOfMemoryError):
+        assert isinstance(outcomes[1], NoMemory)
+        assert str(outcomes[1]).endswith(
+            "end other programs that use it, or choose another in scorer.devices (no room)"
+        )
+    else:
+        assert outcomes[1] is error
     agree(outcomes[0], by_padding(engine, groups[0]))
     agree(outcomes[2], by_padding(engine, groups[3]))
     with pytest.raises(type(outcomes[1])):
         engine.score(*groups[1])
+
+
+def test_a_card_that_is_lost_in_a_pass_ends_the_process_and_is_the_outcome_of_no_group(
+    engine: TransformersEngine, groups: list[GroupToScore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(self: PackedPass, layout: PackedLayout) -> Any:
+        raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later")
+
+    engine.score_groups(groups[:1])
+    monkeypatch.setattr(PackedPass, "hidden_states", hidden)
+    with pytest.raises(ProgramLost, match=r"^the device failed: CUDA error: unspecified launch failure$"):
+        engine.score_groups(groups[:2])
 
 
 def test_passes_are_cut_at_their_bound_and_a_larger_group_is_padded(

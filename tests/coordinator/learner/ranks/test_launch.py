@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from echo2.coordinator.learner.messages import RANK_FAULT
 from echo2.coordinator.learner.ranks.launch import RankLayout
@@ -35,9 +36,11 @@ def test_main_knows_the_fault_of_another_rank_by_its_name() -> None:
     assert RankFault.__name__ == RANK_FAULT
 
 
-def test_a_fault_of_another_rank_is_raised_with_its_number_and_a_full_disk_as_such() -> None:
+def test_a_fault_of_another_rank_is_raised_with_its_number_and_one_of_the_machine_as_such() -> None:
     raise_faults([Answer(), Answer()])
     with pytest.raises(RankFault, match="rank 2: BadTensors: another model's"):
         raise_faults([Answer(), Answer(fault=("BadTensors", "another model's"))])
+    with pytest.raises(torch.OutOfMemoryError, match="rank 1: 2 GiB are free"):
+        raise_faults([Answer(fault=("OutOfMemoryError", "2 GiB are free"))])
     with pytest.raises(DiskFull, match="no room"):
         raise_faults([Answer(fault=("DiskFull", "no room"))])
