@@ -22,6 +22,8 @@ SHOWN_CHANGES: Final = 20
 """Changes that the page and the commands show, the newest first."""
 PUBLIC_SECTIONS: Final = ("run", "learner", "leases", "guard", "calibration")
 """Sections whose changes the page shows: the others name paths and hosts."""
+_PRIVATE_KEY: Final = "learner.rendezvous"
+"""Setting of those sections that names a host."""
 
 
 def note_settings(database: Database, now: int, settings: Mapping[str, str], steps: Mapping[str, int | None]) -> None:
@@ -46,8 +48,9 @@ def settle_steps(database: Database, step: int) -> None:
 def read_changes(database: Database, *, public: bool) -> list[SettingChange]:
     """Return the newest `SHOWN_CHANGES` changes, the newest first. `public`: only those that anybody may see."""
     of_sections = " OR ".join(f"key LIKE '{section}.%'" for section in PUBLIC_SECTIONS)
+    shown = f"({of_sections}) AND key != '{_PRIVATE_KEY}'"
     rows = database.all(
-        f"SELECT at, step, key, old, new FROM setting_changes WHERE {of_sections if public else 'TRUE'} "
+        f"SELECT at, step, key, old, new FROM setting_changes WHERE {shown if public else 'TRUE'} "
         "ORDER BY id DESC LIMIT ?",
         (SHOWN_CHANGES,),
     )

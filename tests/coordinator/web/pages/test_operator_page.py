@@ -14,10 +14,11 @@ from aiohttp import ClientSession, web
 
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import FaultView
+from echo2.coordinator.metrics.trouble_views import SetAsideView, TroubleView
+from echo2.coordinator.metrics.views import FaultView, TaskRow
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.web.pages import operator_page, rollout_pages
-from echo2.coordinator.web.pages.private_facts import without_places
+from echo2.coordinator.web.pages.private_facts import public_tasks, public_trouble, without_places
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
@@ -246,3 +247,50 @@ def test_paths_and_hosts_are_left_out_of_public_texts() -> None:
     assert without_places("connect to 10.0.0.7:29500 or gpu-1.lan:29500 failed") == "connect to … or … failed"
     for text in ("3/4 of 7:30", "KL of 0.5 at step 12/40", "https://example.org/a/b", "transformers/float32/cpu"):
         assert without_places(text) == text
+
+
+PRIVATE_WORDS = {
+    "a host in brackets": ("cannot reach [gpu1]:29500 (errno 111)", "cannot reach … (errno 111)"),
+    "an IPv6 address": ("cannot reach [fd00::7]:29500 by fd00::9", "cannot reach … by …"),
+    "a pool of connections": ("ConnectionPool(host='judge', port=80) failed", "ConnectionPool(host=…, port=80) failed"),
+    "a token in a query": ("Max retries with url: /score?token=abc", "Max retries with url: /score?…"),
+    "a password": ("401 for https://ann:secret@judge.corp/v1", "401 for https://…/v1"),
+    "a host of the intranet": ("404 for http://judge/v1", "404 for http://…/v1"),
+}
+
+
+@pytest.mark.parametrize("why", PRIVATE_WORDS)
+def test_hosts_and_secrets_of_web_addresses_are_left_out_of_public_texts(why: str) -> None:
+    text, public = PRIVATE_WORDS[why]
+    assert without_places(text) == public
+
+
+def test_no_reason_of_a_trouble_names_a_place() -> None:
+    reason = "OSError: [Errno 2] No such file: /home/ann/judge/model.bin"
+    public = "OSError: [Errno 2] No such file: …/model.bin"
+    aside = SetAsideView(at=0, groups=3, reason=reason)
+    shown = public_trouble(TroubleView(set_aside=[aside], reasons={reason: 3, public: 1}, episodes={reason: 7}))
+    assert (shown.set_aside[0].reason, shown.reasons, shown.episodes) == (public, {public: 4}, {public: 7})
+    (row,) = public_tasks([TaskRow(name="judge", kind="single", share=1.0, failed={reason: 7})])
+    assert row.failed == {public: 7}
+
+
+@pytest.mark.parametrize("piece", ["-", "a-", "a.", "-a.", "/", "/-", ":", "1:", "?", "a?", "[", "://", "1."])
+def test_a_long_text_costs_no_more_than_its_length(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    began = time.thread_time()
+    without_places(text)
+    assert time.thread_time() - began < 5
+
+
+async def test_bytes_that_are_no_text_are_asked_for_the_token_and_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await serve_web(private(world), "127.0.0.1", 0)
+    for path in (b"/\xff\xfe", b"/\xed\xb3\xbf/", b"/%ff/rollouts"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert (await reader.read())[:12] in (b"HTTP/1.1 401", b"HTTP/1.0 400"), path
+        writer.close()
+    await site.stop()
+    assert not caplog.records
