@@ -78,7 +78,7 @@ def rollouts_ls(
         node=None if node is None else key_of(node), prompt=prompt, words=words, refused=refused,
     )  # fmt: skip
     place, count = RunFolder(home), 0
-    for group in rollouts_report.find_groups(place, wanted):
+    for group in rollouts_report.find_groups(place, wanted, by_token=as_json):
         count += 1
         print(msgspec.json.encode(group).decode() if as_json else rollouts_report.brief_text(group))
     if not count and not as_json:

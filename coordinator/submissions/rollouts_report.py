@@ -23,12 +23,12 @@ SHORT = 100
 """Most characters of a text in a list."""
 
 
-def find_groups(place: RunFolder, wanted: Wanted) -> Iterator[ShownGroup]:
-    """Return the stored groups of a run folder that match, also while its coordinator runs. Raises `LocalFault`,
-    `Untrusted`."""
+def find_groups(place: RunFolder, wanted: Wanted, *, by_token: bool = False) -> Iterator[ShownGroup]:
+    """Return the stored groups of a run folder that match, also while its coordinator runs. `by_token`: see
+    `read_group`. Raises `LocalFault`, `Untrusted`."""
     tokenizer = tokenizer_of(place)
     with Database.read(place.database) as database:
-        yield from list_groups(database, tokenizer, wanted)
+        yield from list_groups(database, tokenizer, wanted, by_token=by_token)
 
 
 def group_of(place: RunFolder, lease: str) -> ShownGroup:
