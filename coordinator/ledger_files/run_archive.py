@@ -8,7 +8,7 @@ Rules
 1. The encryption is ChaCha20-Poly1305 with a key that scrypt makes from the passphrase. It authenticates the hash of
    the manifest: who lacks the passphrase can change no file of an archive unseen.
 2. A reader names the first thing that is wrong and writes no file outside its folder: names are relative, without "..",
-   and nothing but plain files is taken.
+   and nothing but plain files is taken, each once: a sparse one may be larger than the archive.
 3. The memory that a header may ask of scrypt is bounded.
 """
 
@@ -160,7 +160,8 @@ class Archive:
         self.path, self._tar = path, tar
         self._entries = dict[str, tarfile.TarInfo]()
         for entry in tar:
-            if not entry.isreg() or not _is_inside(entry.name) or len(self._entries) >= _MOST_MEMBERS:
+            plain = entry.isreg() and not entry.issparse() and entry.name not in self._entries
+            if not plain or not _is_inside(entry.name) or len(self._entries) >= _MOST_MEMBERS:
                 raise LocalFault(f"{path} has {entry.name[:200]!r}, which no archive of echo2 has: nothing is restored")
             self._entries[entry.name] = entry
         manifest, self.sealed = self._read(MANIFEST), self._read(SEALED)
