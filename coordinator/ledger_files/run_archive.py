@@ -167,7 +167,7 @@ class Archive:
         manifest, self.sealed = self._read(MANIFEST), self._read(SEALED)
         try:
             self.manifest = msgspec.json.decode(manifest, type=ArchiveManifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise LocalFault(f"{path} is damaged at {MANIFEST}: take another archive") from error
         self.private, header = unseal(self.sealed, passphrase, path)
         if blake3(manifest).digest() != header.manifest or not all(map(_is_inside, self.private)):
@@ -227,8 +227,16 @@ def reading(path: Path, passphrase: str) -> Iterator[Archive]:
     """Open an archive. Raises `LocalFault`."""
     if not path.is_file():
         raise LocalFault(f"there is no file {path}")
-    try:
-        with tarfile.open(path, "r:") as tar:
-            yield Archive(path, tar, passphrase)
-    except (tarfile.TarError, EOFError) as error:
-        raise LocalFault(f"{path} is not an archive by `echo2-coord backup`, or is cut off: {error}") from error
+    with contextlib.ExitStack() as closing:
+        try:
+            archive = Archive(path, closing.enter_context(tarfile.open(path, "r:")), passphrase)
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError) as error:  # sizes that are none too
+            raise _no_archive(path, error) from error
+        try:
+            yield archive
+        except (tarfile.TarError, EOFError) as error:
+            raise _no_archive(path, error) from error
+
+
+def _no_archive(path: Path, error: Exception) -> LocalFault:
+    return LocalFault(f"{path} is not an archive by `echo2-coord backup`, or is cut off: {error}")

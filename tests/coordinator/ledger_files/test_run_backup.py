@@ -375,3 +375,30 @@ def test_a_member_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "evil.echo2").write_bytes(tarfile.TarInfo("sealed").tobuf() + header + bytes(1024))
     with pytest.raises(LocalFault, match=r"has 'manifest.json', which no archive of echo2 has|is not an archive"):
         run_backup.restore(tmp_path / "evil.echo2", tmp_path / "there", SECRET, NOW)
+
+
+DAMAGED_HEADERS = {
+    "a name without end": (b"L", b"\x80" + b"\xff" * 11),
+    "a name of less than nothing": (b"L", b"\xff" * 10 + b"\xfe\0"),
+    "attributes of a terabyte": (b"x", b"77777777777\0"),
+    "a file beyond any offset": (b"0", b"\x80" + b"\x7f" * 11),
+}
+
+
+@pytest.mark.parametrize("why", DAMAGED_HEADERS)
+def test_a_header_with_a_size_that_is_none_is_one_sentence(why: str, archive: Path, tmp_path: Path) -> None:
+    kind, size = DAMAGED_HEADERS[why]
+    header = bytearray(tarfile.TarInfo("coordinator.toml").tobuf())
+    header[124:136], header[156:157], header[148:156] = size, kind, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "evil.echo2").write_bytes(bytes(header) + archive.read_bytes())
+    with pytest.raises(LocalFault, match=r"evil\.echo2"):
+        run_backup.restore(tmp_path / "evil.echo2", tmp_path / "there", SECRET, NOW)
+
+
+def test_a_manifest_of_no_text_is_damaged(archive: Path, tmp_path: Path) -> None:
+    whole = archive.read_bytes()
+    at = whole.index(b'{"format":1')
+    (tmp_path / "b").write_bytes(whole[: at + 20] + b"\xfd" + whole[at + 21 :])
+    with pytest.raises(LocalFault, match=r"is damaged at manifest\.json"):
+        run_backup.restore(tmp_path / "b", tmp_path / "there", SECRET, NOW)
