@@ -97,7 +97,7 @@ class InstallSource:
 
     def public_command(self) -> str:
         """Return the command by which somebody else installs this build: from its public address, else from a clone."""
-        if self.kind in ("git", "address") and self.place.startswith("https://"):
+        if self.kind in ("git", "address") and re.fullmatch(r"https://[^@?\s]+", self.place):  # without a secret
             return f"uv tool install {shlex.quote(self.requirement((), newest=False))}"
         return f"uv tool install {NAME}" if self.kind == "index" and IS_PUBLISHED else IN_A_CLONE
 

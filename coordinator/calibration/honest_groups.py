@@ -5,7 +5,7 @@ Rules
    precision in which the run's scorer would on this device (coordinator/verdicts/group_verifier.py, rule 8). They are
    compared as those of nodes are (coordinator/verification/token_evidence.py).
 2. All processes are of this module's own and run at low priority: the scorer and the learner of a running coordinator
-   go first, and wait for none of them.
+   go first, and wait for none of them. As those, they see no key.
 3. A process that loaded other weights than those named ends the measurement.
 4. The tokens come from `PROMPTS_LEAST` prompts at least, all machines together, as many of each prompt: those of one
    prompt depend on each other, and four prompts of 20,000 tokens say less of a machine than 64 of 500. A machine's rows
@@ -27,6 +27,7 @@ import numpy as np
 from echo2.coordinator.environments.played_group import play
 from echo2.coordinator.environments.task_host import TaskHost
 from echo2.coordinator.run import model_folder
+from echo2.coordinator.run.keys import keyless
 from echo2.coordinator.run.setup import Run
 from echo2.coordinator.run.task_processes import hosted_all
 from echo2.coordinator.settings.computing import computing_of
@@ -99,7 +100,7 @@ async def engine_process(
 ) -> AsyncIterator[EngineProcess]:
     """Yield an engine process with the weights loaded (rules 2 and 3). `machine`: None for the scorer."""
     name, threads = ("calibration", machine.threads) if machine else ("calibration scorer", 1)
-    env = machine.env if machine else None
+    env = {**(machine.env if machine else {}), **keyless(run.folder)}
     async with EngineProcess(name=name, threads=threads, env=env, engine=wanted.engine) as process:
         os.setpriority(os.PRIO_PROCESS, process.pid, NICE_PRIORITY)
         await process.probe(wanted.device, wanted.dtype, engine=wanted.engine)

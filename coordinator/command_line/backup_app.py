@@ -3,14 +3,12 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, errors_reported
-
-PASSPHRASE_VARIABLE: Final = "ECHO2_BACKUP_PASSPHRASE"
 
 backup_app = typer.Typer()
 
@@ -84,11 +82,12 @@ def confirm_restored(
 
 def _passphrase(*, new: bool) -> str:
     """Return the passphrase of a backup. `new`: ask for it twice. Raises `LocalFault`."""
+    from echo2.coordinator.run.keys import BACKUP_PASSPHRASE_VARIABLE
     from echo2.runtime.errors import LocalFault
 
-    if given := os.environ.get(PASSPHRASE_VARIABLE):
+    if given := os.environ.get(BACKUP_PASSPHRASE_VARIABLE):
         return given
     if not sys.stdin.isatty():
-        raise LocalFault(f"a backup has a passphrase, for the keys in it: set {PASSPHRASE_VARIABLE}")
+        raise LocalFault(f"a backup has a passphrase, for the keys in it: set {BACKUP_PASSPHRASE_VARIABLE}")
     asked: str = typer.prompt("Passphrase of the backup", hide_input=True, confirmation_prompt=new)
     return asked

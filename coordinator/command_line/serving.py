@@ -41,7 +41,6 @@ from echo2.p2p.local_addresses import listenable
 from echo2.p2p.network import AnyPeer, Network, Uplink
 from echo2.runtime import descriptors, garbage
 from echo2.runtime.files import writing
-from echo2.runtime.hidden_folder import HIDDEN_FOLDER_VARIABLE
 from echo2.runtime.stand_ins import or_stand_in, process_command
 from echo2.runtime.units import MBIT, bytes_per_second, unix_milliseconds
 from echo2.weights.store import Store
@@ -58,11 +57,6 @@ THREAD_SWITCH_SECONDS = 0.001
 Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
 
 log = structlog.get_logger("coordinator")
-
-
-def keyless(folder: RunFolder) -> dict[str, str]:
-    """Return the variables of a child that sees neither the key files nor their passphrase."""
-    return {HIDDEN_FOLDER_VARIABLE: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
 
 
 def scorers_of(
@@ -90,13 +84,13 @@ def scorers_of_run(
     """Return the scorers of a run, and the cluster that has them, if they are Ray's. `died`: see `scorers_of`."""
     section = run.config.scorer
     if not section.ray:
-        return None, scorers_of(computing, died, section.silence_seconds, keyless(run.folder))
+        return None, scorers_of(computing, died, section.silence_seconds, keys.keyless(run.folder))
     from echo2.coordinator.ray_scorers.cluster_check import driver_environment
     from echo2.coordinator.ray_scorers.remote_engine import RayCluster, RemoteEngine
 
     place = run.folder.scorer / "ray"
     place.mkdir(parents=True, exist_ok=True)
-    cluster = RayCluster(section.ray, place, driver_environment(os.environ, keyless(run.folder)), restarts())
+    cluster = RayCluster(section.ray, place, driver_environment(os.environ, keys.keyless(run.folder)), restarts())
 
     def scorer(number: int, device: str) -> SupervisedEngine:
         name = name_of(number)
@@ -129,7 +123,7 @@ async def serve(run: Run) -> None:
         del faults[:-KEPT_FAULTS]
 
     learner = LearnerChild(
-        lambda: learner_process(computing.threads, ranks=ranks_of(section), env=keyless(run.folder)),
+        lambda: learner_process(computing.threads, ranks=ranks_of(section), env=keys.keyless(run.folder)),
         restarts(), ranks_of(section).elsewhere, died,
     )  # fmt: skip
     cluster, scorers = scorers_of_run(run, computing, died)

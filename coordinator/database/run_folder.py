@@ -7,7 +7,8 @@ root/1.root ...    every signed Root since the first
 restored/1 ...     every signed document of a restored log (protocol/restored_logs.py); missing while there is none
 run.spec           the RunSpec, signed by root
 model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
+run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open; run.sqlite.restoring: the
+                   copy that a `restore` is about to put in its place
 calibrations/      signed Calibrations of engine classes that are not exact
 head               the latest signed Head
 history.jsonl      steps, evaluations and versions, for people; history-before.jsonl and history-thinned.json with it
@@ -81,6 +82,10 @@ class RunFolder:
     @property
     def database(self) -> Path:
         return self.path / "run.sqlite"
+
+    @property
+    def restoring(self) -> Path:
+        return self.path / "run.sqlite.restoring"
 
     @property
     def calibrations(self) -> Path:

@@ -6,7 +6,8 @@ Rules
    LedgerHead with its signature by a key of the run's Roots: also by one revoked since, as an old copy counts too.
 3. Nothing is restored while a coordinator holds the folder, nor over a run.sqlite that can be read and has entries
    which the copy lacks: its owner moves it away first. The file that was there stays beside, as
-   `run.sqlite.replaced`, with a number from the second time on.
+   `run.sqlite.replaced`, with a number from the second time on. After a kill between the two no start makes a new
+   file: `run.sqlite.restoring` is there, and `restore` is to be repeated.
 4. Nodes may hold heads later than the copy's. So a restored file says that it was restored, and then no head is signed
    before its nodes were heard (coordinator/publishing/foreign_heads.py).
 """
@@ -68,11 +69,9 @@ def restore(place: RunFolder, file: Path, now: int) -> Copied:
     """Put a copy in the place of a run's run.sqlite (rules 2 to 4). `now`: ms. Raises `LocalFault`, `Tampered`."""
     with lock_run(place), contextlib.closing(_reader(file)) as source:
         _refuse_loss(place.database, _entries(source, file))
-        waiting = place.database.with_name(f"{place.database.name}.restoring")
-        waiting.unlink(missing_ok=True)
-        copied = _write_copy((source, file), place, waiting, now, restored=True)
+        copied = _write_copy((source, file), place, place.restoring, now, restored=True)
         _set_aside(place.database)
-        move(waiting, place.database)
+        move(place.restoring, place.database)
     return copied
 
 

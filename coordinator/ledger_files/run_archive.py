@@ -8,7 +8,7 @@ Rules
 1. The encryption is ChaCha20-Poly1305 with a key that scrypt makes from the passphrase. It authenticates the hash of
    the manifest: who lacks the passphrase can change no file of an archive unseen.
 2. A reader names the first thing that is wrong and writes no file outside its folder: names are relative, without "..",
-   and nothing but plain files is taken.
+   and nothing but plain files is taken, each once: a sparse one may be larger than the archive.
 3. The memory that a header may ask of scrypt is bounded.
 """
 
@@ -160,13 +160,14 @@ class Archive:
         self.path, self._tar = path, tar
         self._entries = dict[str, tarfile.TarInfo]()
         for entry in tar:
-            if not entry.isreg() or not _is_inside(entry.name) or len(self._entries) >= _MOST_MEMBERS:
+            plain = entry.isreg() and not entry.issparse() and entry.name not in self._entries
+            if not plain or not _is_inside(entry.name) or len(self._entries) >= _MOST_MEMBERS:
                 raise LocalFault(f"{path} has {entry.name[:200]!r}, which no archive of echo2 has: nothing is restored")
             self._entries[entry.name] = entry
         manifest, self.sealed = self._read(MANIFEST), self._read(SEALED)
         try:
             self.manifest = msgspec.json.decode(manifest, type=ArchiveManifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise LocalFault(f"{path} is damaged at {MANIFEST}: take another archive") from error
         self.private, header = unseal(self.sealed, passphrase, path)
         if blake3(manifest).digest() != header.manifest or not all(map(_is_inside, self.private)):
@@ -226,8 +227,16 @@ def reading(path: Path, passphrase: str) -> Iterator[Archive]:
     """Open an archive. Raises `LocalFault`."""
     if not path.is_file():
         raise LocalFault(f"there is no file {path}")
-    try:
-        with tarfile.open(path, "r:") as tar:
-            yield Archive(path, tar, passphrase)
-    except (tarfile.TarError, EOFError) as error:
-        raise LocalFault(f"{path} is not an archive by `echo2-coord backup`, or is cut off: {error}") from error
+    with contextlib.ExitStack() as closing:
+        try:
+            archive = Archive(path, closing.enter_context(tarfile.open(path, "r:")), passphrase)
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError) as error:  # sizes that are none too
+            raise _no_archive(path, error) from error
+        try:
+            yield archive
+        except (tarfile.TarError, EOFError) as error:
+            raise _no_archive(path, error) from error
+
+
+def _no_archive(path: Path, error: Exception) -> LocalFault:
+    return LocalFault(f"{path} is not an archive by `echo2-coord backup`, or is cut off: {error}")

@@ -1,8 +1,9 @@
 """Back up a whole run, also while its coordinator runs, and restore it on another machine.
 
 Rules
-1. An archive (run_archive.py) has every file of the run folder but logs, what a start makes again, and what is being
-   written. run.sqlite is copied and verified as by ledger_backup.py. The archive is read back before it counts.
+1. An archive (run_archive.py) has every file of the run folder but logs, what a start makes again (also the token of
+   the operator's page, which would stand in the clear), and what is being written. run.sqlite is copied and verified as
+   by ledger_backup.py. The archive is read back before it counts.
 2. Files are opened before any is read, and all of them at one moment: where one has changed until the last was opened,
    they are opened again. A file that the coordinator removes then stays readable. run.sqlite is copied after them: it
    has each group that the learner's journal names.
@@ -20,6 +21,7 @@ import itertools
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,7 @@ from echo2.runtime.surroundings import sentence_of
 PRIVATE: Final = ("keys", "payouts")
 """Folders whose files are encrypted."""
 _LEFT_OUT: Final = frozenset(
-    {"scorer", "logs", "control.sock", "page", "lock", "store/incoming", "store/scratch", "store/lock"}
+    {"scorer", "logs", "control.sock", "page", "operator_page", "lock", "store/incoming", "store/scratch", "store/lock"}
 )
 _DATABASES: Final = ("run.sqlite", "store/index.sqlite")
 """Files that SQLite copies; those that belong to them begin with the same name."""
@@ -156,8 +158,13 @@ def _check_passphrase(passphrase: str) -> None:
 @contextlib.contextmanager
 def _drafting(draft: Path) -> Iterator[None]:
     """Make an empty, locked folder in which a run is restored; remove what is left of it at the end. One that a killed
-    `restore` left is emptied: it has no key in the clear."""
-    draft.mkdir(parents=True, exist_ok=True, mode=0o700)
+    `restore` left is emptied: it has no key in the clear. A link, or a folder of another user, is not touched."""
+    try:
+        draft.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        status = draft.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise LocalFault(f"{draft} is a link, or another user's: remove it, or name another folder") from None
     try:
         with lock_folder(draft):
             for path in draft.iterdir():

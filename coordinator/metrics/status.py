@@ -1,5 +1,6 @@
 """`echo2-coord status`: a summary of a running coordinator, read from its API."""
 
+import http.client
 import json
 import re
 import time
@@ -22,6 +23,7 @@ from echo2.protocol.money_text import amount_text as money
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.figures import number_of
 from echo2.runtime.lock import is_locked
+from echo2.runtime.printable import printable
 
 if TYPE_CHECKING:
     from echo2.coordinator.settings.network_config import WebSection
@@ -132,13 +134,13 @@ def fetch(url: str, home: Path = Path()) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             raise Unreachable(f"{url} is no coordinator's page (HTTP {error.code}): {_AS_IN}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         start = f"start one with `{with_home('echo2-coord run', home)}`"
         raise Unreachable(f"no coordinator answers at {url} ({reason}): {start}") from error
     try:
         json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreachable(f"{url} is no coordinator's page (not JSON): {_AS_IN}") from error
     return body
 
@@ -230,7 +232,7 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
             )
         )
     rows += _trouble(state)
-    return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+    return [f"{name:<9}{printable(_with_home(text, home))}" for name, text in rows]
 
 
 def stage_lines(stages: StagesView) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """`echo2-coord relay`: a relay by itself, for a host with a public address whose run is elsewhere.
 
 1. It has a key of its own, and knows no run: it forwards encrypted bytes within the quotas of
-   p2p/limits/relay_quota.py, as every relay does.
+   p2p/limits/relay_quota.py, as every relay does. All its circuits may lead to one target, the coordinator of a run: a
+   few of them that anybody holds keep no node out.
 2. Its address is printed once it listens, as `network.relays` of a run and `relays` of a node take it.
 """
 
@@ -11,6 +12,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from echo2.p2p.identity import load_or_create_key
 from echo2.p2p.limits.relay_quota import RelayLimits
@@ -19,6 +21,9 @@ from echo2.p2p.multiaddr import address_of, with_peer
 from echo2.runtime import descriptors
 from echo2.runtime.errors import LocalFault
 from echo2.runtime.units import MBIT
+
+MOST_CIRCUITS: Final = 1024
+"""As many as connections that a peer has, by default."""
 
 
 async def serve_relay(home: Path, port: int, host: str | None, rate: float, report: Callable[[str], None]) -> None:
@@ -31,7 +36,7 @@ async def serve_relay(home: Path, port: int, host: str | None, rate: float, repo
     key = load_or_create_key(home / "relay.key")
     descriptors.raise_limit()
     listen = listenable([f"/ip4/0.0.0.0/tcp/{port}", f"/ip6/::/tcp/{port}"])
-    peer = ThreadedPeer(key, listen, relay=RelayLimits(rate=rate * MBIT))
+    peer = ThreadedPeer(key, listen, relay=limits_of(rate))
     running = asyncio.create_task(peer.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:
@@ -48,6 +53,11 @@ async def serve_relay(home: Path, port: int, host: str | None, rate: float, repo
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+def limits_of(rate: float) -> RelayLimits:
+    """Return the quotas of a relay by itself (rule 1). `rate`: Mbit/s."""
+    return RelayLimits(rate=rate * MBIT, reservations=MOST_CIRCUITS, circuits=MOST_CIRCUITS, per_target=MOST_CIRCUITS)
 
 
 def public_address(host: str) -> str:

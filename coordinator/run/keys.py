@@ -26,9 +26,11 @@ from echo2.p2p.identity import generate_key, load_key, peer_id, public_bytes, wr
 from echo2.protocol.authority import RoleKeys, Root
 from echo2.protocol.root_chain import ROOT
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.hidden_folder import HIDDEN_FOLDER_VARIABLE
 from echo2.runtime.units import DAY
 
 PASSPHRASE_VARIABLE: Final = "ECHO2_KEY_PASSPHRASE"
+BACKUP_PASSPHRASE_VARIABLE: Final = "ECHO2_BACKUP_PASSPHRASE"
 ONLINE: Final = ("policy", "channel", "ledger")
 ROLES: Final = (ROOT, *ONLINE)
 NETWORK: Final = "network"
@@ -72,6 +74,13 @@ class KeyFile:
 def passphrase() -> str | None:
     """Return the passphrase from the environment; None: key files are not encrypted."""
     return os.environ.get(PASSPHRASE_VARIABLE) or None
+
+
+def keyless(folder: RunFolder) -> dict[str, str]:
+    """Return the variables of a child that computes with a model: it sees neither the key files nor their passphrase,
+    nor that of backups, which it may read."""
+    passphrases = dict.fromkeys((PASSPHRASE_VARIABLE, BACKUP_PASSPHRASE_VARIABLE), "")
+    return {HIDDEN_FOLDER_VARIABLE: str(folder.keys.resolve()), **passphrases}
 
 
 def digits(public: bytes) -> str:

@@ -334,6 +334,8 @@ def load_run(
     """Load and verify a run (rule 2). `now`: milliseconds. Raises `SettingsFault`, `Untrusted` and `LocalFault`; each
     message is one line and names the fix."""
     place = RunFolder(folder)
+    if place.restoring.exists() and not place.database.exists():
+        raise LocalFault(f"a `restore` into {place.path} was cut off before run.sqlite was in place: restore it again")
     config = configuration.load(place.config, env=env, flags=flags)
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)

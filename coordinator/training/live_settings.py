@@ -27,6 +27,7 @@ from echo2.coordinator.settings.config_edits import LIVE_KEYS, NEXT_START, Edit
 from echo2.coordinator.submissions.group_service import GroupService
 from echo2.coordinator.training.model_loops import Learning
 from echo2.coordinator.training.run_services import terms_of
+from echo2.runtime.errors import LocalFault
 
 log = structlog.get_logger("coordinator")
 
@@ -57,11 +58,17 @@ class LiveSettings:
 
     def finish(self) -> int:
         """End the run after the step that publishes what was learned, also after a restart; return that step. Raises
-        `LocalFault`."""
+        `LocalFault`, also where the run ends and a restart would go on."""
         last = self._learning.training.finish()
-        self._carry_out(
-            config_edits.prepare(self._run.folder.config, [f"run.steps={max(1, last)}"], flags=self._run.flags)
-        )
+        ends = f"the run ends with step {last}, but a restart would go on"
+        try:
+            edit = config_edits.prepare(self._run.folder.config, [f"run.steps={max(1, last)}"], flags=self._run.flags)
+            self._carry_out(edit)
+        except LocalFault as fault:
+            raise LocalFault(f"{ends}: {fault}") from fault
+        steps, source = edit.in_force.run.steps, edit.overridden.get("run.steps")
+        if source is not None and (steps is None or steps > last):
+            raise LocalFault(f"{ends}: run.steps is {steps} there, from {source}; remove it before the next start")
         return last
 
     def _carry_out(self, edit: Edit) -> list[str]:

@@ -149,6 +149,8 @@ class Training:
     """Whether that batch ends with an export."""
     is_stepping: bool = False
     """Whether a step is under way, from its draw until its version is published."""
+    _has_settings: bool = False
+    """Whether that step's settings are chosen, and whether it exports."""
     _tuned: Hyper | None = None
     """Settings that the learner is to take (rule 7)."""
     _undurable: list[list[bytes]] = field(default_factory=list)
@@ -193,9 +195,8 @@ class Training:
         at, latest = self.group_service.progress, self.publisher.latest
         if at is None or latest is None:
             raise LocalFault("the learner has not started yet: try again in a minute")
-        begun = self.is_stepping
-        published = at.step == latest.version and not begun
-        return at.steps_made + (0 if published else 2 if begun else 1)
+        published = at.step == latest.version and not self.is_stepping
+        return at.steps_made + (0 if published else 2 if self._has_settings else 1)
 
     def tune(self, hyper: Hyper) -> None:
         """Let the learner have these settings from `tuned_step` on (rule 7)."""
@@ -206,7 +207,7 @@ class Training:
         at = self.group_service.progress
         if at is None or self.guarding.ordered:
             return None
-        if self.is_stepping:
+        if self._has_settings:
             return at.steps_made + (2 if self._exports else 3)
         return at.steps_made + (2 if self._undurable else 1)
 
@@ -295,14 +296,13 @@ class Training:
     async def _learn(self) -> None:
         """Make steps until the last one, or until a version is to be published again (rule 5)."""
         while not self._is_finished():
-            batch = await self._next_batch()
-            if batch is not None:
-                self.is_stepping = True
-                try:
+            try:
+                batch = await self._next_batch()
+                if batch is not None:
                     await self._step(batch)
-                finally:
-                    self.is_stepping = False
-            elif not self._is_finished():
+            finally:
+                self.is_stepping = self._has_settings = False
+            if batch is None and not self._is_finished():
                 return
         self.watch.end_wait()
         self._stand(self._at().step, self._latest(), finished=True, unchanged=self._at().unchanged)
@@ -320,6 +320,7 @@ class Training:
                 return None
             batch = self._draw_batch()
             if batch is not None:
+                self.is_stepping = True
                 await self.group_service.durable()
                 self.watch.on_draw()
                 return batch
@@ -352,6 +353,7 @@ class Training:
         log.info("step begun", step=at.steps_made + 1, groups=len(groups))
         if not self._undurable:
             self._take_tuned()
+        self._has_settings = True
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
         published, step = self._latest().version, at.step + 1

@@ -8,6 +8,7 @@ Rules
    behind the tokens in the file, so they are read of those groups alone, and only for an order by reward.
 3. Reading blocks no writer, and each group is read by itself: a list that stands in a pager for hours holds no
    snapshot, which would let the file's log grow as long. A group that is forgotten meanwhile is left out.
+4. A refused group may have any numbers that its node chose: each is shown as far as it can be.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -214,7 +215,8 @@ def _parts(tokenizer: Tokenizer, tokens: list[int], turns: list[int]) -> Iterato
 def _token_texts(
     tokenizer: Tokenizer, tokens: list[int], turns: list[int], logprobs: bytes
 ) -> Iterator[tuple[str, float]]:
-    probabilities = iter(np.exp(np.frombuffer(logprobs, "<f4").astype(float)).tolist())
+    with np.errstate(over="ignore"):  # rule 4
+        probabilities = iter(np.exp(np.frombuffer(logprobs[: len(logprobs) // 4 * 4], "<f4").astype(float)).tolist())
     start = 0
     for number, length in enumerate(turns):
         if number % 2 == 0:

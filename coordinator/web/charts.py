@@ -101,7 +101,9 @@ def percent(share: float) -> str:
 
 def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     """Return about `wanted` round numbers that enclose [low, high]; the first and last are the axis's ends."""
-    span = high - low if high > low else abs(high) or 1.0
+    span = high - low
+    if span <= 1e-8 * max(abs(low), abs(high)):  # equal, but for the rounding of means: labels have 10 digits
+        span = abs(high) or 1.0
     raw = span / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)

@@ -5,9 +5,11 @@
 2. A figure that the system does not show is said to be not known, and is no warning.
 """
 
+import http.client
 import json
 import shutil
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from math import prod
@@ -172,13 +174,23 @@ def public_page(page: str, run: bytes) -> KeyCheck:
         return KeyCheck(check, "not stated: run.page is empty")
     remedy = "put the reverse proxy right, name its host in web.names, and look at it from another network"
     try:
-        with urllib.request.urlopen(f"{page.rstrip('/')}/api/v1/run", timeout=ANSWER_SECONDS) as answer:
-            shown = json.loads(answer.read(MOST_BYTES)).get("run")
-    except (OSError, ValueError, AttributeError) as error:
+        shown = json.loads(_fetch(f"{page.rstrip('/')}/api/v1/run")).get("run")
+    except (OSError, ValueError, AttributeError, RecursionError, http.client.HTTPException) as error:
         return KeyCheck(check, f"{page} does not show it ({printable(getattr(error, 'reason', error))})", remedy)
     if shown != run.hex():
         return KeyCheck(check, f"{page} shows another run", remedy)
     return KeyCheck(check, f"{page} shows this run")
+
+
+def _fetch(url: str) -> bytes:
+    """Fetch an answer that comes whole within `ANSWER_SECONDS`. Raises OSError, ValueError, HTTPException."""
+    ends, body = time.monotonic() + ANSWER_SECONDS, bytearray()
+    with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+        while piece := answer.read1(1 << 16):
+            body += piece
+            if len(body) > MOST_BYTES or time.monotonic() > ends:
+                raise TimeoutError("its answer does not end")
+    return bytes(body)
 
 
 def rates(state: RunState | None) -> KeyCheck:

@@ -20,7 +20,7 @@ from aiohttp import web
 from echo2.coordinator.metrics.views import RunState
 from echo2.coordinator.web import csv_export, page
 from echo2.coordinator.web.node_rows import Cursor, Page
-from echo2.coordinator.web.page_listener import party_of
+from echo2.coordinator.web.page_listener import client_receives, party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.coordinator.web.tile_routes import etag_of, headers_unless_known
 from echo2.p2p.errors import Malformed
@@ -91,12 +91,14 @@ class Ranking:
         )
         answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
         await answer.prepare(request)
-        await _send(answer, text)
+        if request.method == "HEAD":
+            return answer
+        await _send(request, answer, text)
         while after is not None:
             after, text = await self._read(
-                request, after, PAGE_NODES, lambda shown: (shown.after, csv_export.rows_of(shown.rows))
+                request, after, PAGE_NODES, lambda shown: (shown.after, csv_export.rows_of(shown.rows)), begun=True
             )
-            await _send(answer, text)
+            await _send(request, answer, text)
         await answer.write_eof()
         return answer
 
@@ -131,9 +133,11 @@ class Ranking:
             headers["Link"] = f'<{request.path.rpartition("/")[2]}?after={following}>; rel="next"'
         return web.Response(body=body, headers=headers_unless_known(request, headers))
 
-    async def _read(self, request: web.Request, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
-        """Read a page and render it (rule 3)."""
-        return await self._reads.read(party_of(request), lambda: render(self._source.nodes(after, most)))
+    async def _read(
+        self, request: web.Request, after: Cursor | None, most: int, render: Callable[[Page], T], *, begun: bool = False
+    ) -> T:
+        """Read a page and render it (rule 3). `begun`: see `RationedReads.read`."""
+        return await self._reads.read(party_of(request), lambda: render(self._source.nodes(after, most)), begun=begun)
 
 
 def _after(request: web.Request) -> Cursor | None:
@@ -144,10 +148,11 @@ def _after(request: web.Request) -> Cursor | None:
         raise web.HTTPBadRequest(text=str(error)) from error
 
 
-async def _send(answer: web.StreamResponse, text: str) -> None:
+async def _send(request: web.Request, answer: web.StreamResponse, text: str) -> None:
     """Send a part. Raises `ConnectionError` if the client is too slow, which closes the connection."""
     try:
-        async with asyncio.timeout(CSV_PAGE_SECONDS):
-            await answer.write(text.encode())
+        with client_receives(request):
+            async with asyncio.timeout(CSV_PAGE_SECONDS):
+                await answer.write(text.encode())
     except TimeoutError as error:
         raise ConnectionResetError("the client receives the list too slowly") from error

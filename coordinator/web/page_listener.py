@@ -10,6 +10,8 @@ Rules
    From any other address a PROXY header ends the connection, and X-Forwarded-For is not read.
 5. A request that is no HTTP is answered 400 and not logged, nor is an answer whose visitor leaves, so that no visitor
    can fill the log.
+6. A visitor who receives a long answer, part by part, keeps a place no better than one without a request: it gives way
+   to new connections (`client_receives`).
 """
 
 import asyncio
@@ -17,8 +19,8 @@ import errno
 import logging
 import math
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,7 +71,7 @@ class WebLimits(ClientLimits):
 class PageConnection(asyncio.Protocol):
     """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `begun`: handler of
     the first bytes, which returns those that are the client's, or None while it needs more. `lost`: called when the
-    connection has ended."""
+    connection has ended. `receiving`: called with whether its client is to receive a part of an answer."""
 
     def __init__(
         self,
@@ -78,12 +80,13 @@ class PageConnection(asyncio.Protocol):
         most: int,
         begun: Callable[["PageConnection", bytes], bytes | None],
         lost: Callable[["PageConnection"], None],
+        receiving: Callable[["PageConnection", bool], None],
     ) -> None:
         self._inner = inner
         self._most = most
         self._begun: Callable[[PageConnection, bytes], bytes | None] | None = begun
         self._first = b""
-        self._lost = lost
+        self._lost, self._receiving = lost, receiving
         self.ip, self.party = ip, ""
         self.unread = 0
         self._aborted = False
@@ -120,6 +123,15 @@ class PageConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._inner.connection_lost(exc)
         self._lost(self)
+
+    @contextmanager
+    def receives(self) -> Iterator[None]:
+        """Have it give way to others during the block (rule 6)."""
+        self._receiving(self, True)
+        try:
+            yield
+        finally:
+            self._receiving(self, False)
 
     def cut(self) -> None:
         """Abort the connection, dropping unsent data."""
@@ -214,7 +226,9 @@ class Listener:
     async def _admit(self, connection: socket.socket, ip: str) -> None:
         server = self._runner.server
         assert server is not None
-        client = PageConnection(server(), ip, self._limits.head, self._take_source, self.connections.remove)
+        client = PageConnection(
+            server(), ip, self._limits.head, self._take_source, self.connections.remove, self._note_receiving
+        )
         self._count(client)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: client, connection)
@@ -226,6 +240,12 @@ class Listener:
         evicted = self.connections.add(client, client.ip, self._clock())
         if isinstance(evicted, PageConnection):
             evicted.cut()
+
+    def _note_receiving(self, client: PageConnection, receives: bool) -> None:
+        if receives:
+            self.connections.on_answer(client, self._clock())
+        else:
+            self.connections.on_whole(client)
 
     def _take_source(self, client: PageConnection, data: bytes) -> bytes | None:
         """Take the PROXY header at the start of a connection (rule 4). Return the bytes after it; None: it is not
@@ -294,6 +314,17 @@ def party_of(request: web.Request) -> str:
     """Return the party of the request that its connection serves now; "" without this listener."""
     client = _connection_of(request)
     return "" if client is None else client.party
+
+
+@contextmanager
+def client_receives(request: web.Request) -> Iterator[None]:
+    """Have the client's connection give way to others while it receives a part of an answer (rule 6)."""
+    client = _connection_of(request)
+    if client is None:
+        yield
+        return
+    with client.receives():
+        yield
 
 
 def _connection_of(request: web.Request) -> PageConnection | None:

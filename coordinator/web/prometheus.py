@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from echo2.coordinator.metrics.market_views import MarketView
 from echo2.coordinator.metrics.trouble_views import GuardView, TroubleView
 from echo2.coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, StagesView, TaskRow
+from echo2.coordinator.web.page import online
 from echo2.protocol.sealed_asks import NANO
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,7 +32,8 @@ class _RunCollector(Collector):
         yield from of_stages(self._state.stages)
         if self._state.market is not None:
             yield from of_market(self._state.market)
-        yield from of_nodes(self._state.nodes)
+        yield _gauge("echo2_nodes_connected", "Nodes that are connected.", online(self._state))
+        yield from of_nodes(node for node in self._state.nodes if node.accepted)
 
 
 def exposition(state: RunState) -> bytes:
@@ -292,8 +294,9 @@ def _units(amount: int | None) -> float | None:
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
-    """Yield one sample per node, labelled by id and name."""
-    labels = ["node", "name"]
+    """Yield one sample per node, labelled by its id. A name is none: a node could make time series without end by other
+    names, and so could keys without accepted work, which cost nothing."""
+    labels = ["node"]
     connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
     accepted = CounterMetricFamily("echo2_node_groups_accepted", "Accepted groups of the node.", labels=labels)
     refused = CounterMetricFamily("echo2_node_groups_refused", "Refused groups of the node.", labels=labels)
@@ -301,7 +304,7 @@ def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
     tokens = CounterMetricFamily("echo2_node_tokens", "Tokens in accepted groups.", labels=labels)
     work = CounterMetricFamily("echo2_node_work", "Accepted work in reference rollouts.", labels=labels)
     for node in nodes:
-        key = [node.id, node.name]
+        key = [node.id]
         connected.add_metric(key, float(node.connected))
         accepted.add_metric(key, node.accepted)
         refused.add_metric(key, node.refused)

@@ -2,9 +2,9 @@
 
 Rules
 1. The page is readable without its script: the entry, its place, each digest of the path, and the checkpoint.
-2. The script computes both hashes of the entry and the root over the path, and compares them with the stated ones. It
-   loads nothing. The signature is checked where the browser offers Ed25519, which it does over https and on this
-   machine alone; else the page says that `echo2-node receipts verify` does so.
+2. The script decodes the bytes of the entry, computes its hashes and the root over the path, and compares all of them
+   with what is stated. It loads nothing. The signature is checked where the browser offers Ed25519, which it does over
+   https and on this machine alone; else the page says that `echo2-node receipts verify` does so.
 3. The key is the page's own word: who trusts the page no further compares it with the Root of the run's invite.
 """
 

@@ -11,6 +11,7 @@ from echo2.coordinator.web import page
 from echo2.ledger.standing import minute
 from echo2.p2p.errors import Unreachable
 from echo2.runtime.errors import LocalFault
+from echo2.runtime.files import writing
 
 
 def write(home: Path, file: Path) -> str:
@@ -18,11 +19,11 @@ def write(home: Path, file: Path) -> str:
     place = RunFolder(home)
     settings = [*config_edits.list_differences(place.config), *setting_changes.lines_of(place.database)]
     state, source = state_of(place)
+    if file.exists() or file.is_symlink():
+        raise LocalFault(f"{file} exists: name another file")
     try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(page.report(state, settings))
-    except FileExistsError as error:
-        raise LocalFault(f"{file} exists: name another file") from error
+        with writing(file) as opened:
+            opened.write(page.report(state, settings).encode())
     except OSError as error:
         raise LocalFault(f"cannot write {file} ({error.strerror}): name another file") from error
     return f"{file}: {source} ({minute(state.now)}), step {state.step}, version {state.version}"

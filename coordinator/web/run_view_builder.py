@@ -54,7 +54,7 @@ from echo2.coordinator.web import node_rows, proof_page, task_rows
 from echo2.coordinator.web.market_rows import MarketRows
 from echo2.coordinator.web.node_rows import Cursor, Page, page
 from echo2.coordinator.web.pages import node_page
-from echo2.coordinator.web.pages.private_facts import public_guard, public_trouble, without_places
+from echo2.coordinator.web.pages.private_facts import public_guard, public_tasks, public_trouble, without_places
 from echo2.coordinator.web.pages.public_examples import PublicExamples
 from echo2.coordinator.web.proof_page import LeaseProof
 from echo2.coordinator.web.team_rows import read_teams
@@ -222,7 +222,9 @@ class RunViewBuilder:
             relayed_bytes=self.relayed, links=self.links,
             root_serial=self.run.root.serial, root_expires=self.run.root.expires,
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
-            tasks=task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations),
+            tasks=public_tasks(
+                task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations)
+            ),
             description=self.run.runspec.description, page=self.run.runspec.page, contact=self.run.runspec.contact,
             fingerprint=Invite.from_text(self.invite).fingerprint if self.invite else "", installing=self.installing,
         )  # fmt: skip

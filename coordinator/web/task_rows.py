@@ -11,7 +11,6 @@ from echo2.coordinator.metrics.views import Evaluation, TaskRow
 from echo2.coordinator.submissions.episode_record import EpisodeRecords
 from echo2.coordinator.verdicts import task_results
 from echo2.coordinator.web.csv_export import cell
-from echo2.coordinator.web.pages.private_facts import counts_without_places
 from echo2.protocol.authority import TaskReference
 
 COLUMNS = (
@@ -34,7 +33,7 @@ def live_rows(
             name=task.name,
             kind=task.kind,
             share=task.weight / total,
-            failed=counts_without_places(episodes.of(task.name).reasons),
+            failed=dict(episodes.of(task.name).reasons),
         )
         if (one := heldout.get(task.name)) is not None:
             row = msgspec.structs.replace(row, sampled=one.sampled, greedy=one.greedy)

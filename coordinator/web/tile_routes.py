@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from echo2.coordinator.accounts.ledger_tiles import BundlePart
-from echo2.coordinator.web.page_listener import party_of
+from echo2.coordinator.web.page_listener import client_receives, party_of
 from echo2.coordinator.web.rationed_reads import RationedReads
 from echo2.ledger.tile_places import WIDTH, TilePlace, place_of
 
@@ -32,8 +32,7 @@ _BINARY: Final = "application/octet-stream"
 
 
 class TileSource(Protocol):
-    """The source of tiles: coordinator/web/run_view_builder.py. Called in a thread, but for the sealed
-    documents."""
+    """The source of tiles: coordinator/web/run_view_builder.py. Called in a thread, but for Roots and RunSpec."""
 
     def ledger_tile(self, level: int, place: TilePlace) -> bytes | None:
         """Return a tile; None: there is no such tile (yet)."""
@@ -48,7 +47,7 @@ class TileSource(Protocol):
         """Return the run's RunSpec, sealed."""
 
     def sealed_logs(self) -> list[bytes]:
-        """Return the documents of the run's restored logs, sealed, in order."""
+        """Return the documents of the run's restored logs, sealed, in order: read from files, and verified."""
 
 
 class TileRoutes:
@@ -81,7 +80,7 @@ class TileRoutes:
 
     async def restored_logs(self, request: web.Request) -> web.StreamResponse:
         """Answer with the sealed documents of restored logs, a MessagePack list."""
-        body = msgspec.msgpack.encode(self._source.sealed_logs())
+        body = msgspec.msgpack.encode(await self._reads.read(party_of(request), self._source.sealed_logs))
         return web.Response(body=body, content_type="application/msgpack", headers=_NOT_KEPT)
 
     async def tile(self, request: web.Request) -> web.StreamResponse:
@@ -109,8 +108,9 @@ class TileRoutes:
             if not first:
                 await answer.prepare(request)
             try:
-                async with asyncio.timeout(TILE_SECONDS):
-                    await answer.write(part.content)
+                with client_receives(request):
+                    async with asyncio.timeout(TILE_SECONDS):
+                        await answer.write(part.content)
             except TimeoutError as error:
                 raise ConnectionResetError("the client receives the bundle too slowly") from error
             first = part.end

@@ -34,13 +34,14 @@ PUNCH_BURST, PUNCH_EACH = 6.0, 60.0
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a relay. `reservations`, `circuits`: reservations and circuits in total. `per_party`: reservations
-    per party. `per_peer`: circuits that one peer may have as source, and as target. `life`: seconds of a reservation.
-    `duration`: seconds, and `data`: bytes, of a circuit. `rate`: rate of all circuits together."""
+    per party. `per_peer`, `per_target`: circuits that one peer may have as source, and as target. `life`: seconds of a
+    reservation. `duration`: seconds, and `data`: bytes, of a circuit. `rate`: rate of all circuits together."""
 
     reservations: int = 64
     per_party: int = 16
     circuits: int = 64
     per_peer: int = 8
+    per_target: int = 8
     life: float = 1800.0
     duration: float = 3600.0
     data: int = 1 << 30
@@ -102,7 +103,7 @@ class RelayTable:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "the relay is full")
         from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
         to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
-        if max(from_source, to_target) >= self.limits.per_peer:
+        if from_source >= self.limits.per_peer or to_target >= self.limits.per_target:
             raise RelayRefused("RESOURCE_LIMIT_EXCEEDED", "this peer has too many circuits")
         self._circuits[source, target] += 1
         return Circuit(self, source, target, now)

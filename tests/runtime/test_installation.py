@@ -10,6 +10,7 @@ import pytest
 
 from echo2.runtime import installation
 from echo2.runtime.installation import (
+    IN_A_CLONE,
     NEWER_ARCHIVE,
     NEWER_FILE,
     NO_SOURCE,
@@ -172,3 +173,9 @@ def test_a_folder_that_no_installer_knows_is_refused_with_the_command(monkeypatc
     command = "'/a python/bin/python' -m pip install -e '/a folder'"
     with pytest.raises(installation.RunsUninstalled, match=f"runs from /a folder and is not installed: `{command}`"):
         installation.read_installation({})
+
+
+@pytest.mark.parametrize("place", ["https://ann:secret@git.example/echo2", "https://files.example/e.whl?signature=1"])
+def test_a_source_with_a_secret_in_its_address_is_not_made_public(place: str) -> None:
+    for source in (InstallSource("git", place, COMMIT), InstallSource("address", place)):
+        assert source.public_command() == IN_A_CLONE

@@ -191,7 +191,8 @@ def _token(folder: RunFolder) -> str:
 def _ask_for(token: str) -> Any:
     @web.middleware
     async def ask(request: web.Request, handler: Any) -> web.StreamResponse:
-        if not hmac.compare_digest(request.path.partition("/")[2].partition("/")[0].encode(), token.encode()):
+        named = request.path.partition("/")[2].partition("/")[0].encode(errors="replace")  # bytes of no UTF-8
+        if not hmac.compare_digest(named, token.encode()):
             raise web.HTTPUnauthorized(
                 text="This is the operator's page. It asks for a token: `echo2-coord page` prints its whole address.",
                 headers={"WWW-Authenticate": 'Bearer realm="the operator\'s page"'},

@@ -4,7 +4,8 @@ Rules
 1. They show what `echo2-coord rollouts` shows (verdicts/stored_rollouts.py): groups whose tokens are stored.
 2. Texts of a model are shown as text: characters that are not printed are written as escapes, and of an answer at most
    `MOST_TEXT` characters stand on the group's page; its own page has all, and the first `MOST_TOKENS` tokens.
-3. One page is read and drawn at a time, in a thread, and a search ends after `SEARCH_SECONDS`; the page says so.
+3. One read runs at a time, in a thread, which draws the page too, as texts may be long. A search ends after
+   `SEARCH_SECONDS`; the page says so.
 """
 
 import asyncio
@@ -51,9 +52,13 @@ class RolloutPages:
             wanted = wanted_groups(asked)
         except LocalFault as error:
             raise web.HTTPBadRequest(text=str(error)) from error
-        groups, whole = await self._read(lambda: self._find(wanted))
         none = rollouts_report.explain_none(self._folder, wanted)
-        return await self._html("rollouts.html", base="", groups=groups, whole=whole, asked=asked, reason=none)
+
+        def draw() -> str:
+            groups, whole = self._find(wanted)
+            return page.render("rollouts.html", base="", groups=groups, whole=whole, asked=asked, reason=none)
+
+        return _html(await self._read(draw))
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """Answer with a group, or with one answer of it and its tokens (`?sample=`)."""
@@ -68,12 +73,9 @@ class RolloutPages:
         if sample and not (sample.isdecimal() and len(sample) < 6 and int(sample) < len(group.answers)):
             raise web.HTTPNotFound(text=f"the group has the answers 0 to {len(group.answers) - 1}")
         chosen = group.answers[int(sample)] if sample else None
+        values = {"base": "../", "group": group, "chosen": chosen, "band": band}
         bounds = {"most": MOST_TEXT, "most_tokens": MOST_TOKENS}
-        return await self._html("rollout.html", base="../", group=group, chosen=chosen, band=band, **bounds)
-
-    async def _html(self, template: str, **values: Any) -> web.Response:
-        text = await self._read(lambda: page.render(template, **values))
-        return web.Response(text=text, content_type="text/html")
+        return _html(await self._read(lambda: page.render("rollout.html", **values, **bounds)))
 
     async def _read(self, action: Callable[[], T]) -> T:
         async with self._reading:
@@ -118,3 +120,7 @@ def _number(asked: Mapping[str, str], name: str) -> int | None:
     if text and not (text.isdecimal() and len(text) < 16):
         raise LocalFault(f"{name} should be a number, not {text[:20]!r}")
     return int(text) if text else None
+
+
+def _html(text: str) -> web.Response:
+    return web.Response(text=text, content_type="text/html")

@@ -1,4 +1,5 @@
-// Checks the proof that the page states: hashes, path and root by SHA-256, and the signature where Ed25519 is there.
+// Checks the proof that the page states: the words of the entry, hashes, path and root by SHA-256, and the signature
+// where Ed25519 is there.
 "use strict";
 
 const text = (id) => document.getElementById(id).textContent;
@@ -51,6 +52,40 @@ async function sha256(data) {
   return globalThis.crypto?.subtle ? new Uint8Array(await crypto.subtle.digest("SHA-256", data)) : ownSha256(data);
 }
 
+// Decodes the MessagePack of an entry; bytes become hexadecimal digits, as the page states them.
+function decoded(data) {
+  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  let at = 0;
+  const taken = (count) => data.subarray(at, (at += count));
+  const number = (kind, count) => Number(view[`get${kind}`]((at += count) - count));
+  const unsigned = (power) => number(["Uint8", "Uint16", "Uint32", "BigUint64"][power], 1 << power);
+  const words = (count) => new TextDecoder("utf-8", { fatal: true }).decode(taken(count));
+  const list = (count) => Array.from({ length: count }, value);
+  const map = (count) => Object.fromEntries(Array.from({ length: count }, () => [String(value()), value()]));
+  function value() {
+    const kind = unsigned(0);
+    if (kind < 0x80 || kind > 0xdf) return kind < 0x80 ? kind : kind - 256;
+    if (kind < 0xc0) return kind < 0x90 ? map(kind & 15) : kind < 0xa0 ? list(kind & 15) : words(kind & 31);
+    if (kind === 0xc0) return null;
+    if (kind === 0xc2 || kind === 0xc3) return kind === 0xc3;
+    if (kind >= 0xc4 && kind <= 0xc6) return hex(taken(unsigned(kind - 0xc4)));
+    if (kind === 0xca || kind === 0xcb) return kind === 0xca ? number("Float32", 4) : number("Float64", 8);
+    if (kind >= 0xcc && kind <= 0xcf) return unsigned(kind - 0xcc);
+    if (kind >= 0xd0 && kind <= 0xd3) return number(["Int8", "Int16", "Int32", "BigInt64"][kind - 0xd0], 1 << (kind - 0xd0));
+    if (kind >= 0xd9 && kind <= 0xdb) return words(unsigned(kind - 0xd9));
+    if (kind >= 0xdc) return kind < 0xde ? list(unsigned(kind - 0xdb)) : map(unsigned(kind - 0xdd));
+    throw new Error("a value of another kind");
+  }
+  return value();
+}
+
+// Tells whether the words of the entry, and its lease, are those of its bytes.
+function tells(canonical, hash) {
+  const [entry, at, kind, key, postings, facts] = decoded(canonical);
+  const told = { entry, at, kind, key, postings, facts: decoded(bytes(facts)), hash };
+  return key === `lease:${text("lease").trim()}` && JSON.stringify(told) === JSON.stringify(JSON.parse(text("told")));
+}
+
 function say(good, words) {
   const row = document.createElement("li");
   row.textContent = (good === null ? "not checked: " : good ? "right: " : "WRONG: ") + words;
@@ -86,6 +121,7 @@ async function check() {
   const note = text("note");
   const keys = Array.from(document.querySelectorAll("[data-key]"), (one) => bytes(one.textContent));
   const results = [
+    [tells(canonical, hash), "lease and words of the entry are those of its bytes"],
     [hash === text("hash").trim(), "the hash of the entry follows from its bytes and the hash before"],
     [hex(digest) === text("root").trim(), "the path leads from the entry to the root"],
     [hex(unpacked(note.split("\n")[2])) === text("root").trim(), "the checkpoint has this root"],

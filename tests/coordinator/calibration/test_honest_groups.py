@@ -183,3 +183,10 @@ def test_other_weights_than_those_named_are_never_measured(
     with pytest.raises(LocalFault, match="changed while its class was calibrated"):
         measured(run, named._replace(path=other.path), {"one": MixedMachine()}, 60)
     assert Snapshot(other.path).root != named.root
+
+
+def test_no_process_of_a_calibration_sees_a_key(run: Run, niced: list[tuple[int, int]], tmp_path: Path) -> None:
+    measured(run, weights(tmp_path), {"one": MixedMachine(rows=4, env={"ECHO2_ROUNDING": "split-sums"})}, 60)
+    assert [one._env["ECHO2_HIDDEN_FOLDER"] for one in Process.begun] == [str(run.folder.keys.resolve())] * 2
+    assert [one._env["ECHO2_KEY_PASSPHRASE"] for one in Process.begun] == ["", ""]
+    assert [one._env.get("ECHO2_ROUNDING") for one in Process.begun] == [None, "split-sums"]

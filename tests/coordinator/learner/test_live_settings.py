@@ -23,7 +23,7 @@ from echo2.coordinator.learner.messages import Batch, Open, Opened, Stepped
 from echo2.coordinator.metrics import setting_changes
 from echo2.coordinator.metrics.views import SettingChange
 from echo2.coordinator.run import setup
-from echo2.coordinator.settings import config
+from echo2.coordinator.settings import config, config_edits
 from echo2.coordinator.settings.config import GuardKind
 from echo2.coordinator.settings.rate_schedule import decay
 from echo2.coordinator.training.model_processes import Models
@@ -94,6 +94,30 @@ async def test_a_coordinator_whose_learner_has_not_opened_takes_settings_for_its
             await coordinator.settings.change(["leases.per_node=8", "leases.per_nod=8"], [])
         assert config.load(home / "coordinator.toml", env={}).leases.per_node == 7
         coordinator.history.close()
+
+
+@pytest.mark.parametrize("hindrance", ["a flag", "a file that cannot be written"])
+async def test_a_run_that_a_restart_would_go_on_with_ends_and_says_so(
+    hindrance: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"run": {"steps": 9}} if hindrance == "a flag" else {}
+    run = setup.load_run(home, now=NOW, env={}, flags=flags)
+    network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
+    with Store(home / "store") as store, Database.open(home / "run.sqlite") as database:
+        models = Models(NoLearner(), [Believer()])
+        coordinator = Coordinator(run, network, models, store=store, database=database, clock=lambda: NOW / 1000)
+        coordinator.settings.start()
+        monkeypatch.setattr(coordinator.learning.training, "finish", lambda: 4)
+        if not flags:
+            monkeypatch.setattr(config_edits.Edit, "write", refuse_to_write)
+        wanted = "run.steps is 9 there, from command line" if flags else "cannot write"
+        with pytest.raises(LocalFault, match=f"the run ends with step 4, but a restart would go on: {wanted}"):
+            coordinator.settings.finish()
+        coordinator.history.close()
+
+
+def refuse_to_write(edit: config_edits.Edit) -> None:
+    raise LocalFault("cannot write coordinator.toml (Read-only file system): nothing is changed")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.database.database import Database, DatabaseFault
 from echo2.coordinator.database.run_folder import FolderInUse, lock_run
+from echo2.coordinator.ledger_files import ledger_backup
 from echo2.coordinator.ledger_files.ledger_backup import backup, restore
 from echo2.coordinator.ledger_files.ledger_export import export
 from echo2.coordinator.publishing.foreign_heads import RESTORED_FACT
@@ -190,3 +191,28 @@ def test_a_fault_of_what_is_copied_names_its_file_and_not_that_of_the_copy(
         assert ".tmp" not in str(refused.value)
         path.write_bytes(whole)
     assert list(tmp_path.rglob(".*")) == []
+
+
+def test_after_a_kill_within_a_restore_no_start_makes_an_empty_ledger(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    backup(run.folder, copy, NOW)
+
+    def killed(source: Path, target: Path) -> None:
+        if target == run.folder.database:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    real = ledger_backup.move
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_backup, "move", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(run.folder, copy, NOW)
+    assert not run.folder.database.exists()
+    with pytest.raises(LocalFault, match=r"was cut off before run\.sqlite was in place: restore it again"):
+        load(run.folder.path)
+    restore(run.folder, copy, NOW)
+    load(run.folder.path)
+    assert entries(run.folder.database) == 6
+    assert not list(run.folder.path.glob("*restoring*"))

@@ -357,3 +357,78 @@ def test_a_kill_at_any_moment_leaves_nothing_half(act: str, run: Run, archive: P
         run_backup.confirm(load_place(tmp_path / "there"), SECRET, NOW)
     load(tmp_path / "there")
     assert hidden(tmp_path) == []
+
+
+def test_the_token_of_the_operators_page_is_in_no_archive(run: Run, tmp_path: Path) -> None:
+    run.folder.operator_page.write_text(f"http://127.0.0.1:1/{'t' * 43}/")
+    run_backup.backup(run.folder, tmp_path / "all.echo2", SECRET, NOW)
+    assert b"t" * 43 not in (tmp_path / "all.echo2").read_bytes()
+
+
+def test_a_link_in_the_place_of_the_draft_is_not_followed(archive: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("all of it")
+    (tmp_path / ".there.tmp").symlink_to(precious)
+    with pytest.raises(LocalFault, match="is a link, or another user's: remove it"):
+        run_backup.restore(archive, tmp_path / "there", SECRET, NOW)
+    assert (precious / "thesis").read_text() == "all of it"
+
+
+def test_a_member_that_is_larger_than_its_archive_is_not_read(tmp_path: Path) -> None:
+    """A sparse member of a terabyte takes 1 KiB of a file, and was read into memory before the passphrase counted."""
+    entry = tarfile.TarInfo("manifest.json")
+    entry.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "manifest.json",
+                         "GNU.sparse.realsize": str(1 << 40)}  # fmt: skip
+    body = b"0\n".ljust(512, b"\0")
+    entry.size = len(body)
+    with tarfile.open(tmp_path / "evil.echo2", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(entry, io.BytesIO(body))
+        tar.addfile(tarfile.TarInfo("sealed"))
+    with pytest.raises(LocalFault, match=r"has 'manifest.json', which no archive of echo2 has"):
+        run_backup.restore(tmp_path / "evil.echo2", tmp_path / "there", SECRET, NOW)
+
+
+def test_an_archive_that_names_a_file_twice_is_refused(archive: Path, tmp_path: Path) -> None:
+    with tarfile.open(archive, "a") as tar:
+        tar.addfile(tarfile.TarInfo("run.sqlite"))
+    with pytest.raises(LocalFault, match=r"has 'run.sqlite', which no archive of echo2 has"):
+        run_backup.restore(archive, tmp_path / "there", SECRET, NOW)
+
+
+def test_a_member_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
+    """A size below 0 had the archive read a member for ever, and remember each time."""
+    header = bytearray(tarfile.TarInfo("manifest.json").tobuf())
+    header[124:136] = b"\xff" * 10 + b"\xfe\0"
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "evil.echo2").write_bytes(tarfile.TarInfo("sealed").tobuf() + header + bytes(1024))
+    with pytest.raises(LocalFault, match=r"has 'manifest.json', which no archive of echo2 has|is not an archive"):
+        run_backup.restore(tmp_path / "evil.echo2", tmp_path / "there", SECRET, NOW)
+
+
+DAMAGED_HEADERS = {
+    "a name without end": (b"L", b"\x80" + b"\xff" * 11),
+    "a name of less than nothing": (b"L", b"\xff" * 10 + b"\xfe\0"),
+    "attributes of a terabyte": (b"x", b"77777777777\0"),
+    "a file beyond any offset": (b"0", b"\x80" + b"\x7f" * 11),
+}
+
+
+@pytest.mark.parametrize("why", DAMAGED_HEADERS)
+def test_a_header_with_a_size_that_is_none_is_one_sentence(why: str, archive: Path, tmp_path: Path) -> None:
+    kind, size = DAMAGED_HEADERS[why]
+    header = bytearray(tarfile.TarInfo("coordinator.toml").tobuf())
+    header[124:136], header[156:157], header[148:156] = size, kind, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "evil.echo2").write_bytes(bytes(header) + archive.read_bytes())
+    with pytest.raises(LocalFault, match=r"evil\.echo2"):
+        run_backup.restore(tmp_path / "evil.echo2", tmp_path / "there", SECRET, NOW)
+
+
+def test_a_manifest_of_no_text_is_damaged(archive: Path, tmp_path: Path) -> None:
+    whole = archive.read_bytes()
+    at = whole.index(b'{"format":1')
+    (tmp_path / "b").write_bytes(whole[: at + 20] + b"\xfd" + whole[at + 21 :])
+    with pytest.raises(LocalFault, match=r"is damaged at manifest\.json"):
+        run_backup.restore(tmp_path / "b", tmp_path / "there", SECRET, NOW)

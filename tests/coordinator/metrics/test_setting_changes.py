@@ -74,3 +74,10 @@ def test_the_commands_show_the_changes_as_comments(database: Database, tmp_path:
         "# 1970-01-02 00:00 UTC: run.steps = 50, it was 40, from step 7"
     ]
     assert setting_changes.lines_of(tmp_path / "none.sqlite") == []
+
+
+def test_the_host_at_which_ranks_meet_is_not_public(database: Database) -> None:
+    for place in ("", "10.0.0.1:29500"):
+        note_settings(database, 1, {"learner.rendezvous": place, "learner.hosts": f"{2 if place else 1}"}, {})
+    assert [one.key for one in read_changes(database, public=True)] == ["learner.hosts"]
+    assert len(read_changes(database, public=False)) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder, lock_run
 from echo2.coordinator.metrics import status
-from echo2.coordinator.metrics.views import LedgerView, LinksView
+from echo2.coordinator.metrics.views import FaultView, LedgerView, LinksView
 from echo2.coordinator.settings import objective_choices
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.settings.training_config import LearnerSection
@@ -134,3 +134,11 @@ def test_the_doctor_reads_of_hidden_strangers_from_the_running_coordinator(
     assert status.hidden_strangers(folder, WebSection(), RUN) == ("all 9 came from one", "name the proxy")
     monkeypatch.setattr(status, "fetch_of", lambda *place: msgspec.json.encode(pictures.BUSY))
     assert status.hidden_strangers(folder, WebSection(), RUN) == ("not hidden, as far as the coordinator sees", "")
+
+
+def test_words_of_another_page_command_no_terminal() -> None:
+    said = "evil\x1b]0;title\x07\u202e\r"
+    state = msgspec.structs.replace(pictures.BUSY, name=said, model=said, faults=[FaultView(at=0, what=said)])
+    lines = status.lines(state)
+    assert all(row.isprintable() for row in lines)
+    assert sum("evil?]0;title" in row for row in lines) == 2

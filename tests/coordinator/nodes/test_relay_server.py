@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from echo2.coordinator.nodes.relay_server import public_address
+from echo2.coordinator.nodes.relay_server import limits_of, public_address
 from echo2.p2p.identity import generate_key
 from echo2.p2p.libp2p.threaded_network import ThreadedPeer
+from echo2.p2p.limits.relay_quota import RelayRefused, RelayTable
 from echo2.p2p.multiaddr import address_of, through
 from echo2.runtime.errors import LocalFault
 from tests.support.libp2p_peers import running
@@ -30,6 +31,18 @@ def test_a_host_is_an_ip_address_or_a_name(host: str, address: str) -> None:
 def test_what_is_no_host_is_refused_in_one_sentence(host: str) -> None:
     with pytest.raises(LocalFault, match="--host should be an IP address or a name"):
         public_address(host)
+
+
+def test_a_few_circuits_to_the_coordinator_keep_no_node_out() -> None:
+    table = RelayTable(limits_of(100.0))
+    table.reserve("coordinator", "192.0.2.1", 0.0)
+    for number in range(100):
+        table.open(f"key {number // 8}", "coordinator", 0.0)
+    for _ in range(8):
+        table.open("another key", "coordinator", 0.0)
+    with pytest.raises(RelayRefused, match="too many circuits"):
+        table.open("another key", "coordinator", 0.0)
+    table.open("a volunteer", "coordinator", 0.0)
 
 
 @pytest.mark.slow

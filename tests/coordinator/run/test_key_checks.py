@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from echo2.coordinator import cli
 from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.run import key_checks, keys_commands, setup
-from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE
+from echo2.coordinator.run.keys import PASSPHRASE_VARIABLE, keyless
 from echo2.coordinator.run.signing import ROOT_LIFE
 from echo2.coordinator.settings import computing
 from echo2.coordinator.settings.payout_config import PayoutSection
@@ -90,3 +90,10 @@ def test_the_command_prints_a_line_per_check(home: Path) -> None:
 def test_a_folder_without_a_run_is_said_to_have_none(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["doctor", "--home", str(tmp_path)])
     assert (result.exit_code, "no run in" in result.stderr) == (Exit.CONFIG, True)
+
+
+def test_a_child_that_computes_gets_the_passphrase_neither_of_the_keys_nor_of_a_backup(home: Path) -> None:
+    """An archive is a file that it may read, and has the keys."""
+    given = keyless(RunFolder(home))
+    assert (given[PASSPHRASE_VARIABLE], given["ECHO2_BACKUP_PASSPHRASE"]) == ("", "")
+    assert given["ECHO2_HIDDEN_FOLDER"] == str((home / "keys").resolve())

@@ -13,7 +13,7 @@ from echo2.coordinator.verdicts.stored_rollouts import ShownGroup, TextPart, Wan
 from echo2.p2p.identity import peer_id
 from echo2.protocol.leases import Lease
 from echo2.runtime.errors import LocalFault
-from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores
+from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores, rollout
 
 DAY = 24 * 3_600_000
 
@@ -151,3 +151,35 @@ def test_a_list_shows_the_best_and_the_worst_answer_briefly(world: World) -> Non
 def test_an_answer_that_is_not_there_is_named(hostile: ShownGroup) -> None:
     with pytest.raises(LocalFault, match="answers 0 to 0, and no 4"):
         rollouts_report.full_lines(hostile, 4)
+
+
+HOSTILE_ROLLOUTS: dict[str, dict[str, object]] = {
+    "log-probabilities that are no numbers": {"logprobs": b"12345"},
+    "a probability without end": {"logprobs": b"\0\0\x80\x7f" * 4},
+    "a token beyond the vocabulary": {"tokens": [2**31 - 1] * 4},
+    "turns that do not add up": {"turns": [2**40, 7, 2**40]},
+    "no turn": {"turns": []},
+}
+
+
+@pytest.mark.parametrize("why", HOSTILE_ROLLOUTS)
+def test_a_refused_group_of_any_numbers_hides_no_other(why: str, world: World) -> None:
+    lease = world.lease()
+    world.submit(group(lease, rollouts=[rollout(lease, "bad", **HOSTILE_ROLLOUTS[why])] * 2))
+    world.decide_all()
+    assert ids(listed(world, refused=True)) == [lease.id.hex()]
+    shown = read_group(world.group_service.database, TEXT, lease.id)
+    assert shown is not None
+    assert len(shown.answers) == 2
+    assert all(rollouts_report.brief_text(shown) for _ in shown.answers)
+    assert rollouts_report.full_lines(shown, 0)
+
+
+def test_a_list_decodes_no_token_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(world, right=1)
+    alone = []
+    decode = type(TEXT).decode
+    monkeypatch.setattr(type(TEXT), "decode", lambda self, some: (alone.append(len(some) == 1), decode(self, some))[1])
+    (shown,) = listed(world)
+    assert not any(alone)
+    assert shown.answers[0].tokens == []

@@ -199,6 +199,26 @@ async def test_what_was_learned_is_published_before_the_run_ends(
     assert [one.version for one in parts.versions] == [0, 2]
 
 
+async def test_a_run_that_is_finished_between_a_draw_and_its_step_ends_with_that_step(
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        world.accepted()
+    training, said, service = training_of(world, parts, history, steps=None), list[int](), world.group_service
+    draw, drawn = service.draw, list[object]()
+
+    async def durable() -> None:
+        if drawn and not said:
+            said.append(training.finish())
+            assert training.tuned_step() == 1, "its settings are not chosen yet"
+
+    monkeypatch.setattr(service, "draw", lambda *given: drawn.append(given) or draw(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(service, "durable", durable)
+    await finished(training)
+    assert said == [1]
+    assert [batch.step for batch in parts.asked] == [1]
+
+
 class TunedLearner(StandIns):
     """A learner that is to have other settings while it makes its first step."""
 

@@ -1,11 +1,16 @@
 """Layout of line charts and histograms."""
 
+import math
 from itertools import pairwise
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echo2.coordinator.web import page
 from echo2.coordinator.web.charts import Series, bars, line_chart, nice_ticks, thin, trailing_mean, whole_ticks
+from tests.support import pictures
 
 reasonable = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -100,3 +105,14 @@ def test_a_band_goes_along_its_highest_values_and_back_along_its_lowest() -> Non
     )  # fmt: skip
     assert chart.band == "M0 25L100 0L100 50L0 75"
     assert line_chart("c", "C", [], x_name="x", x_last=1, y_ticks=(0, 1)).band == ""
+
+
+@pytest.mark.parametrize("steps", [159, 500, 1_000, 3_000])
+def test_values_that_differ_by_the_rounding_of_a_mean_are_drawn(steps: int) -> None:
+    """Means of neighbours of one value differ in their last bit: an axis of no height was drawn, and no page."""
+    state = msgspec.structs.replace(pictures.BUSY, steps=pictures.steps(steps))
+    assert page.page(state)
+    for value in (3e-4, 0.1, 4567.8, 1e-12, -3e-4):
+        ticks = nice_ticks(value, math.nextafter(value, math.inf))
+        assert ticks[0] <= value <= ticks[-1]
+        assert ticks[0] < ticks[-1]

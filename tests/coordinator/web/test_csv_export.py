@@ -22,7 +22,9 @@ async def test_the_leaderboard_is_served_as_csv(visit: Visit) -> None:
     assert (rows[3]["name"], rows[3]["connected"], rows[4]["version"]) == ("", "0", "")
 
 
-@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1", "-1", "@a", "\t=1", "\r=1"])
+@pytest.mark.parametrize(
+    "name", ['=HYPERLINK("http://x")', "+1", "-1", "@a", "\t=1", "\r=1", " =1", "\xa0=1", "\uff1d1", "\n1", "|a"]
+)
 def test_a_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
     _, row = csv.reader(io.StringIO(csv_export.of_nodes([pictures.node(1, name=name)]), newline=""))
     assert row[1] == f"'{name}"

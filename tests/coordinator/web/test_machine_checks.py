@@ -1,5 +1,7 @@
 """`echo2-coord doctor`: this machine and its network, as far as it can see them."""
 
+import asyncio
+import contextlib
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,13 @@ import msgspec
 import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics import status
 from echo2.coordinator.metrics.views import LinksView
 from echo2.coordinator.run import setup
 from echo2.coordinator.settings import computing, config
 from echo2.coordinator.web import machine_checks
 from echo2.coordinator.web.site import application, serve_web
+from echo2.p2p.errors import Unreachable
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
 
@@ -155,3 +159,53 @@ def test_a_task_whose_data_is_gone_is_warned_of(home: Path) -> None:
     gone = machine_checks.data_of(task._replace(name="lost"), settings)
     assert "lost" in gone.actual
     assert gone.remedy
+
+
+ODD_PAGES = {
+    "another protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
+    "an answer that breaks off": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+    "brackets without end": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200_000,
+    "a list": b"HTTP/1.1 200 OK\r\n\r\n[]",
+}
+
+
+@pytest.mark.parametrize("why", ODD_PAGES)
+async def test_whatever_answers_in_the_place_of_a_page_is_one_sentence(why: str) -> None:
+    from anyio import to_thread
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(ODD_PAGES[why])
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = await to_thread.run_sync(machine_checks.public_page, url, bytes(32))
+        with pytest.raises(Unreachable):
+            await to_thread.run_sync(lambda: status.decode(status.fetch(url)))
+    assert "does not show it" in seen.actual
+    assert seen.remedy
+
+
+async def test_a_page_whose_answer_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anyio import to_thread
+
+    left = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.close()
+        left.set()
+
+    monkeypatch.setattr(machine_checks, "ANSWER_SECONDS", 0.3)
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with asyncio.timeout(20):
+            seen = await to_thread.run_sync(machine_checks.public_page, url, bytes(32))
+            await left.wait()
+    assert "its answer does not end" in seen.actual

@@ -3,17 +3,21 @@
 import asyncio
 import csv
 import io
+import socket
 import threading
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, web
 from aiohttp.web import HTTPServiceUnavailable
 
 from echo2.coordinator.metrics.views import NodeRow
-from echo2.coordinator.web.node_ranking import PAGE_NODES, PAGE_SECONDS
+from echo2.coordinator.web import node_ranking
+from echo2.coordinator.web.node_ranking import PAGE_NODES, PAGE_SECONDS, Ranking
 from echo2.coordinator.web.node_rows import Cursor, Page
+from echo2.coordinator.web.page_listener import WebLimits
+from echo2.coordinator.web.rationed_reads import MOST_OF_PARTY
 from echo2.coordinator.web.site import application, serve_web
 from tests.support import pictures
 from tests.support.fixed_run import FixedRun
@@ -172,3 +176,87 @@ async def test_a_read_that_fails_keeps_no_old_page_for_others() -> None:
         _, _, body = await fetched(visitor, "/api/v1/nodes")
         assert b"a newer name" in body, "the next visitor reads"
     await site.stop()
+
+
+async def test_a_csv_that_has_begun_is_whole_though_its_party_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal amid the body wrote a second answer into it."""
+    run, gate = FixedRun(MANY), threading.Event()
+    nodes, send = run.nodes, node_ranking._send
+
+    def gated(after: Cursor | None, most: int) -> Page:
+        if most == 7:
+            gate.wait(60)
+        return nodes(after, most)
+
+    run.nodes = gated  # type: ignore[method-assign]
+    ranking, app = Ranking(run, run.current_state, lambda: 0.0), web.Application()
+    ranking.add_to(app)
+    site = await serve_web(app, "127.0.0.1", 0)
+    async with ClientSession(site.url) as session, asyncio.TaskGroup() as group:
+
+        async def ask() -> None:
+            async with session.get("/api/v1/nodes?limit=7") as answer:
+                await answer.read()
+
+        async def send_and_ask(request: web.Request, answer: web.StreamResponse, text: str) -> None:
+            await send(request, answer, text)
+            monkeypatch.setattr(node_ranking, "_send", send)
+            for _ in range(MOST_OF_PARTY):
+                group.create_task(ask())
+            while ranking._reads._waiting.total() < MOST_OF_PARTY:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.01)
+            asyncio.get_running_loop().call_later(0.1, gate.set)
+
+        monkeypatch.setattr(node_ranking, "_send", send_and_ask)
+        try:
+            async with session.get("/api/v1/nodes.csv") as answer:
+                rows = list(csv.DictReader(io.StringIO(await answer.text(), newline="")))
+        finally:
+            gate.set()
+    await site.stop()
+    assert [row["id"] for row in rows] == [node.id for node in MANY.nodes]
+
+
+async def test_a_request_for_the_head_of_the_csv_reads_one_page() -> None:
+    run = FixedRun(MANY)
+    reads, nodes = [], run.nodes
+    run.nodes = lambda after, most: (reads.append(after), nodes(after, most))[1]  # type: ignore[method-assign]
+    site = await serve_web(application(run), "127.0.0.1", 0)
+    async with ClientSession(site.url) as session, session.head("/api/v1/nodes.csv") as answer:
+        assert answer.status == 200
+    await site.stop()
+    assert reads == [None]
+
+
+async def test_visitors_who_receive_a_long_answer_slowly_keep_no_place_from_others() -> None:
+    long = [msgspec.structs.replace(node, name="x" * 9_000) for node in MANY.nodes] * 3
+    run = FixedRun(msgspec.structs.replace(MANY, nodes=long))
+    site = await serve_web(application(run), "127.0.0.1", 0, WebLimits(connections=2))
+    slow = [socket.socket() for _ in range(2)]
+    try:
+        for one in slow:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", site.port))
+            head = b"GET /api/v1/nodes.csv HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            await asyncio.get_running_loop().sock_sendall(one, head)
+            assert await asyncio.get_running_loop().sock_recv(one, 12) == b"HTTP/1.1 200"
+        async with asyncio.timeout(10):
+            while not await is_healthy(site.port):  # noqa: ASYNC110 (it is refused meanwhile)
+                await asyncio.sleep(0.05)
+    finally:
+        for one in slow:
+            one.close()
+        await site.stop()
+
+
+async def is_healthy(port: int) -> bool:
+    """Tell whether the page answers a new connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        return (await reader.read()).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()

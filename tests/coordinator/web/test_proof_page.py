@@ -158,7 +158,7 @@ def shown_by(proved: ProvedRun, lease: str) -> dict[str, Any]:
     sides = [attrs["data-side"] for tag, attrs in steps.tags if tag == "li"]
     siblings = steps.words.replace("left", " ").replace("right", " ").split()
     keys = [one.split("</pre>")[0] for one in html.split("<pre data-key>")[1:]]
-    texts = {name: part(html, name) for name in ("canonical", "previous", "hash", "root")}
+    texts = {name: part(html, name) for name in ("told", "canonical", "previous", "hash", "root")} | {"lease": lease}
     note = html.split('id="note">', 1)[1].split("</pre>", 1)[0]
     return texts | {"note": note, "path": list(zip(sides, siblings, strict=True)), "keys": keys}
 
@@ -172,7 +172,7 @@ def test_over_plain_http_the_script_computes_the_hashes_and_says_that_the_signat
         assert told["digests"] == [sha256(one).hex() for one in messages]
         assert told["outcome"].startswith("Hashes and path are right. The signature was not checked here")
         assert "`echo2-node receipts verify` does it offline" in told["outcome"]
-        assert [one.split(":")[0] for one in told["checks"]] == ["right"] * 3 + ["not checked"]
+        assert [one.split(":")[0] for one in told["checks"]] == ["right"] * 4 + ["not checked"]
 
 
 @BY_NODE
@@ -182,7 +182,7 @@ def test_over_https_the_script_checks_the_signature_as_well(proved: ProvedRun) -
     assert told["outcome"] == "Checked by this browser: entry, path, root and signature are right."
     strangers = in_a_browser(shown | {"keys": ["11" * 32]}, secure=True)
     assert strangers["outcome"].startswith("WRONG")
-    assert strangers["checks"][3] == "WRONG: the ledger's key signed the checkpoint"
+    assert strangers["checks"][4] == "WRONG: the ledger's key signed the checkpoint"
 
 
 @BY_NODE
@@ -200,6 +200,17 @@ def test_a_changed_byte_of_a_proof_is_called_wrong(where: str, secure: bool, pro
     else:
         shown[where] = flipped(shown[where])
     assert in_a_browser(shown, secure=secure)["outcome"].startswith("WRONG")
+
+
+@BY_NODE
+def test_words_that_are_not_those_of_the_proved_bytes_are_called_wrong(proved: ProvedRun) -> None:
+    shown, other = (shown_by(proved, lease) for lease in proved.leases[3:5])
+    entry = json.loads(shown["told"])
+    more = json.dumps(entry | {"postings": [[account, 9 * amount] for account, amount in entry["postings"]]})
+    for said in ({"told": more}, {"told": other["told"]}, {"lease": other["lease"]}):
+        told = in_a_browser(shown | said, secure=True)
+        assert told["outcome"].startswith("WRONG"), said
+        assert told["checks"][0] == "WRONG: lease and words of the entry are those of its bytes"
 
 
 def flipped(digits: str) -> str:

@@ -1,5 +1,7 @@
 """The report on a run: one file that loads nothing, with the figures and the settings."""
 
+import errno
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -67,3 +69,18 @@ def test_a_stopped_runs_last_state_is_reported(tmp_path: Path) -> None:
         report_file.write(run.folder.path, file)
     with pytest.raises(LocalFault, match="cannot write"):
         report_file.write(run.folder.path, tmp_path / "none" / "report.html")
+
+
+def test_a_report_for_which_no_room_is_left_is_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    run.folder.last_state.write_bytes(msgspec.json.encode(msgspec.structs.replace(pictures.FINISHED, run=run.id.hex())))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(LocalFault, match=r"cannot write|no room to write"):
+            report_file.write(run.folder.path, tmp_path / "report.html")
+    assert not list(tmp_path.glob("*report*"))
+    report_file.write(run.folder.path, tmp_path / "report.html")

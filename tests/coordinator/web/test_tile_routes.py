@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import sqlite3
 import struct
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -335,3 +336,16 @@ async def test_a_refusal_that_breaks_off_is_said_with_the_address() -> None:
         with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:.* ended within"):
             await asyncio.to_thread(audit_tiles, page.fetch)
         page.close()
+
+
+async def test_documents_that_are_read_from_files_are_read_beside_the_event_loop(visit: Visit) -> None:
+    threads, run = [], FixedRun(pictures.BUSY)
+
+    def sealed_logs() -> list[bytes]:
+        threads.append(threading.current_thread())
+        return []
+
+    run.sealed_logs = sealed_logs  # type: ignore[method-assign]
+    status, _, body = await fetched(await visit(application(run)), "/ledger/restored")
+    assert (status, msgspec.msgpack.decode(body)) == (200, [])
+    assert threads != [threading.main_thread()]

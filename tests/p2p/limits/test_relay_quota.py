@@ -55,7 +55,7 @@ def test_a_circuit_needs_a_reservation_of_its_target():
 
 
 def test_circuits_are_bounded_per_source_per_target_and_in_total():
-    table = RelayTable(RelayLimits(circuits=3, per_peer=2))
+    table = RelayTable(RelayLimits(circuits=3, per_peer=2, per_target=2))
     for peer in "bcd":
         table.reserve(peer, f"10.0.{ord(peer)}.1", 0.0)
     first = table.open("a", "b", 0.0)

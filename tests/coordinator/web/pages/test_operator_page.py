@@ -23,11 +23,16 @@ from echo2.coordinator.metrics.trouble_views import (
     SetAsideView,
     TroubleView,
 )
-from echo2.coordinator.metrics.views import FaultView, SettingChange
+from echo2.coordinator.metrics.views import FaultView, SettingChange, TaskRow
 from echo2.coordinator.settings.network_config import WebSection
 from echo2.coordinator.web.formatting import moment
 from echo2.coordinator.web.pages import operator_page, rollout_pages
-from echo2.coordinator.web.pages.private_facts import public_guard, public_trouble, without_places
+from echo2.coordinator.web.pages.private_facts import (
+    public_guard,
+    public_tasks,
+    public_trouble,
+    without_places,
+)
 from echo2.coordinator.web.site import ResponseCache, application, serve_web
 from echo2.runtime.errors import LocalFault
 from tests.support import pictures
@@ -322,3 +327,50 @@ def test_the_sentences_of_a_run_in_trouble_are_public_without_places() -> None:
     guard = public_guard(GuardView(rows=[row], rollbacks=[back]))
     assert guard.rows[0].now == "math:…/sums.jsonl solves 0.1"
     assert b"ann" not in msgspec.json.encode((shown, guard))
+
+
+PRIVATE_WORDS = {
+    "a host in brackets": ("cannot reach [gpu1]:29500 (errno 111)", "cannot reach … (errno 111)"),
+    "an IPv6 address": ("cannot reach [fd00::7]:29500 by fd00::9", "cannot reach … by …"),
+    "a pool of connections": ("ConnectionPool(host='judge', port=80) failed", "ConnectionPool(host=…, port=80) failed"),
+    "a token in a query": ("Max retries with url: /score?token=abc", "Max retries with url: /score?…"),
+    "a password": ("401 for https://ann:secret@judge.corp/v1", "401 for https://…/v1"),
+    "a host of the intranet": ("404 for http://judge/v1", "404 for http://…/v1"),
+}
+
+
+@pytest.mark.parametrize("why", PRIVATE_WORDS)
+def test_hosts_and_secrets_of_web_addresses_are_left_out_of_public_texts(why: str) -> None:
+    text, public = PRIVATE_WORDS[why]
+    assert without_places(text) == public
+
+
+def test_no_reason_of_a_trouble_names_a_place() -> None:
+    reason = "OSError: [Errno 2] No such file: /home/ann/judge/model.bin"
+    public = "OSError: [Errno 2] No such file: …/model.bin"
+    aside = SetAsideView(at=0, groups=3, reason=reason)
+    shown = public_trouble(TroubleView(set_aside=[aside], reasons={reason: 3, public: 1}, episodes={reason: 7}))
+    assert (shown.set_aside[0].reason, shown.reasons, shown.episodes) == (public, {public: 4}, {public: 7})
+    (row,) = public_tasks([TaskRow(name="judge", kind="single", share=1.0, failed={reason: 7})])
+    assert row.failed == {public: 7}
+
+
+@pytest.mark.parametrize("piece", ["-", "a-", "a.", "-a.", "/", "/-", ":", "1:", "?", "a?", "[", "://", "1."])
+def test_a_long_text_costs_no_more_than_its_length(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    began = time.thread_time()
+    without_places(text)
+    assert time.thread_time() - began < 5
+
+
+async def test_bytes_that_are_no_text_are_asked_for_the_token_and_not_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await serve_web(private(world), "127.0.0.1", 0)
+    for path in (b"/\xff\xfe", b"/\xed\xb3\xbf/", b"/%ff/rollouts"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert (await reader.read())[:12] in (b"HTTP/1.1 401", b"HTTP/1.0 400"), path
+        writer.close()
+    await site.stop()
+    assert not caplog.records

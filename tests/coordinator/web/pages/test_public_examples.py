@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from echo2.coordinator.database.run_folder import RunFolder
+from echo2.coordinator.metrics.views import ExampleView
 from echo2.coordinator.web import page
 from echo2.coordinator.web.pages import public_examples
 from echo2.coordinator.web.pages.public_examples import MOST_TEXT, PublicExamples
@@ -81,3 +82,10 @@ def test_a_text_is_cut_and_shown_as_text(world: World, tmp_path: Path, monkeypat
     assert "img" not in {tag for tag, _ in drawn.tags}
     assert "What the model says" in drawn.words
     assert "What the model says" not in Drawn(page.page(pictures.BUSY)).words
+
+
+def test_the_folder_of_a_tasks_data_is_not_on_the_page() -> None:
+    example = ExampleView(task="math:/home/ann/problems.jsonl", index=7, version=1, prompt="1+1", answers=[])
+    html = page.page(msgspec.structs.replace(pictures.BUSY, examples=[example]))
+    assert "math: problems.jsonl" in html
+    assert "/home/ann" not in html
