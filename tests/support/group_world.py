@@ -117,6 +117,10 @@ def honest_scores(submission: Submission | SubmittedGroup) -> list[SampleScore]:
     return [SampleScore(logprobs=[-0.5] * n, margins=[0.0] * n) for n in lengths]
 
 
+OPEN_WORLDS = set["World"]()
+"""Worlds whose file is open; tests/coordinator/conftest.py closes those of a test."""
+
+
 class World:
     """One coordinator's group service. `now`: the clock, milliseconds. `to_come`: see `DoubtedDays`. `reopen`: a crash
     and a restart."""
@@ -140,6 +144,7 @@ class World:
         self._entropy = entropy or self._counted
         self._nonces = itertools.count()
         self.group_service = self._open()
+        OPEN_WORLDS.add(self)
         self.group_service.rebuild([], self.at(0))
         self.publish(0)
 
@@ -262,6 +267,7 @@ class World:
         self.group_service.rebuild(drawn, progress)
 
     def close(self) -> None:
+        OPEN_WORLDS.discard(self)
         self.group_service.database.close()
 
 

@@ -48,4 +48,3 @@ def test_the_pay_rule_is_that_of_the_runs_price_mode(tmp_path: Path, monkeypatch
     world.submit(group(world.lease()))
     (receipt,) = world.decide_all()
     assert receipt.weight == 7 * SPEC.group_size
-    world.close()

@@ -29,7 +29,6 @@ def test_leases_from_ahead_begin_anew_where_the_clock_was_set_back(tmp_path: Pat
     record = world.group_service.leases.find(lease.id)
     assert record is not None
     assert record.expires - world.now == lease.expires - lease.sent
-    world.close()
 
 
 @pytest.mark.parametrize(
@@ -59,4 +58,3 @@ def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(
     record = world.group_service.leases.find(lease.id)
     assert record is not None
     assert record.expires - lease.expires == (wall if extended else 0), what
-    world.close()

@@ -109,7 +109,6 @@ def test_a_crash_of_a_node_with_many_leases_is_forgiven_once_an_hour(tmp_path: P
         pauses.append(answer.code if isinstance(answer, Refusal) else "")
         world.now += EXPIRY_PAUSE_MS << FREE_EXPIRIES + 2
     assert pauses == ["", "expiries"], "all of them at once, then further ones"
-    world.close()
 
 
 def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:
@@ -140,7 +139,6 @@ def test_a_false_word_keeps_the_share_of_new_keys_no_longer_than_none(tmp_path: 
         world.group_service.tick(world.now)
     assert given >= 10
     assert newcomer is not None
-    world.close()
 
 
 def leases_without_a_group(world: World, takes: int | None) -> int:
@@ -164,5 +162,4 @@ def test_false_words_put_off_no_budget_of_their_party(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         world = World(tmp_path / name, batch_groups=200, most_ms=14_400_000)
         given.append(leases_without_a_group(world, takes))
-        world.close()
     assert given[1] <= given[0] + FREE_OF_PARTY

@@ -16,7 +16,6 @@ def test_leases_of_many_nodes_that_left_at_once_end_a_few_at_a_time(tmp_path: Pa
         world.lease(version=0)
     world.now += 3_600_000
     ended = [world.group_service.tick(world.now) for _ in range(5)]
-    world.close()
     assert sum(ended) == 200
     assert max(ended) <= 64
 

@@ -51,7 +51,6 @@ def test_many_waiting_nodes_retry_at_a_bounded_rate(tmp_path: Path) -> None:
     world = crowded(tmp_path)
     asks = asks_in(world, CROWD, MINUTE)
     assert asks <= CROWD + 10 * 60, f"{asks} asks of {CROWD} nodes in a minute"
-    world.close()
 
 
 NODE = "INSERT INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen, version)"
@@ -67,7 +66,6 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
     before = written_rows(database)
     asks_in(world, 5, MINUTE)
     assert written_rows(database) == before
-    world.close()
 
 
 def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path: Path) -> None:
@@ -80,7 +78,6 @@ def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path
     asked = world.now
     world.group_service.tick(world.now + MINUTE)
     assert 0 <= asked - database.value("SELECT last_seen FROM nodes WHERE key = ?", (who,)) <= LONGEST_IDLE_RETRY_MS
-    world.close()
 
 
 def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -> None:

@@ -42,7 +42,6 @@ def test_the_prompt_of_a_lease_can_be_made_again_from_what_is_stored_with_it(var
         summary, place = msgspec.msgpack.decode(stored, type=ChoiceSummary), source.place(position)
         assert len(summary.candidates) == CANDIDATES
         assert choose_prompt(place.order, place.position, summary) == lease.index
-    varied.close()
 
 
 def test_a_dropped_prompt_comes_first_again_and_is_the_same_after_other_verdicts_and_a_restart(varied: World) -> None:
@@ -56,7 +55,6 @@ def test_a_dropped_prompt_comes_first_again_and_is_the_same_after_other_verdicts
     again = request_lease(varied, "known", key("node"))
     assert isinstance(again, Lease)
     assert (again.index, again.prompt) == (dropped.index, dropped.prompt)
-    varied.close()
 
 
 def test_a_restart_changes_no_prompt_that_was_chosen(varied: World) -> None:
@@ -66,7 +64,6 @@ def test_a_restart_changes_no_prompt_that_was_chosen(varied: World) -> None:
     varied.reopen()
     leases = [request_lease(varied, f"{number}") for number in range(POSITIONS_AHEAD - 1)]
     assert [lease.index for lease in leases if isinstance(lease, Lease)] == [one.prompt for one in waiting]
-    varied.close()
 
 
 def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(varied: World) -> None:
@@ -83,7 +80,6 @@ def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(var
     assert indices[0] == dropped.index
     assert indices[1:POSITIONS_AHEAD] == [one.prompt for one in waiting]
     assert indices[POSITIONS_AHEAD:] == [source.at(POSITIONS_AHEAD + number).index for number in range(3)]
-    varied.close()
 
 
 def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
@@ -97,7 +93,6 @@ def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
     assert database.value("SELECT count(*) FROM prompt_groups") == 0
     good = brought(varied, BOB, ["0", "1"])
     assert database.all("SELECT task, prompt FROM prompt_groups") == [("reverse", good.index)]
-    varied.close()
 
 
 def test_in_order_nothing_is_chosen_and_nothing_recorded(tmp_path: Path) -> None:
@@ -105,7 +100,6 @@ def test_in_order_nothing_is_chosen_and_nothing_recorded(tmp_path: Path) -> None
     brought(world, ALICE)
     for table in ("chosen_prompts", "prompt_groups", "prompt_means"):
         assert world.group_service.database.value(f"SELECT count(*) FROM {table}") == 0
-    world.close()
 
 
 def test_a_task_of_too_many_prompts_keeps_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +109,6 @@ def test_a_task_of_too_many_prompts_keeps_its_order(tmp_path: Path, monkeypatch:
     leases = [brought(world, key("node", number % 3)) for number in range(40)]
     assert [lease.index for lease in leases] == [source.at(position).index for position in range(40)]
     assert world.group_service.database.value("SELECT count(*) FROM prompt_groups") == 0
-    world.close()
 
 
 def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World) -> None:
@@ -138,7 +131,6 @@ def test_a_choice_is_forgotten_with_the_content_of_its_last_lease(varied: World)
     while service.forget([], 9, 1, varied.now + CHALLENGE_WINDOW_MS + 1):
         pass
     assert service.database.value("SELECT count(*) FROM chosen_prompts WHERE waiting = 0") == 0
-    varied.close()
 
 
 def test_prompts_that_cannot_be_posed_are_left_out(varied: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +150,6 @@ def test_prompts_that_cannot_be_posed_are_left_out(varied: World, monkeypatch: p
     lease = varied.lease(ALICE)
     assert lease.index not in bad
     assert next(row[0] for row in varied.group_service.database.all(STORED)) == 3
-    varied.close()
 
 
 @pytest.mark.slow
@@ -179,7 +170,6 @@ def test_a_choice_costs_no_more_after_many_groups(tmp_path: Path) -> None:
         for number in range(3 * POSITIONS_AHEAD):
             request_lease(world, f"early {number}")
         costs.append(sqlite_cost.instructions(database, partial(request_lease, world, "late")))
-        world.close()
     assert costs[1] <= 1.5 * costs[0] + 20, costs
 
 
@@ -188,5 +178,3 @@ def test_a_document_of_a_lease_says_nothing_of_the_choice(varied: World, tmp_pat
     plain = World(tmp_path / "plain", batch_groups=200)
     one, other = varied.lease(ALICE), plain.lease(ALICE)
     assert len(encode(one)) == len(encode(msgspec.structs.replace(other, index=one.index, prompt=one.prompt)))
-    varied.close()
-    plain.close()

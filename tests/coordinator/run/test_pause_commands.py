@@ -138,7 +138,6 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
     watch.look()
     assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
-    world.close()
 
 
 def test_a_rollback_is_ordered_by_the_command_line(folder: Path) -> None:

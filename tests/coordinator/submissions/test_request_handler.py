@@ -434,4 +434,3 @@ async def test_turns_that_wait_for_a_slow_environment_are_no_overload(
         assert not any(one.done() for one in waiting)
         for one in waiting:
             one.cancel()
-    world.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -170,11 +170,10 @@ class ApartTask(ShiftingTask):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]))
     one.group_service.accounts.remark(ALICE, "node.vouched", "", one.now)
-    yield one
-    one.close()
+    return one
 
 
 @pytest.mark.parametrize(

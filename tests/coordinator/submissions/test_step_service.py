@@ -1,7 +1,6 @@
 """Turns of served episodes: who may send which, what is answered, and what a group's submission is compared with."""
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,10 @@ TASK = TaskReference(name="guess", version=1, kind=SERVED_KIND)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]), batch_groups=10)
     one.group_service.accounts.remark(ALICE, "node.vouched", "", one.now)
-    yield one
-    one.close()
+    return one
 
 
 def turn_of(lease: Lease, /, **changes: Any) -> StepRequest:
@@ -111,10 +109,9 @@ OPENED_TASK = TaskReference(name="guess", version=1, kind=OPENED_KIND)
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[World]:
+def opened(tmp_path: Path) -> World:
     one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[OPENED_TASK]))
-    yield one
-    one.close()
+    return one
 
 
 async def test_the_first_turn_of_an_opened_episode_has_no_tokens_and_is_answered_with_the_rest_of_its_prompt(
@@ -417,4 +414,3 @@ async def test_turns_beside_a_slow_task_are_asked_for_as_soon_as_their_own_is_qu
         await answer(world, WON, seconds=300.0)
     waits = [send(world, turn_of(lease_of(task))) for task in ("guess", "reverse")]
     assert [one.retry_after for one in waits if isinstance(one, Refusal)] == [LATEST_ASK_MS, SOONEST_ASK_MS]
-    world.close()

@@ -364,7 +364,6 @@ async def test_with_auto_a_version_goes_out_as_often_as_the_uplink_carries_one(
     assert [one.version for one in parts.versions] == [0, 1, 2, 3, 4, 6, 8, 9]
     assert training.period.current == 2
     assert world.group_service.database.fact("publish_period") == 2, "a restart goes on with it"
-    world.close()
 
 
 class JumpingClock(StandIns):

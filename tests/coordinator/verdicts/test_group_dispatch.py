@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,8 @@ from tests.support.scoring_world import StandIns, scoring_over, verdicts, visits
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path, batch_groups=2 * VISIT_GROUPS, per_node=4 * VISIT_GROUPS)
-    yield opened
-    opened.close()
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, batch_groups=2 * VISIT_GROUPS, per_node=4 * VISIT_GROUPS)
 
 
 class TimedScorer(StandIns):

@@ -1,7 +1,7 @@
 """The scorer scores one sample first if the key is new or has strikes, and no sample twice."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,10 @@ class Engine:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     spec = msgspec.structs.replace(SPEC, group_size=SAMPLES, limit=64, staleness=4)
     world = World(tmp_path, spec=spec, batch_groups=1_000)
-    yield world
-    world.close()
+    return world
 
 
 @pytest.fixture

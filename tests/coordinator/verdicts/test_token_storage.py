@@ -1,7 +1,6 @@
 """Bytes that a node makes the coordinator store, and for how long. Clock and groups are made up."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,11 +30,9 @@ OF_A_LEASE = (
 
 
 @pytest.fixture
-def long_world(tmp_path: Path) -> Iterator[World]:
+def long_world(tmp_path: Path) -> World:
     """Open a run with a high token limit."""
-    new_world = World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=LONG))
-    yield new_world
-    new_world.close()
+    return World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=LONG))
 
 
 @pytest.fixture

@@ -34,10 +34,9 @@ def received(world: World, party: str, version: int = 0, node: bytes = key(0)) -
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     world = World(tmp_path, batch_groups=100_000, per_node=100_000)
-    yield world
-    world.close()
+    return world
 
 
 def taken(visit: Visit) -> Iterator[Undecided]:

@@ -33,7 +33,6 @@ def world(tmp_path: Path) -> Iterator[AuditWorld]:
     yield world
     check_sums(world.group_service.database)
     world.group_service.ledger.verify()
-    world.close()
 
 
 def drawn(number: int, version: int = 1) -> DrawnLease:
@@ -106,7 +105,6 @@ def test_the_share_of_leases_is_that_of_the_setting(tmp_path: Path) -> None:
     owners = {node for (node,) in world.group_service.database.all("SELECT node FROM leases WHERE twin = 'audit'")}
     assert owners == {ALICE, BOB, CAROL}
     check_sums(world.group_service.database)
-    world.close()
 
 
 # --- who is asked
@@ -149,7 +147,6 @@ def test_served_tasks_have_no_audits_and_the_share_0_turns_them_off(tmp_path: Pa
         world = AuditWorld(tmp_path / folder, **terms)
         world.given(ALICE)
         assert world.group_service.audits.pairs.draws.waiting(1, 0) == []
-        world.close()
 
 
 def test_a_lease_of_a_class_that_is_not_exact_is_neither_drawn_nor_an_audit(
@@ -176,7 +173,6 @@ def test_no_field_of_an_audit_tells_that_it_is_one(tmp_path: Path) -> None:
     assert audit.expires == other.expires
     assert abs(len(encode(audit)) - len(encode(other))) < 16  # prompts differ
     assert all(world.submit(group(lease), BOB) for lease in (audit, other))
-    world.close()
 
 
 # --- agreement
@@ -368,5 +364,4 @@ def test_no_lease_comes_later_than_without_audits(tmp_path: Path) -> None:
                 world.answered(answer)
             world.now += 500
         given.append(moments)
-        world.close()
     assert all(with_audits or not without for without, with_audits in zip(*given, strict=True))

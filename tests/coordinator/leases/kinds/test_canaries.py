@@ -45,7 +45,6 @@ def world(tmp_path: Path) -> Iterator[CanaryWorld]:
     yield world
     check_sums(world.group_service.database)
     world.group_service.ledger.verify()
-    world.close()
 
 
 def facts(world: CanaryWorld, lease: Lease) -> dict[str, object]:
@@ -245,7 +244,6 @@ def test_a_canary_answered_before_it_was_leased_is_an_unknown_lease_and_leaves_n
 def test_without_an_answer_at_hand_a_newcomer_gets_a_normal_lease_at_once(tmp_path: Path) -> None:
     world = CanaryWorld(tmp_path)
     assert world.kind(world.joins(DAVE)) == ""
-    world.close()
 
 
 @pytest.mark.slow
@@ -264,7 +262,6 @@ def test_a_newcomer_gets_its_first_lease_exactly_when_it_would_without_canaries(
             moments.append(isinstance(answer, Lease))
             world.now += 500
         given.append(moments)
-        world.close()
     assert any(given[0])
     assert sum(given[1]) >= sum(given[0])
     assert all(with_canaries or not without for without, with_canaries in zip(*given, strict=True))
@@ -331,7 +328,6 @@ def test_a_draw_reads_no_more_among_many_groups_of_the_own_party(tmp_path: Path)
         choose = partial(world.group_service.canaries.answers.choose, BOB, HOMES[BOB], 1, world.version, world.now)
         assert choose() is None
         costs.append(sqlite_cost.instructions(world.group_service.database, choose, every=1))
-    world.close()
     assert costs[1] <= 1.1 * costs[0]
 
 
@@ -342,7 +338,6 @@ def test_a_class_that_is_not_exact_and_a_served_task_have_no_canaries(tmp_path: 
     world.given(BOB)
     assert world.kind(world.joins(DAVE)) == ""
     assert world.group_service.wanted_answer() is None
-    world.close()
 
 
 # --- the scorer's answers, and the lot
@@ -414,7 +409,6 @@ def test_later_every_node_gets_its_share_of_canaries_from_others(tmp_path: Path)
     assert sorted(owners) == sorted([ALICE, BOB])
     assert 0.02 < kinds["canary"] / sum(kinds.values()) < 0.09
     check_sums(world.group_service.database)
-    world.close()
 
 
 # --- a crash between lease and verdict
