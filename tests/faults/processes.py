@@ -121,7 +121,6 @@ class Program:
 
     @property
     def process(self) -> psutil.Process:
-        assert self.popen is not None
         return psutil.Process(self.popen.pid)
 
     @property
@@ -162,7 +161,6 @@ class Program:
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end, and return its exit code."""
-        assert self.popen is not None
         return self.popen.wait(seconds)
 
     def kill_children(self, *roles: str) -> None:

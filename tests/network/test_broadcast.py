@@ -63,12 +63,10 @@ class Witness:
 
 
 def view(swarm: Swarm) -> BroadcastView:
-    assert swarm.coordinator is not None
     return swarm.coordinator.view_builder.build().broadcast
 
 
 def takes(swarm: Swarm, version: int) -> Mapping[str, DeliveryView]:
-    assert swarm.coordinator is not None
     return swarm.coordinator.group_service.broadcasts.deliveries[1, version]
 
 
@@ -91,7 +89,6 @@ def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[N
 
 async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
     """Wait for a new version that all these nodes acknowledge; return its number."""
-    assert swarm.coordinator is not None
     group_service = swarm.coordinator.group_service
     after = max(version for _, version in group_service.broadcasts.deliveries)
 
@@ -133,7 +130,6 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
 def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)
-        assert swarm.coordinator is not None
         group_service, picture = swarm.coordinator.group_service, swarm.coordinator.view_builder.build()
         reach = group_service.broadcasts.reach()
         assert reach is not None

@@ -16,7 +16,6 @@ from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
 
 def named_by_leases(swarm: Swarm) -> list[bytes | None]:
     """Return the Calibrations that the leases name, in the order of the leases."""
-    assert swarm.coordinator is not None
     rows = swarm.coordinator.group_service.database.all("SELECT document FROM leases ORDER BY sent, id")
     return [decode(document, Lease).calibration for (document,) in rows]
 

@@ -48,7 +48,6 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
                 await until(lambda: coordinator.group_service.progress)
                 latest, at = coordinator.publisher.latest, coordinator.group_service.progress
                 assert latest is not None
-                assert at is not None
                 assert (latest.version, at.step) == (old + 1, old + 1), "a version number is never used twice"
                 assert 1 < latest.era == at.era <= int(wall())
                 era = at.era
@@ -118,7 +117,6 @@ def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its
             async with swarm.coordinating() as coordinator:
                 await until(lambda: accepted(alice) > had + 4, 600)
                 at = coordinator.group_service.progress
-                assert at is not None
                 assert at.era > 1
 
     run_fake(main)
@@ -149,13 +147,11 @@ def test_a_run_restored_from_a_backup_that_was_made_while_it_worked_goes_on_in_a
             async with swarm.coordinating() as coordinator:
                 await until(lambda: accepted(alice) > had + 4, 600)
                 at = coordinator.group_service.progress
-                assert at is not None
                 assert at.era >= ended
                 assert alice.daemon.engine.current.era == at.era
             async with swarm.coordinating() as coordinator:
                 await until(lambda: coordinator.group_service.progress)
                 again = coordinator.group_service.progress
-                assert again is not None
                 assert again.era == at.era, "a further start resumes"
 
     run_fake(main)

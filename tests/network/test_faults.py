@@ -120,7 +120,6 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         coordinator = swarm.coordinator
-        assert coordinator is not None
         tick, here = coordinator.group_service.tick, coordinator.absence.check
         swarm.network.freeze(swarm.run.peer_id)
         coordinator.group_service.tick = coordinator.absence.check = lambda *_: 0  # type: ignore[method-assign,assignment]
@@ -268,7 +267,6 @@ def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_pat
     """The coordinator receives every group, and its answer is lost five times."""
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
-        assert swarm.coordinator is not None
         submissions = swarm.coordinator.group_service.submissions
         honest, lost = submissions.submit, 0
 

@@ -86,7 +86,6 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
             async with swarm.coordinating() as coordinator:
                 latest = coordinator.publisher.latest
                 assert latest is not None
-                assert swarm.store is not None
                 sealed = swarm.store.document(latest.version_hash)
                 assert sealed is not None
                 assert [one.key for one in decode_unverified(sealed).signatures] == [public_bytes(new)]

@@ -274,7 +274,6 @@ def test_a_coordinator_notices_a_signed_head_that_it_does_not_have(tmp_path: Pat
             await until(lambda: heads_of(node) >= 2, 900)
             assert evidence(coordinator.group_service.database) == ""
             newest = node.daemon.ledger_store.newest()
-            assert newest is not None
             later = msgspec.structs.replace(newest.head, number=9, size=newest.head.size + 99, root=bytes(32))
             sealed = Sealer(swarm.run)("ledgerhead", encode(later))
             node.daemon.ledger_store.put(WitnessedHead(later, sealed), 0)
@@ -299,7 +298,6 @@ def test_a_node_that_was_handed_copies_of_heads_follows_them_and_the_heads_of_ot
             async with working(alice, bob):
                 await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
                 copied = bob.daemon.ledger_store.newest()
-                assert copied is not None
                 assert len(decode_unverified(copied.sealed).signatures) == 2
                 LEDGER.serve(tables[0], Withholding(coordinator.ledger_heads).answer)
                 reached = heads_of(bob)
@@ -417,7 +415,6 @@ def test_a_fork_by_a_stolen_key_is_settled_by_a_root_that_revokes_it_and_by_no_o
                     (told,) = (await node.daemon.commands.why({}))["settled_forks"]
                     assert "signed two histories" in told
                     newest = node.daemon.ledger_store.newest()
-                    assert newest is not None
                     own = coordinator.ledger_heads.heads_after(newest.head.number - 1)
                     assert newest.sealed == own[0].sealed, "the node follows another history"
             assert evidence(coordinator.group_service.database) == ""

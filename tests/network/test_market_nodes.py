@@ -105,7 +105,6 @@ def test_nodes_with_asks_are_paid_by_epochs_and_prove_it_offline(tmp_path: Path)
             assert paid > 0
             assert any("per RE x" in row for row in earnings.lines(known, explain=True))
         market = read(NodeConfig(home=alice.home)).market
-        assert market is not None
         assert market.answer.accrued + market.answer.unvested + market.answer.payable > 0
 
     run_fake(main)

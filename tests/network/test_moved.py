@@ -59,7 +59,6 @@ async def former(swarm: Swarm, coordinator: Coordinator) -> AsyncIterator[Peer]:
     """Let the former identity answer during the block; yield its peer."""
     run = listening(swarm.run)
     found = former_of(run, now(), None)
-    assert found is not None
     own = peer_id(public_bytes(found.key))
     peer = Peer(swarm.network.transport(own), seed=3)
     FormerIdentity(run, coordinator.newest_head).serve(peer.handlers)
@@ -113,7 +112,6 @@ def test_the_former_identity_answers_one_thing_and_refuses_all_else(tmp_path: Pa
                 await client.dial(await peer.addresses())
                 for method, body in ((HELLO, b""), (LEASE, b"\xc1"), (LEASE, bytes(1000))):
                     answer = decode(await client.request(own, method.name, body, timeout=5), Response)
-                    assert answer.refusal is not None
                     assert (answer.refusal.code, len(answer.refusal.roots)) == ("moved", 2)
                 head = await HEAD.ask(client, own, HeadRequest(root_serial=1), timeout=5)
                 assert (head.head, len(head.roots)) == (coordinator.newest_head(), 1)
@@ -133,17 +131,14 @@ def test_a_former_identity_answers_for_thirty_days_and_only_the_last_one_does(tm
         second = swarm.run
         assert former_of(second, now(), None) is None, "it has no address"
         one = former_of(listening(second), now(), None)
-        assert one is not None
         assert peer_id(public_bytes(one.key)) == first
         assert 0 <= one.until - (now() + 30 * DAY) <= 1
         await anyio.sleep(20 * 24 * 3600.0)
         moved(swarm)
         other = former_of(listening(swarm.run), now(), None)
-        assert other is not None
         assert peer_id(public_bytes(other.key)) == second.peer_id
         moved(swarm, "ledger")
         same = former_of(listening(swarm.run), now(), None)
-        assert same is not None
         assert same.until == other.until, "a later Root begins no new time"
         assert former_of(listening(swarm.run), other.until, None) is None
         keys.identity_path(swarm.run.folder, public_bytes(other.key)).unlink()

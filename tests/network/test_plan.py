@@ -22,7 +22,6 @@ def parents(node: Node) -> set[str]:
 
 def settled(swarm: Swarm, nodes: list[Node]) -> bool:
     """Tell whether exactly these nodes follow the current plan, and are connected with their parents."""
-    assert swarm.coordinator is not None
     plan = swarm.coordinator.feeding.plan
     return plan.parents.keys() == {node.peer_id for node in nodes} and all(
         tuple(node.daemon.connectivity.plan_client.parents) == plan.parents[node.peer_id]

@@ -104,7 +104,6 @@ async def drilled(tmp_path: Path, lost_groups: int, patience: float) -> None:
             assert "an older copy; restore a later one, or begin a new log" in paused.why
             assert coordinator.ledger_heads.sign(now()) is None
             newest = coordinator.ledger_heads.newest()
-            assert newest is not None
             assert newest.head.number == copied.head
             request = tmp_path / "elsewhere" / "request"
             request.parent.mkdir()

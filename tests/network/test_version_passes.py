@@ -36,7 +36,6 @@ class OneBehind(BigramEngine):
         return loaded
 
     def _logits(self, last: int) -> NDArray[np.float32]:
-        assert self._earlier is not None
         return self._earlier[last]
 
 
@@ -47,7 +46,6 @@ class StaleProcess(InProcessEngine):
 
 
 def passed_twice(swarm: Swarm) -> list[PairedOutcome]:
-    assert swarm.coordinator is not None
     entries = swarm.coordinator.group_service.ledger.entries()
     ends = [msgspec.msgpack.decode(entry.facts) for entry in entries if entry.kind == "lease.accepted"]
     return [msgspec.convert(end, PairedOutcome) for end in ends if "newer" in end]

@@ -113,7 +113,6 @@ def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
         world.accepted(ALICE)
     receipt = world.refused(group(world.lease(), rollouts=[]))
     entry = world.group_service.ledger.find(f"lease:{receipt.lease.hex()}")
-    assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
     assert rows(world) == []
 

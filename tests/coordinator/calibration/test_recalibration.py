@@ -60,7 +60,6 @@ class Calibrations:
         await anyio.sleep(60)
         if self.fault:
             raise self.fault
-        assert self.published is not None
         self.newest[ROUNDING] = made_with(self.published.version)
         return Path("new.calibration")
 

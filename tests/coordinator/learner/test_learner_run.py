@@ -75,7 +75,6 @@ def tear_newest_checkpoint(run: Run) -> None:
 def journalled(run: Run) -> list[JournalEntry]:
     """Return the entries behind the newest checkpoint."""
     newest = checkpoint.load(run.folder.learner / checkpoint.FOLDER, pytest.fail)
-    assert newest is not None
     entries = journal.behind(run.folder.learner / journal.FOLDER, newest.state, pytest.fail)
     assert len(entries) >= 2
     return entries

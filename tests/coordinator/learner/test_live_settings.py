@@ -164,7 +164,6 @@ def test_a_running_coordinator_refuses_what_cannot_be_and_changes_none_of_it(
             assert run.folder.config.read_bytes() == before
             assert changes_of(coordinator) == []
             assert coordinator.learning.training.hyper.learning_rate != 0.01
-            assert coordinator.publisher.latest is not None
             coordinator.learning.guarding.order(coordinator.publisher.latest.version)
             (said,) = await coordinator.settings.change(["learner.learning_rate=0.01"], [])
             assert said.endswith("it counts from the first step after the learner has opened")

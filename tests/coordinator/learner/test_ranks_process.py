@@ -76,7 +76,6 @@ def folders_of_torchrun(folder: Path) -> list[Path]:
 def differing(left: Export | None, right: Export | None) -> float:
     """Return the share of elements in which two exports differ."""
     assert left is not None
-    assert right is not None
     one, other = Snapshot(Path(left.snapshot)), Snapshot(Path(right.snapshot))
     assert (one.tensors, one.aliases) == (other.tensors, other.aliases)
     assert Snapshot(Path(right.snapshot)).root == right.root, "its hashes were computed by several ranks"
@@ -167,7 +166,6 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     assert "was the first to end, with" in str(death.value)
     assert psutil.wait_procs(ranks, timeout=60)[1] == []
 
-    assert second.export is not None
     published = {"published": second.export.snapshot, "published_root": second.export.root, "published_version": 2}
     order = msgspec.structs.replace(order, **published)
     shutil.copytree(tmp_path / "two", tmp_path / "fewer")
@@ -208,7 +206,6 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     may."""
     main, order = journalled(tmp_path, model_folder)
     newest = checkpoint.load(tmp_path / "two" / checkpoint.FOLDER, pytest.fail)
-    assert newest is not None
     entries = journal.behind(tmp_path / "two" / journal.FOLDER, newest.state, pytest.fail)
     false = msgspec.structs.replace(entries[-1], steps=[(3, *entries[0].steps[0][1:])])
     journal.append(tmp_path / "two" / journal.FOLDER, false)

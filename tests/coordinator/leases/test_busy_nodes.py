@@ -32,7 +32,6 @@ def busy_until(world: World, end: int, *connections: str) -> None:
 
 def expires(world: World, lease: Lease) -> int:
     record = world.group_service.leases.find(lease.id)
-    assert record is not None
     return record.expires
 
 

@@ -41,7 +41,6 @@ def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: Wor
         assert admission.denial_despite_room(demand, world.now) is None
         admission.on_expiry(owner, world.now)
     denied = admission.denial_despite_room(demand, world.now)
-    assert denied is not None
     assert (denied[0].code, denied[1]) == ("expiries", EXPIRY_PAUSE_MS)
     assert admission.denial_despite_room(demand, world.now + EXPIRY_PAUSE_MS) is None
 
@@ -50,7 +49,6 @@ def test_the_owner_of_a_lease_is_known_until_it_ends(world: World) -> None:
     admission = admission_of(world)
     lease = world.lease(ALICE)
     owner = admission.owner_of_lease(lease.id)
-    assert owner is not None
     assert (owner.node, owner.reasons) == (ALICE, "")
     world.now = lease.expires + 1
     assert world.group_service.tick(world.now) == 1

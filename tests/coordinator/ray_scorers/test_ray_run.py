@@ -79,7 +79,6 @@ async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: Ra
     )  # fmt: skip
     async with AsyncExitStack() as stack:
         cluster, scorers = scorers_of_run(run, Computing("cpu", 1, ""), faults.append)
-        assert cluster is not None
         stack.push_async_callback(cluster.stop)
         for scorer in scorers:
             stack.push_async_callback(scorer.stop)
@@ -94,7 +93,6 @@ async def test_no_death_and_no_hang_costs_a_verdict_or_gives_one_twice(hosts: Ra
             await more_decided(at)
         await until(lambda: len({*hosts.actors()} - {*first}) == 3 and all(map(engine_of, hosts.actors())))
         hung = engine_of(hosts.actors()[0])
-        assert hung is not None
         os.kill(hung.pid, SIGSTOP)
         await until(lambda: any("ended as hung" in fault for fault in faults))
         await more_decided(at)

@@ -38,7 +38,6 @@ def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
         done = said("pause", "--home", folder, "--why", "moving house")
         assert (done.exit_code, "paused until" in done.output) == (0, True)
         pause = watch().pause
-        assert pause is not None
         assert (pause.kind, pause.why, pause.until) == ("operator", "moving house", None)
         assert watch().view().paused is not None
         assert "the run goes on" in said("resume", "--home", folder).output
@@ -52,7 +51,6 @@ def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: P
         for words, why in (((), "by its operator"), (("--why", "moving house"), "moving house"), ((), "moving house")):
             assert said("pause", "--home", folder, *words).exit_code == 0
             pause = watch().pause
-            assert pause is not None
             assert pause.why == why
 
 
@@ -117,7 +115,6 @@ def test_a_reason_in_another_encoding_pauses_without_a_crash(folder: Path) -> No
     with commanded(folder) as watch:
         assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
         pause = watch().pause
-        assert pause is not None
         assert pause.why == "zu hei?"
 
 
@@ -129,14 +126,12 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
         watch.look()
         world.now += 10_000
     pause = watch.pause
-    assert pause is not None
     assert pause.until == pause.since + 600_000
     world.now = pause.until
     watch.look()
     assert watch.pause is None
     world.group_service.recent_verdicts.missing["reverse"].extend([1.0] * 11)
     watch.look()
-    assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
 
 

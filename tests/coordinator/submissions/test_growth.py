@@ -84,7 +84,6 @@ def instructions(world: World, action: Callable[[World], object]) -> int:
 
 
 def step_of(world: World) -> int:
-    assert world.group_service.progress is not None
     return world.group_service.progress.step
 
 
@@ -103,7 +102,6 @@ def judged_group(world: World) -> object:
 
 def draw(world: World) -> object:
     at = world.group_service.progress
-    assert at is not None
     return world.group_service.buffer.next_completion(at.step, at.era, 1)
 
 

@@ -40,7 +40,6 @@ def ids(groups: list[ShownGroup]) -> list[str]:
 def test_a_group_is_shown_with_prompt_answers_rewards_and_probabilities(world: World) -> None:
     lease = answered(world, right=1)
     shown = read_group(world.group_service.database, TEXT, lease.id)
-    assert shown is not None
     assert (shown.node, shown.task, shown.index, shown.version) == (peer_id(ALICE), "reverse", lease.index, 0)
     assert shown.prompt == TEXT.decode(lease.prompt)
     first, second = shown.answers[:2]

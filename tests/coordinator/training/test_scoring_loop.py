@@ -261,7 +261,6 @@ async def test_an_environment_that_poses_no_prompts_keeps_no_verdict_waiting(
     running = asyncio.create_task(scoring.run())
     await asyncio.sleep(2 * AT_HAND)
     at, before = world.group_service.progress, len(verdicts(world))
-    assert at is not None
     leases = waiting(world, 3, at.version)
     scoring.arrived.set()
     await until(lambda: len(verdicts(world)) == before + len(leases))

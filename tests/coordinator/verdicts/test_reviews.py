@@ -254,7 +254,6 @@ def test_appeals_survive_a_restart_and_come_oldest_first(court: Court) -> None:
     court.begin()
     assert court.service.oldest_needed() <= (1, 0)
     first = court.reviewing.due()
-    assert first is not None
     assert first.lease == leases[1].id
 
 
@@ -274,7 +273,6 @@ def test_appeals_of_many_keys_with_a_group_each_do_not_starve_a_node_that_works(
     answered = []
     for _ in range(4):
         review = court.reviewing.due()
-        assert review is not None
         answered.append(review.node)
         court.review()
     assert answered == [name("sybil", 0, 32), ALICE, name("sybil", 1, 32), name("sybil", 2, 32)]
@@ -371,7 +369,6 @@ def test_what_a_node_lacks_is_stated_and_nobody_owes_it(court: Court) -> None:
         ), [(accrued_account(PEER), 3 - weight), ("paid:points", weight - 3)])  # type: ignore[list-item] # fmt: skip
     service.reverse(lease.id, "operator", "why", court.world.now)
     entry = reversals.find(service.ledger, lease.id)
-    assert entry is not None
     assert msgspec.msgpack.decode(entry.facts, type=LeaseReversed).lacking == weight - 3
     assert court.balance() == 0
 
@@ -406,7 +403,6 @@ def test_appeals_take_a_hundredth_of_the_scoring_time_and_the_operator_does_not_
     court.reviewing.credit = 0.0
     carry_out(court.service, "rerun", lease.id.hex(), "", court.world.now)
     review = court.reviewing.due()
-    assert review is not None
     assert review.by == "operator"
 
 

@@ -265,17 +265,14 @@ def test_equal_groups_that_the_scorer_refuses_are_checked_by_another_process_and
     before = [world.group_service.ledger.balance(account) for account in accounts]
     for _ in range(2):
         review = world.group_service.reviews.next(appeals=False)
-        assert review is not None
         assert review.by == "audit"
         waiting = world.group_service.reviews.group(review)
-        assert waiting is not None
         verdict = judge(waiting.submission.rollouts, honest_scores(waiting.submission))
         assert world.group_service.answer_review(review, verdict, waiting.lease, world.now) == "ok"
     assert world.group_service.reviews.next(appeals=False) is None
     for account, balance in zip(accounts, before, strict=True):
         assert world.group_service.ledger.balance(account) > balance
     basis = basis_of(world.group_service.database, world.group_service.classes, one.id)
-    assert basis is not None
     assert basis.receipt.code == "reversed-paid"
     assert basis.threshold.startswith("the submitted token may be worse"), "of the first verdict"
     assert basis.statistic.startswith("seeded-choice; its figures gave way")
@@ -286,7 +283,6 @@ def test_a_refusal_that_an_equal_accepted_group_speaks_against_is_checked(world:
     world.refused(one, ["1", "2"])
     assert world.answered(other, texts=["1", "2"]).verdict == "accepted"
     review = world.group_service.reviews.next(appeals=False)
-    assert review is not None
     assert review.lease == one.id
     assert world.facts(other)["audited"] == "exact"
     assert world.view.doubted == 1

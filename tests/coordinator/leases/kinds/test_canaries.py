@@ -49,7 +49,6 @@ def world(tmp_path: Path) -> Iterator[CanaryWorld]:
 
 def facts(world: CanaryWorld, lease: Lease) -> dict[str, object]:
     entry = world.group_service.ledger.find(f"lease:{lease.id.hex()}")
-    assert entry is not None
     decoded: dict[str, object] = msgspec.msgpack.decode(entry.facts)
     return decoded
 
@@ -64,9 +63,7 @@ def test_a_group_agrees_by_its_tokens_its_turns_and_its_log_probabilities(world:
         for one in rollouts
     ]
     verdict = verdict_by_answer(rollouts, KnownAnswer(known, 1))
-    assert verdict is not None
     assert (verdict.code, verdict.audited) == ("ok", "canary")
-    assert verdict.ties is not None
     assert (verdict.ties.sampled, verdict.ties.near_ties) == (sum(len(one.tokens) for one in rollouts), 1)
     other = msgspec.structs.replace(rollouts[1], tokens=[5, *rollouts[1].tokens[1:]])
     split = msgspec.structs.replace(rollouts[1], turns=[1, len(rollouts[1].tokens) - 1])
@@ -144,7 +141,6 @@ def test_a_canary_that_agreed_is_stated_in_the_ledger_and_its_pay_vests_after_te
     assert (world.unvested(dave), world.group_service.ledger.balance(accrued_account(dave))) == (0, earned + weight)
     assert world.group_service.database.value("SELECT count(*) FROM unvested") == 0
     entry = world.group_service.ledger.find(f"vested:{canary.id.hex()}")
-    assert entry is not None
     assert entry.kind == "canary.vested"
 
 
@@ -226,7 +222,6 @@ def test_a_canary_answered_before_it_was_leased_is_an_unknown_lease_and_leaves_n
     before = [database.value(f"SELECT count(*) FROM {table}") for table in tables]
     known = database.value("SELECT lease FROM buffer ORDER BY at DESC LIMIT 1")
     record = world.group_service.leases.find(known)
-    assert record is not None
     foreseen = msgspec.structs.replace(group(record.lease), lease=name("foreseen", 0))
     answer = world.group_service.submissions.submit(DAVE, encode(foreseen), world.now)
     assert isinstance(answer, Refusal)
