@@ -72,7 +72,6 @@ def test_faulty_groups_of_ever_new_keys_are_bounded_per_connection(world: World)
     assert faulty_groups(world, (key("fresh", number) for number in range(200)), "crowd") == FREE_EXPIRIES + 2
     assert isinstance(request_lease(world, "elsewhere"), Lease)
     blocked = request_lease(world, "crowd")
-    assert isinstance(blocked, Refusal)
     assert blocked.code == "expiries"
 
 

@@ -108,7 +108,6 @@ def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_
         run.honest(key("node", number), 5.0)
     run.run(5 * MINUTE)
     lease = run.ask(key("newcomer"), origin_of("newcomer"))
-    assert isinstance(lease, Lease)
     assert 20_000 < lease.expires - lease.sent <= 4 * 6_500 + 5_000
 
 
@@ -221,7 +220,6 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
                 served.append(party)
                 leases.append(answer)
         oldest = leases.pop(0)
-        assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
         world.group_service.draw(world.now)
@@ -267,7 +265,6 @@ def test_many_keys_of_one_subnet_do_not_lengthen_the_waits_of_others(tmp_path: P
     waits = [request_lease(world, f"crowd {number}", party="198.51.100.0/24") for number in range(1_000)]
     alone = request_lease(world, "alone")
     assert isinstance(waits[-1], Refusal)
-    assert isinstance(alone, Refusal)
     assert (waits[-1].retry_after, alone.retry_after) == (200_000, 400), "the others of its subnet count as one party"
 
 

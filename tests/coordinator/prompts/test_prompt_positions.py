@@ -61,14 +61,12 @@ def test_a_dropped_prompt_does_not_pass_from_fresh_key_to_fresh_key(tmp_path: Pa
 def test_a_dropped_prompt_goes_first_to_another_key_over_another_connection(tmp_path: Path) -> None:
     world = World(tmp_path)
     dropped = request_lease(world, "alice", ALICE)
-    assert isinstance(dropped, Lease)
     world.now = dropped.expires + 1
     world.group_service.tick(world.now)
     same_key, same_connection = request_lease(world, "alice again", ALICE), request_lease(world, "alice", BOB)
     other = request_lease(world, "other")
     assert isinstance(same_key, Lease)
     assert isinstance(same_connection, Lease)
-    assert isinstance(other, Lease)
     assert dropped.index == other.index
     assert dropped.index not in (same_key.index, same_connection.index)
     assert other.id != dropped.id

@@ -44,7 +44,6 @@ def send(world: World, request: StepRequest, node: bytes = ALICE) -> StepRespons
 
 def code(world: World, request: StepRequest, node: bytes = ALICE) -> str:
     answer = send(world, request, node)
-    assert isinstance(answer, Refusal), answer
     return answer.code
 
 
@@ -382,10 +381,8 @@ async def test_slow_turns_of_new_keys_make_no_known_key_wait(world: World) -> No
             await answer(world, WON, seconds=300.0)
     crowd = world.lease(BOB)
     refused = send(world, turn_of(crowd), BOB)
-    assert isinstance(refused, Refusal)
     assert refused.retry_after == LATEST_ASK_MS
     refused = send(world, turn_of(world.lease()))
-    assert isinstance(refused, Refusal)
     assert refused.retry_after == SOONEST_ASK_MS
 
 
@@ -396,7 +393,6 @@ async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) ->
         await answer(world, WON, seconds=300.0)
         lease = world.lease()
     answered = send(world, turn_of(lease))
-    assert isinstance(answered, Refusal)
     assert answered.retry_after == LATEST_ASK_MS
 
 

@@ -91,7 +91,6 @@ def test_a_newcomers_first_lease_is_a_canary_and_its_second_is_not(world: Canary
     first = world.joins(DAVE)
     assert world.kind(first) == "canary"
     answer = world.ask_for(DAVE, home=NEWCOMERS[DAVE])
-    assert isinstance(answer, Refusal)
     assert answer.code == "too-many-leases"
     world.submit(group(first), DAVE)
     assert isinstance(world.ask_for(DAVE, home=NEWCOMERS[DAVE]), Refusal)
@@ -224,10 +223,8 @@ def test_a_canary_answered_before_it_was_leased_is_an_unknown_lease_and_leaves_n
     record = world.group_service.leases.find(known)
     foreseen = msgspec.structs.replace(group(record.lease), lease=name("foreseen", 0))
     answer = world.group_service.submissions.submit(DAVE, encode(foreseen), world.now)
-    assert isinstance(answer, Refusal)
     assert answer.code == "unknown-lease"
     answer = world.group_service.submissions.submit(DAVE, encode(group(record.lease)), world.now)
-    assert isinstance(answer, Refusal)
     assert answer.code == "not-owner"
     assert [database.value(f"SELECT count(*) FROM {table}") for table in tables] == before
     assert world.answered(world.joins(DAVE)).code == "canary"
