@@ -38,5 +38,4 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def home(_made_once: Path, tmp_path: Path) -> Path:
     """Return a complete run folder of this test's own."""
-    copy: Path = shutil.copytree(_made_once, tmp_path / "run")
-    return copy
+    return shutil.copytree(_made_once, tmp_path / "run")

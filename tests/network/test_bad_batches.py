@@ -87,8 +87,7 @@ def story(folder: Path, tell: Callable[[Swarm, Failing], Any], **run: Any) -> No
 
 def picture(coordinator: Coordinator) -> dict[str, Any]:
     """Return the run as `/api/v1/run` shows it."""
-    state: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.view_builder.build()))
-    return state
+    return json.loads(msgspec.json.encode(coordinator.view_builder.build()))
 
 
 def paused(coordinator: Coordinator) -> bool:

@@ -66,8 +66,7 @@ class Node:
         if answer.body is None:
             assert answer.refusal is not None
             return answer.refusal
-        lease: Lease = opened("lease", answer.body, Lease)
-        return lease
+        return opened("lease", answer.body, Lease)
 
     def hands_in(self, make: Callable[[Lease], bytes], most: int) -> tuple[int, Refusal | None]:
         """Take leases and submit groups, `most` times; return how many were received, and the refusal that ended it."""

@@ -226,8 +226,7 @@ class RealRun:
         try:
             page = (self.home / "page").read_text().strip()
             with urllib.request.urlopen(f"{page}/api/v1/run", timeout=30) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                return json.load(answer)
         except OSError:
             return None
 

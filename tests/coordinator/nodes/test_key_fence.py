@@ -64,8 +64,7 @@ class Daemon:
         if answer.refusal is not None:
             return answer.refusal.code
         assert answer.body is not None
-        lease: Lease = opened("lease", answer.body, Lease)
-        return lease
+        return opened("lease", answer.body, Lease)
 
     def is_served(self) -> bool:
         return isinstance(self.leases(), Lease)

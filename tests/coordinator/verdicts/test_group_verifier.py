@@ -87,8 +87,7 @@ def waiting(world: World, node: bytes = ALICE, version: int = 0, text: str = LON
 def look(world: World, verifier: GroupVerifier, one: Undecided) -> Receipt:
     """Verify and decide a group as the scoring loop does."""
     verdict = run(verifier.verify(one, world.group_service.draw_first_sample(one, world.now)))
-    receipt: Receipt = opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
-    return receipt
+    return opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
 
 
 def made_up(seed: bytes, tokens: int) -> list[float]:

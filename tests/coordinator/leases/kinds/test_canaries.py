@@ -49,8 +49,7 @@ def world(tmp_path: Path) -> Iterator[CanaryWorld]:
 
 def facts(world: CanaryWorld, lease: Lease) -> dict[str, object]:
     entry = world.group_service.ledger.find(f"lease:{lease.id.hex()}")
-    decoded: dict[str, object] = msgspec.msgpack.decode(entry.facts)
-    return decoded
+    return msgspec.msgpack.decode(entry.facts)
 
 
 # --- the pure core
