@@ -63,7 +63,6 @@ class _StoredEnd(msgspec.Struct, frozen=True):
 
 
 def sha256(data: bytes) -> bytes:
-    """Return the SHA-256 of `data`."""
     return hashlib.sha256(data).digest()
 
 

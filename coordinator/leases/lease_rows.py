@@ -91,7 +91,6 @@ class LeaseRows:
         return [lease for lease in leases if lease in still_open]
 
     def still_open(self, leases: Collection[bytes]) -> set[bytes]:
-        """Return those of these leases that are open."""
         listed, still = list(leases), set[bytes]()
         for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
             some = listed[first : first + LOOKED_UP_AT_ONCE]

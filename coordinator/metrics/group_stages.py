@@ -51,7 +51,6 @@ class GroupTimes(NamedTuple):
 
 
 def stages(groups: Sequence[GroupTimes]) -> StagesView:
-    """Return the stages of these groups."""
     if not groups:
         return StagesView()
     step, seconds = _step_seconds(groups), dict[str, list[float]]()

@@ -121,7 +121,6 @@ class PayoutFolder:
         _write(self.path / RESTORED_FILE, msgspec.json.encode(_Restored(since, why)))
 
     def plan_folder(self, number: int) -> Path:
-        """Return the folder of one plan."""
         return self.path / str(number)
 
     def next_number(self, number: int) -> int:

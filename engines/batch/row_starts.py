@@ -31,7 +31,6 @@ class Row:
 
     @property
     def state(self) -> RolloutState:
-        """The state of the rollout."""
         return self.group.states[self.number]
 
     @property
@@ -118,7 +117,6 @@ class StartQueue(Generic[P]):
             yield self._starts.popleft()
 
     def remove(self, group: Group) -> list[Start[P]]:
-        """Remove and return the starts of a group."""
         removed = [start for start in self._starts if start.group is group]
         self._starts = deque(start for start in self._starts if start.group is not group)
         return removed

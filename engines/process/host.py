@@ -108,14 +108,12 @@ class EngineHost:
         )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:
-        """Run a call on the engine."""
         answer = call.run(self._chosen_engine())
         self._tell()
         return answer
 
     @property
     def rows(self) -> EngineRows:
-        """The rows of the engine."""
         return self._chosen_engine().rows
 
     @property

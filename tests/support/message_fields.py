@@ -41,7 +41,6 @@ class Variant:
 
 
 def wire_type(name: str) -> type[Wire]:
-    """Return the wire type of a name."""
     (kind,) = [one for one in Wire.__subclasses__() if one.__name__ == name]
     return kind
 

@@ -32,7 +32,6 @@ class Terminal:
         self._reader.start()
 
     def type(self, text: str) -> None:
-        """Type a text."""
         os.write(self._own, text.encode())
 
     def until(self, is_there: Callable[[str], object], seconds: float) -> float:

@@ -47,7 +47,6 @@ class TwoRanks:
         return self.child
 
     def ranks(self) -> list[psutil.Process]:
-        """Return the ranks' processes, by rank."""
         assert self.child is not None
         return sorted(psutil.Process(self.child.pid).children(), key=lambda one: int(one.environ()["RANK"]))
 
