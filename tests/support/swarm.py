@@ -21,7 +21,6 @@ from echo2.coordinator.accounts.ledger import Ledger
 from echo2.coordinator.daemon import Coordinator
 from echo2.coordinator.database.database import Database
 from echo2.coordinator.environments.task_host import TaskHost
-from echo2.coordinator.environments.task_hosts import TaskHosts
 from echo2.coordinator.learner.batches.batch_groups import TrainBatch, batch_metrics, cut_answers, read
 from echo2.coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from echo2.coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
@@ -289,10 +288,10 @@ class Swarm:
         return node
 
 
-def _hosts(host: TaskHost | Sequence[TaskHost] | None) -> TaskHosts | None:
+def _hosts(host: TaskHost | Sequence[TaskHost] | None) -> Sequence[TaskHost] | None:
     if host is None:
         return None
-    return TaskHosts(host if isinstance(host, Sequence) else [host])
+    return host if isinstance(host, Sequence) else [host]
 
 
 @asynccontextmanager
