@@ -119,9 +119,7 @@ async def round_trips(folder: Path, episodes: int) -> tuple[float, int, int]:
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         network = ThreadedPeer(run.keys.network, run.config.network.listen)
         models = Models(HeldLearner(), [StandInScorer(0.0)])
-        coordinator = Coordinator(
-            run, Network.of(network), models, store=store, database=database, hosts=[host]
-        )
+        coordinator = Coordinator(run, Network.of(network), models, store=store, database=database, hosts=[host])
         node_peer = ThreadedPeer(generate_key(), [])
         tasks = [asyncio.create_task(coordinator.run()), asyncio.create_task(node_peer.run())]
         try:

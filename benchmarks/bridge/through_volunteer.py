@@ -143,9 +143,7 @@ async def volunteering(
     try:
         with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
             models = Models(FirstVersionLearner(), [TrustingScorer(0.0)])
-            coordinator = Coordinator(
-                run, Network.of(network), models, store=store, database=database, hosts=[host]
-            )
+            coordinator = Coordinator(run, Network.of(network), models, store=store, database=database, hosts=[host])
             task_of_run = asyncio.create_task(coordinator.run())
             try:
                 await network.ready()
