@@ -49,15 +49,7 @@ class EndingTask(ServedTask):
         super().__init__(TEXT, Echoes(2), name="guess")
         self._fault = fault
 
-    def episode(  # type: ignore[override]
-        self,
-        split: str,
-        index: int,
-        past: Sequence[Sequence[int]] = (),
-        *,
-        prompt: Sequence[int] = (),
-        apart: bool = False,
-    ) -> EndingEpisode:
+    def episode(self, *_: object, **__: object) -> EndingEpisode:  # type: ignore[override]
         return EndingEpisode(self._fault)
 
 
@@ -85,15 +77,7 @@ class ShiftingTask(ServedTask):
         super().__init__(TEXT, Echoes(8), name="guess")
         self._free, self._wait = free, wait
 
-    def episode(  # type: ignore[override]
-        self,
-        split: str,
-        index: int,
-        past: Sequence[Sequence[int]] = (),
-        *,
-        prompt: Sequence[int] = (),
-        apart: bool = False,
-    ) -> ShiftingEpisode:
+    def episode(self, *_: object, **__: object) -> ShiftingEpisode:  # type: ignore[override]
         return ShiftingEpisode(self._free, self._wait)
 
 
@@ -121,15 +105,7 @@ class TwiceTriedTask(ServedTask):
         super().__init__(TEXT, Echoes(2), name="guess")
         self._wait = wait
 
-    def episode(  # type: ignore[override]
-        self,
-        split: str,
-        index: int,
-        past: Sequence[Sequence[int]] = (),
-        *,
-        prompt: Sequence[int] = (),
-        apart: bool = False,
-    ) -> TwiceTriedEpisode:
+    def episode(self, *_: object, **__: object) -> TwiceTriedEpisode:  # type: ignore[override]
         return TwiceTriedEpisode(self._wait)
 
 
@@ -153,15 +129,7 @@ class ApartTask(ShiftingTask):
         self.apart = list[bool]()
         self.left = 0
 
-    def episode(  # type: ignore[override]
-        self,
-        split: str,
-        index: int,
-        past: Sequence[Sequence[int]] = (),
-        *,
-        prompt: Sequence[int] = (),
-        apart: bool = False,
-    ) -> LeftEpisode:
+    def episode(self, *_: object, apart: bool = False, **__: object) -> LeftEpisode:  # type: ignore[override]
         self.apart.append(apart)
         return LeftEpisode(self._note_left)
 
