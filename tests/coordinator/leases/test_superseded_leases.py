@@ -85,21 +85,17 @@ def test_a_publication_recalls_the_leases_that_are_not_begun_and_counts_them_aga
     assert service.recall(world.now) == 0
 
 
-def test_a_lease_that_is_begun_is_finished_checked_and_credited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_lease_that_is_begun_also_behind_its_report_is_finished_checked_and_credited(
+    tmp_path: Path, reported: bool
+) -> None:
+    """Before, a publication ended one that was begun behind a report, and the group was refused as late."""
     world, leases = crowded(tmp_path)
-    world.learner_at(3)
-    assert world.group_service.recall(world.now) == 0
-    for lease in leases:
-        world.submit(group(lease))
-    assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
-
-
-def test_a_lease_that_is_begun_between_a_report_and_a_publication_is_credited_too(tmp_path: Path) -> None:
-    """Before, the publication ended it, and the group was refused as late."""
-    world, leases = crowded(tmp_path)
-    service, ids = world.group_service, [one.id for one in leases]
-    service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
-    assert service.recall(world.now) == 2
+    if reported:
+        world.group_service.take_report(ALICE, LeaseReport(waiting=[one.id for one in leases]), world.now)
+    else:
+        world.learner_at(3)
+    assert world.group_service.recall(world.now) == (2 if reported else 0)
     for lease in leases:
         world.submit(group(lease))
     assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
