@@ -9,7 +9,6 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, errors_reported
-from echo2.coordinator.database.run_folder import RunFolder
 
 PASSPHRASE_VARIABLE: Final = "ECHO2_BACKUP_PASSPHRASE"
 
@@ -25,6 +24,7 @@ def backup(
 ) -> None:
     """Copy all that a restore needs into one file, and verify it. Works while the coordinator runs. Keys are encrypted
     under a passphrase: ECHO2_BACKUP_PASSPHRASE, or a question."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import ledger_backup, run_backup
 
     if database:
@@ -45,6 +45,7 @@ def restore(
 ) -> None:
     """Make a run folder from a backup, in a folder that is new or empty. Of a copy by `backup --database`, put
     run.sqlite back, while no coordinator runs. Later work is lost."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import ledger_backup, run_backup
 
     if ledger_backup.is_database(file):
@@ -68,6 +69,7 @@ def confirm_restored(
     yes: Annotated[bool, typer.Option("--yes", help="The other coordinator has stopped for good.")] = False,
 ) -> None:
     """Confirm that the other coordinator of a restored run has stopped for good: the copy gets its keys."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import run_backup
     from echo2.runtime.errors import LocalFault
     from echo2.runtime.terminal_question import ask_agreement

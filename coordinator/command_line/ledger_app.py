@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from echo2.coordinator.command_line.command_options import Home, errors_reported
-from echo2.coordinator.database.run_folder import RunFolder
 
 ledger_app = typer.Typer(help="The ledger of accepted work.", no_args_is_help=True)
 
@@ -20,6 +19,7 @@ def ledger_export(
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Also entries that no head covers yet.")] = False,
 ) -> None:
     """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import ledger_export
     from echo2.coordinator.market.market_replay import market_of
     from echo2.runtime.figures import number_of
@@ -82,6 +82,7 @@ def ledger_find(
     from echo2.coordinator.accounts import ledger_search
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.runtime.errors import LocalFault
 
     printed = False
@@ -102,6 +103,7 @@ def ledger_proof(
     """Print the proof that an entry is under the newest signed head, as JSON. Works while the coordinator runs."""
     from echo2.coordinator.accounts import ledger_search
     from echo2.coordinator.database.database import Database
+    from echo2.coordinator.database.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         print(ledger_search.proof(database, entry))
@@ -114,6 +116,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
     coordinator runs."""
     from echo2.coordinator.accounts.ledger import Ledger
     from echo2.coordinator.database.database import Database
+    from echo2.coordinator.database.run_folder import RunFolder
 
     with Database.read(RunFolder(home).database) as database:
         for account, amount in Ledger(database).balances().items():
@@ -124,6 +127,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
 @errors_reported
 def ledger_head(home: Home = Path(".")) -> None:
     """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.ledger_files import ledger_export
 
     print(ledger_export.newest_note(RunFolder(home)), end="")

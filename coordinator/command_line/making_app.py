@@ -11,7 +11,6 @@ import typer
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, Sets, errors_reported, settings_of
-from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 from echo2.runtime.terminal_question import ask_agreement
@@ -182,6 +181,7 @@ def config_get(
     home: Home = Path("."),
 ) -> None:
     """Show the settings in force, with their meanings."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.settings import config_edits
 
     print("\n".join(config_edits.list_settings(RunFolder(home).config, key, origin=origin)))
@@ -191,6 +191,7 @@ def config_get(
 @errors_reported
 def config_diff(home: Home = Path(".")) -> None:
     """Show the settings that differ from their defaults, where they come from, and the last changes."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import setting_changes
     from echo2.coordinator.settings import config_edits
 

@@ -7,7 +7,6 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, Peer, errors_reported
-from echo2.coordinator.database.run_folder import RunFolder
 
 nodes_app = typer.Typer(help="Nodes: their standing, and your remarks on them.", no_args_is_help=True)
 
@@ -25,6 +24,7 @@ def nodes_ls(
     """List nodes and their standing, most recently seen first. Works while the coordinator runs."""
     import msgspec
 
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.nodes import nodes_report
 
     rows = nodes_report.list_keys(RunFolder(home).database, command_options.now(), most, page, rank, out)
@@ -41,6 +41,7 @@ def nodes_show(
     """Show one node: standing, reasons of its last groups, strikes, suspensions with their evidence."""
     import msgspec
 
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.nodes import nodes_report
 
     key_report = nodes_report.describe_key(RunFolder(home).database, node, command_options.now())
@@ -52,6 +53,7 @@ def nodes_show(
 def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
     """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
     from echo2.coordinator.command_line import over_time_report
+    from echo2.coordinator.database.run_folder import RunFolder
 
     print("\n".join(over_time_report.report(RunFolder(home).database, node)))
 

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from echo2.coordinator.command_line.command_options import PROGRAM, Home, errors_reported
-from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.interruption import terminated_like_interrupted
 from echo2.runtime.cli_errors import print_error
 from echo2.runtime.exit_codes import Exit
@@ -24,6 +23,7 @@ def policy_ls(
     import msgspec
 
     from echo2.coordinator.command_line import versions_report
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.settings.named_home import with_home
 
     rows = versions_report.versions(RunFolder(home))
@@ -52,6 +52,7 @@ def policy_export(
 ) -> None:
     """Write a version as a model folder that loads wherever its base loads. Works while the coordinator runs."""
     from echo2.coordinator.command_line import policy_folder
+    from echo2.coordinator.database.run_folder import RunFolder
 
     done = policy_folder.export(RunFolder(home), version, folder, merged=merged, gguf=gguf)
     print(
@@ -76,6 +77,7 @@ def policy_verify(
     """Hash every payload and snapshot again, or compare an exported folder with the version that was signed. Exits with
     81 if one has changed."""
     from echo2.coordinator.command_line import policy_folder, versions_report
+    from echo2.coordinator.database.run_folder import RunFolder
 
     if folder is not None:
         told = policy_folder.verify(folder)

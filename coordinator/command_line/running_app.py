@@ -8,7 +8,6 @@ import typer
 
 from echo2.coordinator.command_line import command_options
 from echo2.coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
-from echo2.coordinator.database.run_folder import RunFolder
 from echo2.coordinator.demo.interruption import noting_the_end
 from echo2.coordinator.metrics.trackers import Tool
 from echo2.runtime.exit_codes import Exit
@@ -58,6 +57,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
     """Print the state of a running coordinator; in a copy of its folder, what the copy has."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status as asked
     from echo2.coordinator.run import root_files
 
@@ -149,6 +149,7 @@ def calibrate(
 def recheck(home: Home = Path(".")) -> int:
     """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
     from echo2.coordinator.command_line import replay_report
+    from echo2.coordinator.database.run_folder import RunFolder
 
     replayed = replay_report.replay(RunFolder(home))
     print("\n".join(replay_report.lines(replayed)))
@@ -174,6 +175,7 @@ page_app = typer.Typer(help="The run's page and yours: their addresses, and a co
 @errors_reported
 def show_pages(context: typer.Context, home: Home = Path(".")) -> None:
     """Print the addresses of the public page and of your own, which asks for the token in its address."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
 
     if context.invoked_subcommand is None:
@@ -197,6 +199,7 @@ def export_page(
 def doctor(home: Home = Path(".")) -> None:
     """Say whether keys, child processes, newcomers, addresses, disk, memory, tasks, clock, page and rates are in order,
     and what to do for each that is not."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import key_checks, price_mode, setup
     from echo2.coordinator.settings import config
@@ -221,6 +224,7 @@ def doctor(home: Home = Path(".")) -> None:
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.metrics import status
     from echo2.coordinator.run import https_identity, keys, setup
     from echo2.coordinator.settings import config

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from echo2.coordinator.command_line.command_options import Home, LeaseId, errors_reported
-from echo2.coordinator.database.run_folder import RunFolder
 
 verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_help=True)
 
@@ -16,6 +15,7 @@ verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_h
 def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
     """Show a verdict: statistic, threshold, Calibration, stored evidence, further checks. Works at any time."""
     from echo2.coordinator.command_line import replay_report
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.submissions import verdict_commands
 
     place = RunFolder(home)
@@ -65,6 +65,7 @@ def rollouts_ls(
     """List groups of the last 24 hours, newest first, each with its best and its worst answer."""
     import msgspec
 
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.nodes.operator_remarks import key_of
     from echo2.coordinator.submissions import rollouts_report
     from echo2.coordinator.verdicts.stored_rollouts import Wanted
@@ -95,6 +96,7 @@ def rollouts_show(
     """Show one group: the prompt, every answer with its reward; with --sample, each token with its probability."""
     import msgspec
 
+    from echo2.coordinator.database.run_folder import RunFolder
     from echo2.coordinator.submissions import rollouts_report
 
     group = rollouts_report.group_of(RunFolder(home), lease)
