@@ -464,7 +464,6 @@ class Coordinator:
             await asyncio.sleep(0)
 
     def newest_head(self) -> bytes | None:
-        """Return the newest sealed Head."""
         return self.publisher.sealed_head
 
     def now(self) -> int:

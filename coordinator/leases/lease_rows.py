@@ -47,7 +47,6 @@ class LeaseRows:
         return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
 
     def find(self, lease: bytes) -> LeaseRecord | None:
-        """Return a lease by its id; None if there is none."""
         row = self._database.one("SELECT document, expires, state FROM leases WHERE id = ?", (lease,))
         return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 

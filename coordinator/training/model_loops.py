@@ -185,8 +185,6 @@ def _weights_of(number: int, scorer: Scorer, run: Run, service: GroupService, pu
 def verifier_of(
     run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher, weights: VersionMoves
 ) -> GroupVerifier:
-    """Return the verifier of a run's groups."""
-
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]
 

@@ -75,7 +75,6 @@ class StartQueue(Generic[P]):
         return sum(len(start.numbers) for start in self._starts)
 
     def put(self, start: Start[P]) -> None:
-        """Add a start."""
         self._starts.append(start)
 
     def begin_group(self, group: Group) -> None:
@@ -122,5 +121,4 @@ class StartQueue(Generic[P]):
         return removed
 
     def clear(self) -> None:
-        """Remove all."""
         self._starts.clear()

@@ -131,7 +131,6 @@ class EngineHost:
         return bool(self._groups) and self._chosen_engine().idle
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
-        """Begin a group."""
         engine = self._chosen_engine()
         if isinstance(body, ScoreCall):
             return self._to_score.put(id, body.group())

@@ -188,7 +188,6 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
 
     @property
     def device(self) -> str:
-        """The device, as it was named."""
         return self._device
 
     def place(self, engine: str, device: str, dtype: Dtype) -> None:

@@ -63,7 +63,6 @@ class _GymEpisode:
 
 
 def prompt_text(item: Mapping[str, Any]) -> str:
-    """Return the prompt's text."""
     return f"{item['question']}{ANSWER_REQUEST}"
 
 
