@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import structlog
 
-from echo2.runtime.cli_errors import exit_code
+from echo2.runtime.cli_errors import OwnCode, exit_code
 from echo2.runtime.control_client import ANSWER_SECONDS, NAME, NotYours, is_ours_alone
 from echo2.runtime.exit_codes import Exit
 
@@ -49,10 +49,12 @@ def _is_ours(folder: Path) -> bool:
 
 class ControlSocket:
     """The daemon's end of the socket. `commands`: name -> its handler. `logger`: the name of the daemon's log.
-    `listening`: set once commands are accepted."""
+    `own_code`: exit code of an error of the daemon's own. `listening`: set once commands are accepted."""
 
-    def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
-        self._path, self._commands = path, commands
+    def __init__(
+        self, path: Path, commands: dict[str, Command], *, logger: str, own_code: OwnCode = lambda error: None
+    ) -> None:
+        self._path, self._commands, self._own_code = path, commands, own_code
         self._log = structlog.get_logger(logger)
         self.listening = asyncio.Event()
 
@@ -110,6 +112,6 @@ class ControlSocket:
         except (TypeError, ValueError) as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:
-            if (code := exit_code(error, lambda _: None)) is Exit.INTERNAL:
+            if (code := exit_code(error, self._own_code)) is Exit.INTERNAL:
                 raise
             return {"ok": False, "error": str(error), "exit": code}
