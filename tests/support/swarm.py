@@ -34,6 +34,7 @@ from echo2.engines.process.messages import PackedSample
 from echo2.engines.process.process import Play
 from echo2.node.rollouts.outbox import Outbox
 from echo2.p2p.discovery.invite import Invite
+from echo2.p2p.identity import write_key
 from echo2.p2p.network import Network
 from echo2.p2p.peer.peer import Peer
 from echo2.runtime.child import ChildDied, ChildError
@@ -260,6 +261,12 @@ class Swarm:
 
     def invite(self) -> Invite:
         return Invite.from_text(self.run.invite([f"/memory/{self.run.peer_id}"]))
+
+    def on_disk(self, node: Node) -> Path:
+        """Return a node's home, with the files from which commands read its run and its key."""
+        write_key(node.home / "node.key", node.daemon.context.key)
+        (node.home / "invite").write_text(self.invite().to_text())
+        return node.home
 
     @asynccontextmanager
     async def coordinating(self) -> AsyncIterator[Coordinator]:

@@ -54,7 +54,7 @@ def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: P
             assert pause.why == why
 
 
-def test_a_file_system_without_sockets_disables_only_the_commands(
+async def test_a_file_system_without_sockets_disables_only_the_commands(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stubborn(socket.socket):
@@ -62,28 +62,20 @@ def test_a_file_system_without_sockets_disables_only_the_commands(
             raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(socket, "socket", Stubborn)
-
-    async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
-        with structlog.testing.capture_logs() as said:
-            await commands.run()
-        (event,) = said
-        assert (event["event"], event["log_level"]) == ("commands cannot reach this daemon", "warning")
-        assert "Operation not permitted" in event["reason"]
-
-    asyncio.run(main())
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    with structlog.testing.capture_logs() as said:
+        await commands.run()
+    (event,) = said
+    assert (event["event"], event["log_level"]) == ("commands cannot reach this daemon", "warning")
+    assert "Operation not permitted" in event["reason"]
 
 
-def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
+async def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
     (folder / "control.sock").mkdir()
-
-    async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
-        with structlog.testing.capture_logs() as said:
-            await asyncio.wait_for(commands.run(), 10)
-        assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
-
-    asyncio.run(main())
+    commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
+    with structlog.testing.capture_logs() as said:
+        await asyncio.wait_for(commands.run(), 10)
+    assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
     assert (folder / "control.sock").is_dir()
 
 
