@@ -336,16 +336,17 @@ class Run:
         volunteer.start(self.coordinator.invite())
         return volunteer
 
+    def close(self) -> None:
+        """End all in order."""
+        for program in [*self.volunteers, self.coordinator]:
+            program.end()
+
 
 @contextmanager
 def running(template: Path, folder: Path, *names: str, disk: Path | None = None) -> Iterator[Run]:
     """Run a coordinator and nodes; end them, whatever happened."""
-    run = Run(template, folder, disk)
-    try:
+    with closing(Run(template, folder, disk)) as run:
         run.coordinator.start()
         for name in names:
             run.volunteer(name)
         yield run
-    finally:
-        for program in [*run.volunteers, run.coordinator]:
-            program.end()
