@@ -18,7 +18,6 @@ from tests.support.swarm import finished, make_swarm, whole, working
 
 
 def tasks_of_leases(coordinator: Coordinator) -> list[str]:
-    """Return the tasks of all leases, by position."""
     rows = coordinator.group_service.database.all("SELECT document FROM leases ORDER BY position, attempt")
     return [decode(document, Lease).task for (document,) in rows]
 

@@ -36,7 +36,6 @@ class Variant:
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
         return bytes(msgpack.packb(self.fields))
 
 

@@ -62,7 +62,6 @@ class Terminal:
             self.process.wait()
 
     def text(self) -> str:
-        """Return all that it printed."""
         return "\n".join([text for _, text in self.rows] + [self._rest])
 
     def _read(self) -> None:

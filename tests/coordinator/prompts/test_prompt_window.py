@@ -27,7 +27,6 @@ def varied(tmp_path: Path) -> World:
 def brought(world: World, node: bytes, texts: list[str] | None = None) -> Lease:
     """Lease a prompt to a node on a connection of its own, and accept its group."""
     lease = request_lease(world, node.hex(), node)
-    assert isinstance(lease, Lease)
     world.submit(group(lease, texts), node)
     world.decide_all()
     return lease
@@ -84,7 +83,6 @@ def test_positions_chosen_before_the_setting_was_turned_off_are_leased_first(var
 def test_only_accepted_groups_of_training_prompts_count(varied: World) -> None:
     database = varied.group_service.database
     refused = request_lease(varied, "a", ALICE)
-    assert isinstance(refused, Lease)
     wrong = group(refused)
     varied.submit(wrong, ALICE)
     (undecided,) = varied.group_service.list_undecided()

@@ -167,7 +167,6 @@ async def test_an_episode_that_another_one_took_down_is_shown_and_no_failure_of_
     finally:
         running.cancel()
     ended = steps.step(ALICE, request, world.now)
-    assert isinstance(ended, StepResponse)
     assert ended.given is None
     record.note_episodes(lease.id, len(lease.seeds))
     assert (list(record.failed), dict(record.reasons)) == (failed, reasons)

@@ -284,7 +284,6 @@ async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(wor
     send(world, turn_of(lease, turn_number=2))
     world.reopen(away=1_000)
     answered = send(world, turn_of(lease))
-    assert isinstance(answered, StepResponse)
     assert answered.given == GIVEN
     assert code(world, turn_of(lease, turn_number=2)) == "step-pending"
     assert (await answer(world, WON)).past == [SPOKEN, GIVEN]
@@ -300,7 +299,6 @@ async def test_an_end_that_was_written_and_not_sent_is_sent_after_a_restart(
     world.reopen(away=1_000)
     for _ in range(2):
         answered = send(world, turn_of(lease))
-        assert isinstance(answered, StepResponse)
         assert answered.given is None
     assert code(world, turn_of(lease, turn_number=2)) == "step"
 
